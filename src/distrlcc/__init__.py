@@ -1,0 +1,3 @@
+"""Reinforcement learning for network congestion control."""
+
+__version__ = "0.1.0"

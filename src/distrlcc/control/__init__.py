@@ -1,0 +1,1 @@
+"""Congestion controllers, each written once: compiled functions over one flow's flat state."""

@@ -1,0 +1,29 @@
+"""One flow's controller state: a float64 row whose first elements every scheme shares.
+
+A scheme is a module of compiled functions over the row ``s``:
+
+- ``initialise(s, now, seed)`` at the flow's start;
+- ``on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)`` once per ACK;
+- ``on_timeout(s, now, sent)`` when nothing was sent or acknowledged for one second.
+
+``now`` and ``rtt`` are int64 nanoseconds, counts are int64 packets (see `distrlcc.types.Ack`),
+``rate`` is float64 packets per second. The sender reads ``s[CWND]`` and ``s[PACING]`` afterwards.
+"""
+
+CWND = 0
+"""Congestion window, packets; the sender keeps fewer than ``floor(s[CWND])`` in flight."""
+
+PACING = 1
+"""Pacing rate, packets per second; 0 means that the window alone limits."""
+
+FIRST_FREE = 2
+"""The first element that a scheme may use as it likes."""
+
+STATE_SIZE = 48
+"""Elements in a row."""
+
+INITIAL_CWND = 10.0
+"""Initial window, packets (RFC 6928)."""
+
+MIN_CWND = 2.0
+"""Least window of the learned and rule-based schemes, packets (a timeout may go to 1)."""

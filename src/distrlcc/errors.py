@@ -1,0 +1,59 @@
+"""The one exception tree; the command line turns each into one line and exit code 2.
+
+::
+
+    DistrlccError
+    ├── ConfigError          a key, value, recipe, suite or scheme that does not exist or fit
+    ├── TraceError           a trace file that is malformed, empty, decreasing or too large
+    ├── PolicyFileError      a policy file that is truncated, foreign or of another shape
+    ├── CheckpointError      a checkpoint that is truncated or from another configuration
+    ├── OutputError          a place that cannot be written
+    └── MissingExtraError    an optional dependency that is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DistrlccError(Exception):
+    """Bad input or surroundings: the message says what is wrong, what was expected, what to do."""
+
+
+class ConfigError(DistrlccError):
+    """A key, value, recipe, suite or scheme that does not exist or fit."""
+
+
+class TraceError(DistrlccError):
+    """A trace file that is malformed, empty, decreasing or too large."""
+
+
+class PolicyFileError(DistrlccError):
+    """A policy file that is truncated, foreign or of another shape."""
+
+
+class CheckpointError(DistrlccError):
+    """A checkpoint that is truncated or from another configuration."""
+
+
+class OutputError(DistrlccError):
+    """A place that cannot be written."""
+
+
+class MissingExtraError(DistrlccError):
+    """An optional dependency that is not installed."""
+
+
+def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:
+    """Build the error for a name that does not exist, nearest valid names first.
+
+    Args:
+        kind: What the name stands for, such as ``"scheme"``.
+        name: The bad name.
+        valid: All valid names.
+    """
+    names = list(valid)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return ConfigError(f"unknown {kind} {name!r}: {hint}(valid: {', '.join(names)})")

@@ -1,0 +1,86 @@
+"""Data classes that cross floors: what a sender saw, and in which order its fields stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+NANOSECONDS = 1_000_000_000
+"""Nanoseconds in a second."""
+
+PACKET_BYTES = 1504
+"""A packet on the wire, and a mahimahi opportunity: 1500 bytes and 4 of the TUN header."""
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One acknowledgement as a congestion controller sees it; counts are packets."""
+
+    rtt_ns: int
+    """Round-trip time of the acknowledged packet."""
+    seq: int
+    """Its sequence number, from 0."""
+    sent: int
+    """Packets sent so far: the next sequence number."""
+    lost: int
+    """Packets newly found lost: the gap below ``seq``."""
+    inflight: int
+    """Packets in flight after this acknowledgement and its losses are taken off."""
+    delivered: int
+    """Packets delivered so far, this one counted."""
+    prior_delivered: int
+    """Packets delivered when the acknowledged packet was sent (BBR's round count)."""
+    delivery_rate: float
+    """Packets per second over the acknowledged packet's flight (delivery-rate draft)."""
+
+
+@dataclass(slots=True)
+class IntervalStats:
+    """What the senders saw in one step: the only thing that crosses between worlds.
+
+    Every field is a float64 array ``[N]``, one element per sender. Times are in seconds unless a
+    field says otherwise, counts are packets. A sender without an ACK in the step has ``acked`` 0
+    and keeps its last ``rtt_last``; its interval RTT fields are 0.
+    """
+
+    duration: FloatArray
+    """Length of the step, s."""
+    sent: FloatArray
+    """Packets sent in the step."""
+    acked: FloatArray
+    """Packets acknowledged in the step."""
+    lost: FloatArray
+    """Packets found lost in the step."""
+    timeouts: FloatArray
+    """Times the 1 s timer fired in the step."""
+    rtt_sum: FloatArray
+    """Sum of the RTT samples of the step, s."""
+    rtt_min: FloatArray
+    """Least RTT sample of the step, s; 0 without samples."""
+    rtt_max: FloatArray
+    """Greatest RTT sample of the step, s; 0 without samples."""
+    rtt_last: FloatArray
+    """Newest RTT sample of the episode, s; 0 before the first."""
+    min_rtt: FloatArray
+    """Least RTT sample of the episode, s; 0 before the first."""
+    cwnd: FloatArray
+    """Congestion window at the end of the step, packets."""
+    pacing_rate: FloatArray
+    """Pacing rate at the end of the step, packets/s; 0 means window-limited alone."""
+    inflight: FloatArray
+    """Packets in flight at the end of the step."""
+    delay_ewma: FloatArray
+    """Indigo: EWMA (1/8, reset each step) of RTT - min RTT, ms."""
+    delivery_rate_ewma: FloatArray
+    """Indigo: EWMA of BBR's delivery rate, Mbit/s."""
+    send_rate_ewma: FloatArray
+    """Indigo: EWMA of Vegas' sending rate, Mbit/s."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the fields' names in order."""
+        return tuple(f.name for f in fields(cls))
