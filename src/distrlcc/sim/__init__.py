@@ -1,0 +1,1 @@
+"""The link model, traces and scenarios, the compiled simulator and its slow judge."""

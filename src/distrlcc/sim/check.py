@@ -1,0 +1,184 @@
+"""Kernel against reference on random scenarios: every departure, drop, loss, ACK and window.
+
+Half of the scenarios stand on round numbers (a packet per millisecond, delays and steps of whole
+milliseconds), because that is where ties happen and where two programs come apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distrlcc.control.state import CWND, PACING
+from distrlcc.sim import layout as col
+from distrlcc.sim.reference import Reference, _Agent
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.simulator import Simulator
+
+ROUND_RATE = 12.032
+"""Mbit/s at which a packet takes exactly one millisecond."""
+
+_SCHEMES = ("fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A scenario with what its agents do."""
+
+    scenario: Scenario
+    steps_ns: tuple[int, ...]
+    windows: tuple[tuple[float, ...], ...]
+    """Windows of the flows at each step, packets; read for agents alone."""
+    pacing: tuple[tuple[float, ...], ...]
+    """Pacing rates at each step, packets/s; 0 is unpaced."""
+
+
+def random_script(seed: int, number: int) -> Script:
+    """Draw a scenario and its agents' actions from the whole space."""
+    rng = np.random.default_rng([seed, number])
+    even = bool(rng.random() < 0.5)
+    link = _random_link(rng, even)
+    seconds = float(rng.uniform(0.5, 4.0))
+    flows = tuple(_random_flow(rng, even, seconds) for _ in range(int(rng.integers(1, 6))))
+    steps = []
+    while sum(steps) < seconds * 1e9:
+        steps.append(10_000_000 if even else int(rng.integers(1_000, 60_000_000)))
+    shape = (len(steps), len(flows))
+    windows = np.round(np.exp(rng.uniform(0.0, np.log(150.0), shape)), 0 if even else 2)
+    rates = np.exp(rng.uniform(np.log(20.0), np.log(3000.0), shape))
+    if even:
+        rates = 1000.0 / rng.integers(1, 20, shape)
+    paced = np.array([f.scheme == "agent" and bool(rng.random() < 0.5) for f in flows])
+    scenario = Scenario(
+        f"random {seed}/{number}", link, flows, duration_s=seconds, seed=int(rng.integers(2**40))
+    )
+    return Script(
+        scenario,
+        tuple(steps),
+        tuple(tuple(row) for row in windows.tolist()),
+        tuple(tuple(row) for row in np.where(paced, rates, 0.0).tolist()),
+    )
+
+
+def _random_link(rng: np.random.Generator, even: bool) -> Link:
+    def choose(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    kind = rng.choice(["rate", "schedule", "trace"])
+    delay = float(rng.integers(0, 40)) if even else choose(0.1, 80.0)
+    queue: dict[str, int] = {}
+    pick = rng.random()
+    if pick < 0.5:
+        queue["queue_packets"] = int(choose(1, 300))
+    elif pick < 0.8:
+        queue["queue_bytes"] = int(choose(1504, 300 * 1504))
+    loss = float(rng.choice([0.0, 0.0, 0.01, 0.3]))
+    times = np.sort(rng.choice(np.arange(1, 400), int(rng.integers(1, 6)), replace=False)) * 0.01
+    changes: tuple[Change, ...] = ()
+    if kind == "schedule" or rng.random() < 0.3:
+        changes = tuple(
+            Change(
+                float(t),
+                delay_ms=float(rng.integers(0, 60)) if rng.random() < 0.5 else None,
+                loss=float(rng.choice([0.0, 0.05])) if rng.random() < 0.4 else None,
+            )
+            for t in times
+        )
+    rate = ROUND_RATE * float(rng.choice([0.5, 1.0, 2.0])) if even else choose(0.5, 30.0)
+    if kind == "schedule":
+        changes = tuple(
+            replace(c, rate_mbps=ROUND_RATE * float(rng.choice([0.0, 0.25, 1.0, 4.0])))
+            if even
+            else replace(c, rate_mbps=choose(0.2, 30.0))
+            for c in changes
+        )
+        changes = (*changes[:-1], replace(changes[-1], rate_mbps=rate))
+    if kind == "trace":
+        seed = int(rng.integers(20))
+        trace = f"cellular:{seed}" if rng.random() < 0.7 else f"poisson:6:{seed}"
+        start = float(rng.integers(0, 60)) if even else float(rng.uniform(0, 60))
+        return Link(
+            trace=trace, trace_start_s=start, delay_ms=delay, loss=loss, changes=changes, **queue
+        )
+    return Link(rate_mbps=rate, delay_ms=delay, loss=loss, changes=changes, **queue)
+
+
+def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
+    scheme = "agent" if rng.random() < 0.6 else str(rng.choice(_SCHEMES))
+    if scheme == "oracle":
+        scheme = "agent"
+    start = float(rng.choice([0.0, 0.1, 0.5])) if even else float(rng.uniform(0, 0.5)) * seconds
+    stop = None
+    if rng.random() < 0.3:
+        stop = start + float(rng.uniform(0.0, seconds))
+    return Flow(
+        scheme,
+        start_s=start,
+        stop_s=stop,
+        extra_rtt_ms=float(rng.integers(0, 30)) if rng.random() < 0.5 else 0.0,
+        cwnd=float(rng.integers(1, 60)),
+    )
+
+
+def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | None:
+    """Run a script on both; return the first difference, or None.
+
+    Args:
+        script: Scenario and actions.
+        kernel: Another `advance` in the kernel's place (tests plant mutants).
+    """
+    scenario = script.scenario
+    reference = Reference(scenario)
+    simulator = Simulator(1, len(scenario.flows), log_packets=256, kernel=kernel)
+    simulator.load(0, scenario)
+    for step, (length, windows, pacing) in enumerate(
+        zip(script.steps_ns, script.windows, script.pacing, strict=True)
+    ):
+        for k, sender in enumerate(reference.senders):
+            if isinstance(sender.controller, _Agent):
+                sender.controller.cwnd, sender.controller.pacing_rate = windows[k], pacing[k]
+            if scenario.flows[k].scheme == "agent":
+                simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]
+        reference.run(length)
+        simulator.advance(length)
+        difference = _compare_flows(simulator, reference)
+        if difference:
+            return f"{scenario.name}, step {step}: {difference}"
+    reference.drain()
+    return _compare_packets(simulator, reference, scenario.name)
+
+
+def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
+    for k, sender in enumerate(reference.senders):
+        row: Any = simulator.flows[k]
+        seen = {
+            "sent": (int(row[col.SENT]), len(sender.packets)),
+            "acked": (int(row[col.STEP_ACKED]), sender.acked),
+            "lost": (int(row[col.STEP_LOST]), sender.lost),
+            "rtt_sum": (int(row[col.STEP_RTT_SUM]), sender.rtt_sum),
+            "timeouts": (int(row[col.STEP_TIMEOUTS]), sender.timeouts),
+        }
+        if sender.started:
+            seen["cwnd"] = (simulator.control[k, CWND], sender.controller.cwnd)
+        for name, (got, expected) in seen.items():
+            if got != expected:
+                return f"flow {k}, {name}: kernel {got}, reference {expected}"
+    return None
+
+
+def _compare_packets(simulator: Simulator, reference: Reference, name: str) -> str | None:
+    log = simulator.log[1 : int(simulator.log[0, 0]) + 1]
+    expected = np.array([(r.flow, r.sent, r.departure, r.ack) for r in reference.records])
+    if len(log) != len(expected):
+        return f"{name}: kernel sent {len(log)} packets, reference {len(expected)}"
+    wrong = np.flatnonzero(np.any(log != expected.reshape(-1, 4), axis=1))
+    if len(wrong):
+        first = int(wrong[0])
+        return (
+            f"{name}, packet {first} (flow, sent, departure, ACK): "
+            f"kernel {log[first].tolist()}, reference {expected[first].tolist()}"
+        )
+    return None

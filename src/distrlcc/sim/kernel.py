@@ -1,0 +1,636 @@
+"""The compiled simulator: N bottleneck links with K flows each, advanced by one call.
+
+The specification, which `distrlcc.sim.reference` implements a second time, slowly:
+
+- Time is integer nanoseconds. The delay before the bottleneck is zero, so packets reach the queue
+  in the order of sending and a packet's whole fate is known when it is sent.
+- Every packet is `PACKET_BYTES` long. A rate link serves one in ``ceil(bits / rate)``, work left
+  over at a change of the rate going on at the new rate. A trace link sends one packet at each
+  opportunity strictly after its arrival; the trace wraps.
+- The queue drops an arrival when ``limit`` accepted packets have not departed yet.
+- After the queue, a packet is lost when a hash of (seed, flow, sequence number) says so.
+- Delay and loss are those of the schedule's row in force at the departure. The ACK comes at
+  departure + 2 * delay + the flow's own share, never before the flow's previous ACK.
+- Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
+- A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
+  packet each ``floor(1e9 / rate)`` ns. One second without send or ACK sends one packet anyway.
+- Ties: changes of the schedule, then departures at T, then arrivals at T. A step's start: first the
+  windows are filled, lower flow first; then at each time ACKs, paced sends, timers and starts, in
+  this order, and lower flow first within each. A step ends before the events at its end.
+
+All state is hoisted into local variables while a flow runs: through array elements the same code
+takes three times as long. A ring that is full ends the call with the environment's index; the
+caller enlarges the ring and calls again, and nothing has changed but the time taken.
+"""
+
+# ruff: noqa: C901 - one function on purpose: state in locals is what makes it fast.
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from distrlcc.control.compiled import njit
+from distrlcc.control.schemes import ORACLE, initialise, on_ack, on_timeout
+from distrlcc.control.state import CWND, PACING
+from distrlcc.sim import layout as col
+from distrlcc.sim.layout import FOREVER
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
+
+PACKET_BITS = PACKET_BYTES * 8
+PACKET_WORK = PACKET_BITS * NANOSECONDS
+MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+_U1, _U27, _U30, _U31, _U40 = (np.uint64(n) for n in (1, 27, 30, 31, 40))
+
+
+@njit
+def loss_hash(seed: int, flow: int, seq: int) -> Any:
+    """Hash a packet's name to 63 bits; it is lost when the result is below the loss threshold."""
+    z = np.uint64(seed) + (np.uint64(flow) << _U40) + np.uint64(seq)
+    z = (z + _GOLDEN) * _MIX2
+    z = (z ^ (z >> _U30)) * _MIX1
+    z = (z ^ (z >> _U27)) * _MIX2
+    return np.int64((z ^ (z >> _U31)) >> _U1)
+
+
+@njit
+def delay_bin(delay_ns: int) -> Any:
+    """Return the histogram bin of a delay (bins grow by 1%)."""
+    return min(col.HISTOGRAM_BINS - 1, int(math.log1p(delay_ns * 1e-5) * 100.49917080713044))
+
+
+@njit
+def pacing_interval(rate: float) -> Any:
+    """Return the time between two packets at a pacing rate in packets/s, ns."""
+    return int(min(NANOSECONDS / rate, 1e18))
+
+
+@njit
+def next_event(
+    started: bool,
+    start: int,
+    stop: int,
+    ack_time: int,
+    last_activity: int,
+    pacing: float,
+    next_send: int,
+    inflight: int,
+    window: int,
+) -> Any:
+    """Return a flow's next event: its time and its kind (0 ACK, 1 paced send, 2 timer, 3 start)."""
+    if not started:
+        return (start if start < stop else FOREVER), 3
+    time = FOREVER
+    kind = 3
+    timer = last_activity + col.TIMEOUT_NS
+    if timer < stop:
+        time = timer
+        kind = 2
+    if pacing > 0.0 and next_send <= time and next_send < stop and inflight < window:
+        time = next_send
+        kind = 1
+    if ack_time <= time:
+        time = ack_time
+        kind = 0
+    return time, kind
+
+
+@njit
+def opportunities_until(link: Any, traces: Any, time: int) -> Any:
+    """Count a trace's opportunities from its own time zero through ``time`` of the episode."""
+    period = link[col.TRACE_PERIOD]
+    shifted = time + link[col.TRACE_SHIFT]
+    wraps = shifted // period
+    rest = shifted - wraps * period
+    low = link[col.TRACE_START]
+    high = low + link[col.TRACE_LENGTH]
+    first = low
+    while low < high:
+        middle = (low + high) >> 1
+        if traces[middle] <= rest:
+            low = middle + 1
+        else:
+            high = middle
+    return wraps * link[col.TRACE_LENGTH] + low - first
+
+
+@njit
+def packets_between(link: Any, times: Any, rates: Any, start: int, end: int) -> Any:
+    """Integrate a schedule's rate over (start, end], in packets; the first row holds before 0."""
+    rows = link[col.SEGMENTS]
+    total = 0.0
+    for row in range(rows):
+        a = start if row == 0 else max(start, times[row])
+        b = end if row == rows - 1 else min(end, times[row + 1])
+        if b > a:
+            total += float(rates[row]) * float(b - a)
+    return total / float(PACKET_WORK)
+
+
+@njit
+def row_at(link: Any, times: Any, time: int) -> Any:
+    """Return the schedule's row in force at a time."""
+    row = 0
+    while row + 1 < link[col.SEGMENTS] and times[row + 1] <= time:
+        row += 1
+    return row
+
+
+@njit
+def best_window(
+    link: Any, times: Any, rates: Any, rtts: Any, traces: Any, extra: int, time: int, step: int
+) -> Any:
+    """Return the window that fills the link from ``time`` on with about one packet queued.
+
+    In flight are the packets that departed within the last round trip, and one in service; looking
+    one step ahead lets the window follow a link that changes (the oracle's knowledge).
+    """
+    end = time + step
+    begin = end - rtts[row_at(link, times, time)] - extra
+    if link[col.IS_TRACE] == 1:
+        last = opportunities_until(link, traces, end)
+        return float(last - opportunities_until(link, traces, begin)) + 1.0
+    return packets_between(link, times, rates, begin, end) + 1.0
+
+
+@njit
+def advance(
+    until: Any,
+    links: Any,
+    times: Any,
+    rates: Any,
+    rtts: Any,
+    losses: Any,
+    traces: Any,
+    flows: Any,
+    control: Any,
+    ring: Any,
+    departures: Any,
+    ewmas: Any,
+    link_results: Any,
+    with_best: bool,
+    histograms: Any,
+    log: Any,
+) -> Any:
+    """Advance every environment to its own end of step.
+
+    Args:
+        until: int64 ``[N]``, ends of the steps, ns.
+        links: int64 ``[N, LINK_COLUMNS]``.
+        times: int64 ``[N, S]``, starts of the schedule's rows; the first is 0.
+        rates: int64 ``[N, S]``, bit/s.
+        rtts: int64 ``[N, S]``, twice the one-way delay, ns.
+        losses: int64 ``[N, S]``, loss probability times 2**63.
+        traces: int64 ``[·]``, all traces' opportunities, ns, one after another.
+        flows: int64 ``[F, FLOW_COLUMNS]``.
+        control: float64 ``[F, STATE_SIZE]``, controllers' state.
+        ring: int64 ``[·, RECORD]``, all flows' packets in flight.
+        departures: int64 ``[·]``, scheduled links' rings of departures.
+        ewmas: float64 ``[F, 3]``, Indigo's, filled; or ``[0, 3]`` to leave them out.
+        link_results: float64 ``[N, LINK_RESULTS]``, filled; `TOTAL_USED` goes on from step to step.
+        with_best: Whether to fill `BEST_CWND`, which costs some time on traces.
+        histograms: int32 ``[2, F, HISTOGRAM_BINS]``: queueing delays, then RTTs, of the packets
+            that got through; or ``[2, 0, 1]`` to leave them out.
+        log: int64 ``[·, 4]``: row 0 holds (rows used, …), then one row a packet sent: flow, send
+            time, departure (-1 dropped), ACK time (-1 dropped or lost); ``[0, 4]`` to leave it out.
+
+    Returns:
+        -1, or the first environment with a flow (the one with `PENDING` not negative) whose ring
+        is full, or with a full log: enlarge it and call again.
+    """
+    n_links = links.shape[0]
+    n_flows = flows.shape[0] // n_links
+    with_ewmas = ewmas.shape[0] > 0
+    with_histograms = histograms.shape[1] > 0
+    with_log = log.shape[0] > 0
+    for n in range(n_links):
+        link = links[n]
+        end = until[n]
+        now = link[col.NOW]
+        if now >= end:
+            continue
+        limit = link[col.LIMIT]
+        seed = link[col.LOSS_SEED]
+        segments = link[col.SEGMENTS]
+        is_trace = link[col.IS_TRACE] == 1
+        free = link[col.FREE]
+        segment = link[col.SEGMENT]
+        accepted = link[col.ACCEPTED]
+        trace_start = link[col.TRACE_START]
+        trace_length = link[col.TRACE_LENGTH]
+        period = link[col.TRACE_PERIOD]
+        cursor = link[col.CURSOR]
+        cursor_row = link[col.CURSOR_ROW]
+        cursor_base = link[col.CURSOR_BASE]
+        cursor_time = FOREVER
+        following = link[col.NEXT]
+        next_row = link[col.NEXT_ROW]
+        next_base = link[col.NEXT_BASE]
+        if is_trace:
+            cursor_time = cursor_base + traces[trace_start + cursor_row]
+        service = (PACKET_WORK + rates[n, 0] - 1) // max(rates[n, 0], 1)
+        backlog_limit = (limit - 1) * service if limit < FOREVER else FOREVER
+        row_rtt = rtts[n, segment]
+        row_loss = losses[n, segment]
+        row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
+        queue_ring = link[col.QUEUE_RING_START]
+
+        first_flow = n * n_flows
+        filling = 0  # the next flow whose window is filled at the step's start
+        resumed = -1  # the flow whose ring was full in the call before
+        if link[col.STEP_OPEN] > 0:
+            filling = link[col.STEP_OPEN] - 1
+            for k in range(n_flows):
+                if flows[first_flow + k, col.PENDING] >= 0:
+                    resumed = k
+        else:
+            link[col.STEP_START] = now
+            link[col.STEP_CURSOR] = cursor
+            for f in range(first_flow, first_flow + n_flows):
+                flows[f, col.STEP_SENT : col.STEP_RTT_MAX + 1] = 0
+                if with_ewmas:
+                    ewmas[f, :] = 0.0
+                if flows[f, col.SCHEME] == ORACLE:
+                    best = best_window(
+                        link,
+                        times[n],
+                        rates[n],
+                        rtts[n],
+                        traces,
+                        flows[f, col.EXTRA_RTT],
+                        now,
+                        end - now,
+                    )
+                    control[f, CWND] = math.ceil(best / n_flows)
+        full = False
+        while True:
+            # Which flow acts next, and until when may it go on without looking at the others?
+            best_time = FOREVER
+            best_kind = 9
+            best_flow = 0
+            other_time = FOREVER
+            other_kind = 9
+            other_flow = n_flows
+            filled = -1
+            if resumed >= 0 or filling < n_flows:
+                if resumed >= 0:
+                    best_flow = resumed
+                    resumed = -1
+                else:
+                    best_flow = filling
+                    filled = filling
+                    filling += 1
+                if n_flows > 1:
+                    other_time = -1
+            elif n_flows > 1:
+                for k in range(n_flows):
+                    f = first_flow + k
+                    ack_time = FOREVER
+                    if flows[f, col.HEAD] < flows[f, col.TAIL]:
+                        slot = flows[f, col.HEAD] & flows[f, col.RING_MASK]
+                        ack_time = ring[flows[f, col.RING_START] + slot, col.R_ACK_TIME]
+                    time, kind = next_event(
+                        flows[f, col.STARTED] == 1,
+                        flows[f, col.START],
+                        flows[f, col.STOP],
+                        ack_time,
+                        flows[f, col.LAST_ACTIVITY],
+                        control[f, PACING],
+                        flows[f, col.NEXT_SEND],
+                        flows[f, col.SENT] - flows[f, col.NEXT_ACK],
+                        int(control[f, CWND]),
+                    )
+                    if time < best_time or (time == best_time and kind < best_kind):
+                        other_time = best_time
+                        other_kind = best_kind
+                        other_flow = best_flow
+                        best_time = time
+                        best_kind = kind
+                        best_flow = k
+                    elif time < other_time or (time == other_time and kind < other_kind):
+                        other_time = time
+                        other_kind = kind
+                        other_flow = k
+                if best_time >= end:
+                    break
+
+            f = first_flow + best_flow
+            state = control[f]
+            scheme = flows[f, col.SCHEME]
+            start = flows[f, col.START]
+            stop = flows[f, col.STOP]
+            started = flows[f, col.STARTED] == 1
+            extra = flows[f, col.EXTRA_RTT]
+            sent = flows[f, col.SENT]
+            next_ack = flows[f, col.NEXT_ACK]
+            delivered = flows[f, col.DELIVERED]
+            delivered_time = flows[f, col.DELIVERED_TIME]
+            head = flows[f, col.HEAD]
+            tail = flows[f, col.TAIL]
+            last_ack = flows[f, col.LAST_ACK]
+            next_send = flows[f, col.NEXT_SEND]
+            last_activity = flows[f, col.LAST_ACTIVITY]
+            min_rtt = flows[f, col.MIN_RTT]
+            last_rtt = flows[f, col.LAST_RTT]
+            ring_start = flows[f, col.RING_START]
+            ring_mask = flows[f, col.RING_MASK]
+            step_sent = flows[f, col.STEP_SENT]
+            step_acked = flows[f, col.STEP_ACKED]
+            step_lost = flows[f, col.STEP_LOST]
+            rtt_sum = flows[f, col.STEP_RTT_SUM]
+            rtt_min = flows[f, col.STEP_RTT_MIN]
+            rtt_max = flows[f, col.STEP_RTT_MAX]
+            dropped = flows[f, col.DROPPED]
+            random_lost = flows[f, col.RANDOM_LOST]
+            queueing_sum = flows[f, col.QUEUEING_SUM]
+            delay_ewma = 0.0
+            rate_ewma = 0.0
+            send_ewma = 0.0
+            if with_ewmas:
+                delay_ewma = ewmas[f, 0]
+                rate_ewma = ewmas[f, 1]
+                send_ewma = ewmas[f, 2]
+            window = int(state[CWND])
+            pacing = state[PACING]
+            pending = max(flows[f, col.PENDING], 0)
+            if filled >= 0 and started and now < stop:
+                if pacing > 0.0:
+                    next_send = min(max(next_send, now), now + pacing_interval(pacing))
+                else:
+                    pending = window - (sent - next_ack)
+            while True:
+                # Send at `now`; the packet's whole fate is settled here.
+                while pending > 0:
+                    if tail - head > ring_mask or (with_log and log[0, 0] + 1 >= log.shape[0]):
+                        full = True
+                        break
+                    pending -= 1
+                    departure = -1
+                    waited = np.int64(0)
+                    if is_trace:
+                        while cursor_time <= now:
+                            cursor += 1
+                            cursor_row += 1
+                            if cursor_row == trace_length:
+                                cursor_row = 0
+                                cursor_base += period
+                            cursor_time = cursor_base + traces[trace_start + cursor_row]
+                        if following < cursor:
+                            following = cursor
+                            next_row = cursor_row
+                            next_base = cursor_base
+                        if following - cursor < limit:
+                            departure = next_base + traces[trace_start + next_row]
+                            waited = departure - now
+                            following += 1
+                            next_row += 1
+                            if next_row == trace_length:
+                                next_row = 0
+                                next_base += period
+                    elif segments == 1:
+                        if free - now <= backlog_limit:
+                            departure = max(now, free) + service
+                            waited = departure - now - service
+                            free = departure
+                    else:
+                        room = True
+                        if limit < FOREVER:
+                            place = queue_ring + accepted % limit
+                            room = departures[place] <= now
+                        if room:
+                            begin = max(now, free)
+                            row = segment
+                            while row + 1 < segments and times[n, row + 1] <= begin:
+                                row += 1
+                            work = PACKET_WORK
+                            while True:
+                                rate = rates[n, row]
+                                until_row = times[n, row + 1] if row + 1 < segments else FOREVER
+                                if rate > 0:
+                                    departure = begin + (work + rate - 1) // rate
+                                    if departure <= until_row:
+                                        waited = departure - now - (PACKET_WORK + rate - 1) // rate
+                                        break
+                                    work -= rate * (until_row - begin)
+                                begin = until_row
+                                row += 1
+                            waited = max(waited, 0)
+                            free = departure
+                            if limit < FOREVER:
+                                departures[place] = departure
+                    if departure < 0:
+                        dropped += 1
+                        if with_log:
+                            log[0, 0] += 1
+                            log[log[0, 0], 0] = best_flow
+                            log[log[0, 0], 1] = now
+                            log[log[0, 0], 2] = -1
+                            log[log[0, 0], 3] = -1
+                    else:
+                        accepted += 1
+                        while departure >= row_end:
+                            segment += 1
+                            row_rtt = rtts[n, segment]
+                            row_loss = losses[n, segment]
+                            row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
+                        ack_time = np.int64(-1)
+                        if row_loss > 0 and loss_hash(seed, best_flow, sent) < row_loss:
+                            random_lost += 1
+                        else:
+                            ack_time = max(departure + row_rtt + extra, last_ack)
+                            last_ack = ack_time
+                            slot = ring_start + (tail & ring_mask)
+                            ring[slot, col.R_ACK_TIME] = ack_time
+                            ring[slot, col.R_SEND_TIME] = now
+                            ring[slot, col.R_DELIVERED_TIME] = delivered_time
+                            ring[slot, col.R_COUNTS] = (sent << 32) | delivered
+                            tail += 1
+                            queueing_sum += waited
+                            if with_histograms:
+                                histograms[0, f, delay_bin(waited)] += 1
+                        if with_log:
+                            log[0, 0] += 1
+                            log[log[0, 0], 0] = best_flow
+                            log[log[0, 0], 1] = now
+                            log[log[0, 0], 2] = departure
+                            log[log[0, 0], 3] = ack_time
+                    sent += 1
+                    step_sent += 1
+                    last_activity = now
+                if full:
+                    break
+                pending = 0
+
+                slot = ring_start + (head & ring_mask)
+                time, kind = next_event(
+                    started,
+                    start,
+                    stop,
+                    ring[slot, col.R_ACK_TIME] if head < tail else FOREVER,
+                    last_activity,
+                    pacing,
+                    next_send,
+                    sent - next_ack,
+                    window,
+                )
+                if time >= end:
+                    break
+                if time >= other_time and (
+                    time > other_time
+                    or kind > other_kind
+                    or (kind == other_kind and best_flow > other_flow)
+                ):
+                    break
+                now = time
+                if kind == 0:
+                    send_time = ring[slot, col.R_SEND_TIME]
+                    counts = ring[slot, col.R_COUNTS]
+                    elapsed = now - ring[slot, col.R_DELIVERED_TIME]
+                    head += 1
+                    seq = counts >> 32
+                    prior = counts & 0xFFFFFFFF
+                    lost = seq - next_ack
+                    next_ack = seq + 1
+                    delivered += 1
+                    delivered_time = now
+                    last_activity = now
+                    last_rtt = now - send_time
+                    if min_rtt == 0 or last_rtt < min_rtt:
+                        min_rtt = last_rtt
+                    if step_acked == 0 or last_rtt < rtt_min:
+                        rtt_min = last_rtt
+                    rtt_max = max(rtt_max, last_rtt)
+                    rtt_sum += last_rtt
+                    step_lost += lost
+                    if with_ewmas:
+                        delay = (last_rtt - min_rtt) * 1e-6
+                        rate_sample = (delivered - prior) * MEGABITS_PER_PACKET / max(
+                            1e-3, elapsed * 1e-9
+                        )
+                        send_sample = (sent - seq) * MEGABITS_PER_PACKET / max(
+                            1e-3, last_rtt * 1e-9
+                        )
+                        if step_acked == 0:
+                            delay_ewma = delay
+                            rate_ewma = rate_sample
+                            send_ewma = send_sample
+                        else:
+                            delay_ewma += 0.125 * (delay - delay_ewma)
+                            rate_ewma += 0.125 * (rate_sample - rate_ewma)
+                            send_ewma += 0.125 * (send_sample - send_ewma)
+                    step_acked += 1
+                    if with_histograms:
+                        histograms[1, f, delay_bin(last_rtt)] += 1
+                    if scheme > ORACLE:
+                        on_ack(
+                            scheme, state, now, last_rtt, seq, sent, lost, sent - next_ack,
+                            delivered, prior,
+                            (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1),
+                        )
+                        window = int(state[CWND])
+                        pacing = state[PACING]
+                    if pacing > 0.0:
+                        next_send = max(next_send, now)
+                    elif now < stop:
+                        pending = window - (sent - next_ack)
+                elif kind == 1:
+                    pending = 1
+                    next_send = now + pacing_interval(pacing)
+                elif kind == 2:
+                    flows[f, col.STEP_TIMEOUTS] += 1
+                    if scheme > ORACLE:
+                        on_timeout(scheme, state, now, sent)
+                        window = int(state[CWND])
+                        pacing = state[PACING]
+                    next_send = max(next_send, now)
+                    pending = 1
+                else:
+                    started = True
+                    if scheme > ORACLE:
+                        initialise(scheme, state, now, flows[f, col.FLOW_SEED], state[CWND])
+                        window = int(state[CWND])
+                        pacing = state[PACING]
+                    delivered_time = now
+                    last_activity = now
+                    next_send = now
+                    if pacing == 0.0:
+                        pending = window
+
+            flows[f, col.STARTED] = 1 if started else 0
+            flows[f, col.SENT] = sent
+            flows[f, col.NEXT_ACK] = next_ack
+            flows[f, col.DELIVERED] = delivered
+            flows[f, col.DELIVERED_TIME] = delivered_time
+            flows[f, col.HEAD] = head
+            flows[f, col.TAIL] = tail
+            flows[f, col.LAST_ACK] = last_ack
+            flows[f, col.NEXT_SEND] = next_send
+            flows[f, col.LAST_ACTIVITY] = last_activity
+            flows[f, col.MIN_RTT] = min_rtt
+            flows[f, col.LAST_RTT] = last_rtt
+            flows[f, col.STEP_SENT] = step_sent
+            flows[f, col.STEP_ACKED] = step_acked
+            flows[f, col.STEP_LOST] = step_lost
+            flows[f, col.STEP_RTT_SUM] = rtt_sum
+            flows[f, col.STEP_RTT_MIN] = rtt_min
+            flows[f, col.STEP_RTT_MAX] = rtt_max
+            flows[f, col.DROPPED] = dropped
+            flows[f, col.RANDOM_LOST] = random_lost
+            flows[f, col.QUEUEING_SUM] = queueing_sum
+            if with_ewmas:
+                ewmas[f, 0] = delay_ewma
+                ewmas[f, 1] = rate_ewma
+                ewmas[f, 2] = send_ewma
+            flows[f, col.PENDING] = pending if full else -1
+            if full or n_flows == 1:
+                break
+
+        link[col.NOW] = now if full else end
+        link[col.FREE] = free
+        link[col.SEGMENT] = segment
+        link[col.ACCEPTED] = accepted
+        if is_trace and not full:
+            while cursor_time <= end:
+                cursor += 1
+                cursor_row += 1
+                if cursor_row == trace_length:
+                    cursor_row = 0
+                    cursor_base += period
+                cursor_time = cursor_base + traces[trace_start + cursor_row]
+        link[col.CURSOR] = cursor
+        link[col.CURSOR_ROW] = cursor_row
+        link[col.CURSOR_BASE] = cursor_base
+        link[col.NEXT] = following
+        link[col.NEXT_ROW] = next_row
+        link[col.NEXT_BASE] = next_base
+        link[col.STEP_OPEN] = filling + 1 if full else 0
+        if full:
+            return n
+
+        if is_trace:
+            capacity = float(cursor - link[col.STEP_CURSOR])
+            queue = float(max(following - cursor, 0))
+        else:
+            capacity = packets_between(link, times[n], rates[n], link[col.STEP_START], end)
+            queue = packets_between(link, times[n], rates[n], end, max(free, end))
+        row = row_at(link, times[n], end)
+        base = float(rtts[n, row])
+        if not is_trace and rates[n, row] > 0:
+            base += float(PACKET_WORK) / float(rates[n, row])
+        link_results[n, col.CAPACITY] = capacity
+        link_results[n, col.USED] = accepted - queue - link_results[n, col.TOTAL_USED]
+        link_results[n, col.TOTAL_USED] = accepted - queue
+        link_results[n, col.QUEUE] = queue
+        link_results[n, col.BASE_RTT] = base / NANOSECONDS
+        if with_best:
+            step = end - link[col.STEP_START]
+            extra = flows[first_flow, col.EXTRA_RTT]
+            best = best_window(link, times[n], rates[n], rtts[n], traces, extra, end, step)
+            link_results[n, col.BEST_CWND] = best / n_flows
+    return -1

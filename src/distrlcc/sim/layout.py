@@ -1,0 +1,89 @@
+"""Which column of the simulator's arrays holds what.
+
+Times are int64 nanoseconds, counts are packets. N is environments, K flows each, F = N * K.
+"""
+
+FOREVER = 1 << 62
+"""A time that never comes, and a queue limit that is never reached."""
+
+TIMEOUT_NS = 1_000_000_000
+"""A flow that neither sent nor got an ACK for this long sends one packet (as Indigo's sender)."""
+
+# Link parameters and state, int64 [N, LINK_COLUMNS].
+NOW = 0  # time reached
+LIMIT = 1  # queue limit in packets, the one in service counted; FOREVER: infinite
+LOSS_SEED = 2  # seed of the random loss
+SEGMENTS = 3  # rows of the schedule in use, at least 1
+IS_TRACE = 4  # 1: opportunities of a trace; 0: rates of the schedule
+FREE = 5  # rate link: when the last accepted packet departs
+SEGMENT = 6  # rate link: schedule row in which that departure stands; trace: row of the newest one
+ACCEPTED = 7  # packets accepted into the queue so far
+TRACE_START = 8  # trace: first element in the flat array of traces
+TRACE_LENGTH = 9  # trace: opportunities in one period
+TRACE_PERIOD = 10  # trace: period, ns
+TRACE_SHIFT = 11  # trace: time within the trace at which the episode starts, ns
+CURSOR = 12  # trace: count of opportunities that passed (times <= the newest arrival)
+CURSOR_ROW = 13  # trace: row of the next opportunity
+CURSOR_BASE = 14  # trace: time of that row's period
+NEXT = 15  # trace: count of the next opportunity that no packet holds
+NEXT_ROW = 16  # trace: its row
+NEXT_BASE = 17  # trace: time of its period
+QUEUE_RING_START = 18  # scheduled rate link: first element in the ring of departures
+STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 + windows filled
+STEP_START = 20  # when the present step started
+STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
+LINK_COLUMNS = 22
+
+# Flow parameters and state, int64 [F, FLOW_COLUMNS].
+SCHEME = 0
+START = 1
+STOP = 2
+EXTRA_RTT = 3  # the flow's own share of the round trip, beside twice the link's delay
+SENT = 4  # next sequence number
+NEXT_ACK = 5  # sequence numbers below this are acknowledged or known lost
+DELIVERED = 6
+DELIVERED_TIME = 7
+HEAD = 8  # ring records read
+TAIL = 9  # ring records written
+LAST_ACK = 10  # ACK time of the newest record: ACKs of a flow never overtake
+NEXT_SEND = 11  # paced flows: earliest next send
+LAST_ACTIVITY = 12
+MIN_RTT = 13  # 0 before the first sample
+LAST_RTT = 14
+RING_START = 15  # first record in the ring arena
+RING_MASK = 16  # capacity - 1
+STARTED = 17
+PENDING = 18  # packets still to send at NOW when the ring was full; else -1
+FLOW_SEED = 19
+# ... since the step began:
+STEP_SENT = 20
+STEP_ACKED = 21
+STEP_LOST = 22
+STEP_TIMEOUTS = 23
+STEP_RTT_SUM = 24
+STEP_RTT_MIN = 25
+STEP_RTT_MAX = 26
+# ... since the episode began:
+DROPPED = 27  # by the queue
+RANDOM_LOST = 28  # by the link
+QUEUEING_SUM = 29  # queueing delay of the packets that got through, ns
+FLOW_COLUMNS = 30
+
+# One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
+R_ACK_TIME = 0
+R_SEND_TIME = 1
+R_DELIVERED_TIME = 2
+R_COUNTS = 3  # sequence number << 32 | delivered count when sent
+RECORD = 4
+
+# Steps' results per link, float64 [N, LINK_RESULTS].
+CAPACITY = 0  # packets that the link could carry in the step
+USED = 1  # packets' worth of it that was used
+QUEUE = 2  # packets in the queue at the step's end, the one in service counted in part
+BEST_CWND = 3  # window that fills the link without a standing queue, from now on
+BASE_RTT = 4  # propagation and transmission at the step's end, s (link's own, without EXTRA_RTT)
+TOTAL_USED = 5  # packets' worth that was used since the episode's start
+LINK_RESULTS = 6
+
+HISTOGRAM_BINS = 1408
+"""Bins of a delay histogram; bin b starts at 100 us * (1.01**b - 1), the last one holds the rest."""

@@ -1,0 +1,134 @@
+"""A scenario: one bottleneck link, the flows that share it, and for how long.
+
+Declarative and frozen, so that it can be written to TOML and read back::
+
+    name = "commuter"
+    duration_s = 20.0
+
+    [link]
+    rate_mbps = 12.0
+    delay_ms = 20.0                # one way
+    queue_packets = 100            # or queue_bytes; neither: infinite
+    changes = [{at_s = 8.0, rate_mbps = 4.0}, {at_s = 12.0, delay_ms = 35.0}]
+
+    [[flows]]
+    scheme = "agent"               # the policy; or cubic, bbr, ...
+
+    [[flows]]
+    scheme = "cubic"
+    start_s = 5.0
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from distrlcc.errors import ConfigError
+
+MAX_RATE_MBPS = 400_000.0
+MAX_DELAY_MS = 60_000.0
+MAX_QUEUE_PACKETS = 10_000_000
+
+
+def _check(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not (math.isfinite(value) and low <= value <= high):
+        raise ConfigError(f"{name} is {value}; expected {low:g} to {high:g}")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the link at a time; what is None stays as it was."""
+
+    at_s: float
+    rate_mbps: float | None = None
+    """New rate; 0 is an outage. Trace links take none."""
+    delay_ms: float | None = None
+    loss: float | None = None
+
+    def __post_init__(self) -> None:
+        _check("changes.at_s", self.at_s, 1e-9, 1e6)
+        _check("changes.rate_mbps", self.rate_mbps, 0.0, MAX_RATE_MBPS)
+        _check("changes.delay_ms", self.delay_ms, 0.0, MAX_DELAY_MS)
+        _check("changes.loss", self.loss, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A bottleneck: a rate or a trace, a delay, a queue, random loss, a schedule of changes."""
+
+    rate_mbps: float | None = None
+    """Constant rate, Mbit/s; or give `trace`."""
+    trace: str | None = None
+    """A mahimahi trace file, or a generator's name (see `distrlcc.sim.trace`)."""
+    trace_start_s: float = 0.0
+    """Time within the trace at which the scenario starts, s."""
+    delay_ms: float = 20.0
+    """One-way propagation delay, ms; both directions have it."""
+    loss: float = 0.0
+    """Probability that a packet is lost after the queue."""
+    queue_packets: int | None = None
+    """Droptail limit in packets, the one in service counted."""
+    queue_bytes: int | None = None
+    """Droptail limit in bytes; with both limits the smaller holds, with neither none."""
+    changes: tuple[Change, ...] = ()
+    """Changes in order of time."""
+
+    def __post_init__(self) -> None:
+        if (self.rate_mbps is None) == (self.trace is None):
+            raise ConfigError("link: give either rate_mbps or trace")
+        _check("link.rate_mbps", self.rate_mbps, 1e-3, MAX_RATE_MBPS)
+        _check("link.trace_start_s", self.trace_start_s, 0.0, 1e7)
+        _check("link.delay_ms", self.delay_ms, 0.0, MAX_DELAY_MS)
+        _check("link.loss", self.loss, 0.0, 1.0)
+        _check("link.queue_packets", self.queue_packets, 1, MAX_QUEUE_PACKETS)
+        _check("link.queue_bytes", self.queue_bytes, 1504, MAX_QUEUE_PACKETS * 1504)
+        times = [change.at_s for change in self.changes]
+        if times != sorted(set(times)):
+            raise ConfigError(f"link.changes: times {times} do not increase")
+        rates = [c.rate_mbps for c in self.changes if c.rate_mbps is not None]
+        if rates and self.trace is not None:
+            raise ConfigError("link.changes: a trace link takes no rate_mbps")
+        if rates and rates[-1] == 0:
+            raise ConfigError("link.changes: the last rate_mbps is 0; expected one above 0")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A sender on the link."""
+
+    scheme: str = "agent"
+    """``agent`` (the policy) or a scheme of `distrlcc.control`."""
+    start_s: float = 0.0
+    stop_s: float | None = None
+    """When it stops sending; None: never."""
+    extra_rtt_ms: float = 0.0
+    """Its own round trip beside the link's, ms."""
+    cwnd: float | None = None
+    """Window of a ``fixed`` flow, first window of an ``agent``, packets."""
+    pacing_mbps: float | None = None
+    """First pacing rate of an ``agent``, Mbit/s; None: window-limited alone."""
+
+    def __post_init__(self) -> None:
+        _check("flows.start_s", self.start_s, 0.0, 1e6)
+        _check("flows.stop_s", self.stop_s, 0.0, 1e6)
+        _check("flows.extra_rtt_ms", self.extra_rtt_ms, 0.0, MAX_DELAY_MS)
+        _check("flows.cwnd", self.cwnd, 1.0, 1e9)
+        _check("flows.pacing_mbps", self.pacing_mbps, 1e-6, MAX_RATE_MBPS)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One link, its flows, and for how long they run."""
+
+    name: str
+    link: Link
+    flows: tuple[Flow, ...] = field(default=(Flow(),))
+    duration_s: float = 10.0
+    seed: int = 0
+    """Seed of the random loss and of the schemes' random phases."""
+
+    def __post_init__(self) -> None:
+        _check("duration_s", self.duration_s, 0.01, 1e5)
+        if not 1 <= len(self.flows) <= 64:
+            raise ConfigError(f"{self.name}: {len(self.flows)} flows; expected 1 to 64")

@@ -1,0 +1,299 @@
+"""N scenarios in one batch: the arrays that the compiled kernel advances, and their set-up.
+
+Use::
+
+    simulator = Simulator(n_links=256)
+    for n, scenario in enumerate(scenarios):
+        simulator.load(n, scenario)
+    simulator.set_window(windows)          # [N, K] packets, for the agents' flows
+    simulator.advance(10_000_000)          # 10 ms
+    stats = simulator.stats()              # IntervalStats of [N * K]
+
+What is left out on purpose: links with different numbers of flows in one batch. Give the missing
+flows a `start_s` at their `stop_s`, and they never send.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.control.compiled import is_cold
+from distrlcc.control.schemes import scheme_id
+from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Link, Scenario
+from distrlcc.sim.trace import Trace, load_trace
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
+
+IntArray = NDArray[np.int64]
+
+_STEP = 10_000_000
+_FIRST_RING = 64
+LOSS_SCALE = float(1 << 63)
+
+
+def queue_limit(link: Link) -> int:
+    """Return a link's droptail limit in packets; `FOREVER` without one."""
+    limits = [col.FOREVER]
+    if link.queue_packets is not None:
+        limits.append(link.queue_packets)
+    if link.queue_bytes is not None:
+        limits.append(link.queue_bytes // PACKET_BYTES)
+    return min(limits)
+
+
+def loss_threshold(loss: float) -> int:
+    """Return the hash value below which a packet is lost."""
+    return min(int(loss * LOSS_SCALE), (1 << 63) - 1)
+
+
+def schedule_rows(link: Link) -> list[tuple[int, int, int, int]]:
+    """Return a link's schedule as rows of start (ns), rate (bit/s), 2 * delay (ns), threshold."""
+    rate, delay, loss = link.rate_mbps or 0.0, link.delay_ms, link.loss
+    rows = [(0, rate, delay, loss)]
+    for change in link.changes:
+        rate = rate if change.rate_mbps is None else change.rate_mbps
+        delay = delay if change.delay_ms is None else change.delay_ms
+        loss = loss if change.loss is None else change.loss
+        rows.append((round(change.at_s * NANOSECONDS), rate, delay, loss))
+    return [(t, round(r * 1e6), 2 * round(d * 1e6), loss_threshold(p)) for t, r, d, p in rows]
+
+
+class Simulator:
+    """N links with K flows each, advanced by one compiled call."""
+
+    def __init__(
+        self,
+        n_links: int,
+        n_flows: int = 1,
+        *,
+        with_ewmas: bool = False,
+        with_best: bool = False,
+        with_histograms: bool = False,
+        log_packets: int = 0,
+        kernel: Callable[..., int] | None = None,
+    ) -> None:
+        """Allocate the arrays.
+
+        Args:
+            n_links: Links, N.
+            n_flows: Flows on each, K.
+            with_ewmas: Keep Indigo's EWMAs (costs some ns per packet).
+            with_best: Compute the oracle's window after each step.
+            with_histograms: Count queueing delays and RTTs in histograms.
+            log_packets: First size of the log of every packet (one link alone); 0: no log.
+            kernel: Another `advance` than the compiled kernel's, for tests of the check itself.
+        """
+        self.n_links, self.n_flows = n_links, n_flows
+        n_all = n_links * n_flows
+        self.links: IntArray = np.zeros((n_links, col.LINK_COLUMNS), np.int64)
+        self.times: IntArray = np.zeros((n_links, 1), np.int64)
+        self.rates: IntArray = np.zeros((n_links, 1), np.int64)
+        self.rtts: IntArray = np.zeros((n_links, 1), np.int64)
+        self.losses: IntArray = np.zeros((n_links, 1), np.int64)
+        self.traces: IntArray = np.zeros(1, np.int64)
+        self.flows: IntArray = np.zeros((n_all, col.FLOW_COLUMNS), np.int64)
+        self.control = np.zeros((n_all, STATE_SIZE))
+        self.ring: IntArray = np.zeros((n_all * _FIRST_RING, col.RECORD), np.int64)
+        self.departures: IntArray = np.zeros(1, np.int64)
+        self.ewmas = np.zeros((n_all if with_ewmas else 0, 3))
+        self.results = np.zeros((n_links, col.LINK_RESULTS))
+        bins = col.HISTOGRAM_BINS if with_histograms else 1
+        self.histograms = np.zeros((2, n_all if with_histograms else 0, bins), np.int32)
+        self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
+        self.with_best = with_best
+        self._kernel = kernel
+        self._duration = np.zeros(n_links)
+        self._trace_places: dict[str, int] = {}
+        self._ring_used = n_all * _FIRST_RING
+        self._departures_used = 0
+        self._departure_rings = np.zeros((n_links, 2), np.int64)
+        self.flows[:, col.RING_START] = np.arange(n_all) * _FIRST_RING
+        self.flows[:, col.RING_MASK] = _FIRST_RING - 1
+        self.flows[:, col.PENDING] = -1
+
+    def load(self, n: int, scenario: Scenario) -> None:
+        """Put a scenario at link n, at its time zero.
+
+        Raises:
+            ConfigError: A flow's scheme is unknown.
+            TraceError: The trace cannot be read.
+        """
+        if len(scenario.flows) > self.n_flows:
+            raise ValueError(f"{scenario.name} has more flows than the simulator's {self.n_flows}")
+        link, row = scenario.link, self.links[n]
+        row[:] = 0
+        row[col.LIMIT] = limit = queue_limit(link)
+        row[col.LOSS_SEED] = scenario.seed
+        self._load_schedule(n, schedule_rows(link))
+        if link.trace is not None:
+            self._load_trace(row, load_trace(link.trace), round(link.trace_start_s * NANOSECONDS))
+        elif row[col.SEGMENTS] > 1 and limit < col.FOREVER:
+            row[col.QUEUE_RING_START] = self._departure_ring(n, limit)
+        self.results[n] = 0
+        self._load_flows(n, scenario)
+        if self.with_best:
+            self._first_best(n)
+
+    def _load_schedule(self, n: int, rows: list[tuple[int, int, int, int]]) -> None:
+        if len(rows) > self.times.shape[1]:
+            missing = len(rows) - self.times.shape[1]
+            for name in ("times", "rates", "rtts", "losses"):
+                setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, missing))))
+        self.links[n, col.SEGMENTS] = len(rows)
+        for k, (time, rate, rtt, loss) in enumerate(rows):
+            self.times[n, k], self.rates[n, k] = time, rate
+            self.rtts[n, k], self.losses[n, k] = rtt, loss
+
+    def _load_trace(self, row: IntArray, trace: Trace, start_ns: int) -> None:
+        place = self._trace_places.get(trace.name)
+        if place is None:
+            place = self._trace_places[trace.name] = len(self.traces)
+            self.traces = np.concatenate([self.traces, trace.times_ns])
+        shift = start_ns % trace.period_ns
+        first = int(np.searchsorted(trace.times_ns, shift, side="right"))
+        row[col.IS_TRACE] = 1
+        row[col.TRACE_START], row[col.TRACE_LENGTH] = place, len(trace.times_ns)
+        row[col.TRACE_PERIOD], row[col.TRACE_SHIFT] = trace.period_ns, shift
+        row[[col.CURSOR, col.NEXT]] = first
+        row[[col.CURSOR_ROW, col.NEXT_ROW]] = first
+        row[[col.CURSOR_BASE, col.NEXT_BASE]] = -shift
+
+    def _departure_ring(self, n: int, limit: int) -> int:
+        start, size = (int(x) for x in self._departure_rings[n])
+        if size < limit:
+            start, self._departures_used = self._departures_used, self._departures_used + limit
+            self._departure_rings[n] = start, limit
+            if self._departures_used > len(self.departures):
+                grown = np.zeros(2 * self._departures_used, np.int64)
+                grown[: len(self.departures)] = self.departures
+                self.departures = grown
+        self.departures[start : start + limit] = -1
+        return start
+
+    def _load_flows(self, n: int, scenario: Scenario) -> None:
+        rows = self.flows[n * self.n_flows : (n + 1) * self.n_flows]
+        rings = rows[:, [col.RING_START, col.RING_MASK]].copy()
+        rows[:] = 0
+        rows[:, [col.RING_START, col.RING_MASK]] = rings
+        rows[:, col.PENDING] = -1
+        if self.histograms.shape[1]:
+            self.histograms[:, n * self.n_flows : (n + 1) * self.n_flows] = 0
+        for k, flow in enumerate(scenario.flows):
+            row, control = rows[k], self.control[n * self.n_flows + k]
+            row[col.SCHEME] = scheme_id(flow.scheme)
+            row[col.START] = round(flow.start_s * NANOSECONDS)
+            row[col.STOP] = (
+                col.FOREVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
+            )
+            row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
+            row[col.FLOW_SEED] = scenario.seed * 64 + k
+            control[:] = 0.0
+            control[CWND] = INITIAL_CWND if flow.cwnd is None else flow.cwnd
+            if flow.pacing_mbps is not None:
+                control[PACING] = flow.pacing_mbps * 1e6 / (8 * PACKET_BYTES)
+
+    def _first_best(self, n: int) -> None:
+        from distrlcc.sim.kernel import best_window  # noqa: PLC0415 - compiles on first use
+
+        best = best_window(
+            self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces,
+            self.flows[n * self.n_flows, col.EXTRA_RTT], 0, _STEP,
+        )  # fmt: skip
+        self.results[n, col.BEST_CWND] = best / self.n_flows
+
+    def advance(self, step_ns: int | IntArray) -> None:
+        """Advance every link by a step's length, ns, one for all or one for each."""
+        kernel = self._kernel or _compiled_kernel()
+        until = self.links[:, col.NOW] + step_ns
+        self._duration[:] = np.asarray(step_ns) / NANOSECONDS
+        while True:
+            stuck = kernel(
+                until, self.links, self.times, self.rates, self.rtts, self.losses, self.traces,
+                self.flows, self.control, self.ring, self.departures, self.ewmas, self.results,
+                self.with_best, self.histograms, self.log,
+            )  # fmt: skip
+            if stuck < 0:
+                return
+            self._make_room(stuck)
+
+    def _make_room(self, n: int) -> None:
+        if self.log.shape[0] and self.log[0, 0] + 1 >= self.log.shape[0]:
+            self.log = np.concatenate([self.log, np.zeros_like(self.log)])
+            return
+        first = n * self.n_flows
+        pending = self.flows[first : first + self.n_flows, col.PENDING]
+        f = first + int(np.argmax(pending >= 0))
+        row = self.flows[f]
+        size = int(row[col.RING_MASK]) + 1
+        start = self._ring_used
+        self._ring_used += 2 * size
+        if self._ring_used > len(self.ring):
+            grown = np.zeros((max(self._ring_used, len(self.ring) * 3 // 2), col.RECORD), np.int64)
+            grown[: len(self.ring)] = self.ring
+            self.ring = grown
+        counts = np.arange(row[col.HEAD], row[col.TAIL])
+        old = row[col.RING_START] + (counts & (size - 1))
+        self.ring[start + (counts & (2 * size - 1))] = self.ring[old]
+        row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
+
+    def stats(self) -> IntervalStats:
+        """Return what every flow saw in the newest step, ``[N * K]``."""
+        flows, seconds = self.flows, 1.0 / NANOSECONDS
+        ewmas = self.ewmas if len(self.ewmas) else np.zeros((len(flows), 3))
+        return IntervalStats(
+            duration=np.repeat(self._duration, self.n_flows),
+            sent=flows[:, col.STEP_SENT].astype(float),
+            acked=flows[:, col.STEP_ACKED].astype(float),
+            lost=flows[:, col.STEP_LOST].astype(float),
+            timeouts=flows[:, col.STEP_TIMEOUTS].astype(float),
+            rtt_sum=flows[:, col.STEP_RTT_SUM] * seconds,
+            rtt_min=flows[:, col.STEP_RTT_MIN] * seconds,
+            rtt_max=flows[:, col.STEP_RTT_MAX] * seconds,
+            rtt_last=flows[:, col.LAST_RTT] * seconds,
+            min_rtt=flows[:, col.MIN_RTT] * seconds,
+            cwnd=self.control[:, CWND].copy(),
+            pacing_rate=self.control[:, PACING].copy(),
+            inflight=(flows[:, col.SENT] - flows[:, col.NEXT_ACK]).astype(float),
+            delay_ewma=ewmas[:, 0].copy(),
+            delivery_rate_ewma=ewmas[:, 1].copy(),
+            send_rate_ewma=ewmas[:, 2].copy(),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return every array that changes, for a checkpoint."""
+        names = ("links", "times", "rates", "rtts", "losses", "traces", "flows", "control", "ring",
+                 "departures", "ewmas", "results", "_duration", "_departure_rings")  # fmt: skip
+        state: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
+        state["ring_used"], state["departures_used"] = self._ring_used, self._departures_used
+        state["trace_places"] = dict(self._trace_places)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the arrays of a `state_dict` of a simulator of the same size."""
+        state = dict(state)
+        self._ring_used = int(state.pop("ring_used"))
+        self._departures_used = int(state.pop("departures_used"))
+        self._trace_places = {k: int(v) for k, v in state.pop("trace_places").items()}
+        for name, value in state.items():
+            setattr(self, name, np.array(value))
+
+
+_compiled: Any = None
+
+
+def _compiled_kernel() -> Any:
+    """Import the kernel on first use, saying so when it must be compiled."""
+    global _compiled  # noqa: PLW0603
+    if _compiled is None:
+        if is_cold():
+            print("compiling the simulator (about 10 s, once) ...", file=sys.stderr)  # noqa: T201
+        from distrlcc.sim.kernel import advance  # noqa: PLC0415 - compiles
+
+        _compiled = advance
+    return _compiled
