@@ -14,7 +14,7 @@ import numpy as np
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import Reference, _Agent
+from distrlcc.sim.reference import Reference, Agent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 
@@ -138,7 +138,7 @@ def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | N
         zip(script.steps_ns, script.windows, script.pacing, strict=True)
     ):
         for k, sender in enumerate(reference.senders):
-            if isinstance(sender.controller, _Agent):
+            if isinstance(sender.controller, Agent):
                 sender.controller.cwnd, sender.controller.pacing_rate = windows[k], pacing[k]
             if scenario.flows[k].scheme == "agent":
                 simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]

@@ -359,10 +359,10 @@ def advance(
             window = int(state[CWND])
             pacing = state[PACING]
             pending = max(flows[f, col.PENDING], 0)
-            if filled >= 0 and started and now < stop:
+            if filled >= 0 and started:
                 if pacing > 0.0:
                     next_send = min(max(next_send, now), now + pacing_interval(pacing))
-                else:
+                elif now < stop:
                     pending = window - (sent - next_ack)
             while True:
                 # Send at `now`; the packet's whole fate is settled here.

@@ -47,7 +47,7 @@ class Record:
     delivered_time: int = 0
 
 
-class _Agent:
+class Agent:
     """Window and rate set from outside."""
 
     def __init__(self, flow: Flow) -> None:
@@ -68,7 +68,7 @@ class _Sender:
         self.start = round(flow.start_s * NANOSECONDS)
         self.stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
         self.extra = round(flow.extra_rtt_ms * 1e6)
-        self.controller: _Agent | SchemeController = _Agent(flow)
+        self.controller: Agent | SchemeController = Agent(flow)
         self.started = False
         self.packets: list[Record] = []
         self.next_ack = 0
