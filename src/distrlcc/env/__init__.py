@@ -1,0 +1,5 @@
+"""Gymnasium environments over the simulator; importing this registers ``distrlcc/Link-v0``."""
+
+import gymnasium
+
+gymnasium.register("distrlcc/Link-v0", entry_point="distrlcc.env.single:LinkEnv")

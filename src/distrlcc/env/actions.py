@@ -1,0 +1,105 @@
+"""What the agent does: each space turns actions into windows and pacing rates, and labels them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.control.state import INITIAL_CWND
+
+Floats = NDArray[np.float64]
+
+MIN_CWND, MAX_CWND = 2.0, 8000.0
+"""Bounds of the window, packets (as DistRLCC's)."""
+
+
+class ActionSpace(Protocol):
+    """Turns actions into what the senders do."""
+
+    space: gymnasium.Space[Any]
+    """One agent's space."""
+    size: int
+    """Elements of the previous action's encoding in an observation."""
+    initial: tuple[float, float]
+    """First window (packets) and pacing rate (packets/s; 0: none)."""
+
+    def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
+        """Return new windows and pacing rates, ``[N]``."""
+
+    def encode(self, actions: NDArray[Any]) -> Floats:
+        """Encode actions for the next observation, ``[N, size]``."""
+
+    def label(self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats) -> NDArray[Any]:
+        """Return the expert's actions: those nearest to the best windows, ``[N]``."""
+
+
+class WindowActions:
+    """A discrete action changes the window: ``cwnd * factor + offset``."""
+
+    initial = (INITIAL_CWND, 0.0)
+
+    def __init__(self, factors: tuple[float, ...], offsets: tuple[float, ...]) -> None:
+        """Take one factor and one offset (packets) per action."""
+        self.factors, self.offsets = np.array(factors), np.array(offsets)
+        self.size = len(factors)
+        self.space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(self.size)
+
+    def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
+        """Return the clipped new windows, and no pacing."""
+        new = cwnd * self.factors[actions] + self.offsets[actions]
+        return np.clip(new, MIN_CWND, MAX_CWND), pacing
+
+    def encode(self, actions: NDArray[Any]) -> Floats:
+        """Return one-hot rows."""
+        return np.asarray(np.eye(self.size)[actions])
+
+    def label(
+        self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
+    ) -> NDArray[np.int64]:
+        """Return the action whose window is nearest to the best one, by ratio."""
+        results = np.clip(cwnd[:, None] * self.factors + self.offsets, MIN_CWND, MAX_CWND)
+        target = np.clip(best_cwnd, MIN_CWND, MAX_CWND)[:, None]
+        return np.argmin(np.abs(np.log(results / target)), axis=1)
+
+
+class RateActions:
+    """Aurora's continuous action: the pacing rate is scaled by ``1 + scale * a`` or its inverse."""
+
+    size = 1
+    initial = (MAX_CWND * 8, 100.0)
+    MIN_RATE, MAX_RATE = 40.0, 40_000.0
+
+    def __init__(self, scale: float) -> None:
+        """Take the change of rate that an action of 1 makes."""
+        self.scale = scale
+        self.space: gymnasium.Space[Any] = gymnasium.spaces.Box(-10.0, 10.0, (1,), np.float32)
+
+    def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
+        """Return the windows as they are, and the clipped new pacing rates."""
+        a = np.clip(np.asarray(actions, float).reshape(-1), -10.0, 10.0) * self.scale
+        new = np.where(a >= 0, pacing * (1 + a), pacing / (1 - a))
+        return cwnd, np.clip(new, self.MIN_RATE, self.MAX_RATE)
+
+    def encode(self, actions: NDArray[Any]) -> Floats:
+        """Return the actions themselves, bounded."""
+        return np.clip(np.asarray(actions, float).reshape(-1, 1), -10.0, 10.0)
+
+    def label(
+        self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
+    ) -> NDArray[np.float32]:
+        """Return the action that brings the rate to the best window per round trip."""
+        target = np.clip(best_cwnd / np.maximum(rtt, 1e-6), self.MIN_RATE, self.MAX_RATE)
+        ratio = target / np.clip(pacing, self.MIN_RATE, self.MAX_RATE)
+        a = np.where(ratio >= 1, ratio - 1, 1 - 1 / ratio) / self.scale
+        return np.asarray(np.clip(a, -10.0, 10.0), np.float32)
+
+
+ACTIONS: dict[str, ActionSpace] = {
+    "multiplicative": WindowActions((0.5, 1 / 1.1, 1.0, 1.1, 1.5, 2.0), (0.0,) * 6),
+    "indigo": WindowActions((0.5, 1.0, 1.0, 1.0, 2.0), (0.0, -10.0, 0.0, 10.0, 0.0)),
+    "rate": RateActions(0.025),
+    "fast-rate": RateActions(0.1),
+}

@@ -1,0 +1,69 @@
+"""What an environment is: its links, and what the agent sees, does and is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from distrlcc.env.actions import ACTIONS
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.rewards import REWARDS
+from distrlcc.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Which reward, and the weights of our own (the others are fixed by their papers)."""
+
+    name: str = "distrlcc"
+    """One of `distrlcc.env.rewards.REWARDS`."""
+    delay_weight: float = 0.5
+    """Price of a queueing delay of one round trip."""
+    loss_weight: float = 10.0
+    """Price of losing every packet."""
+
+    def __post_init__(self) -> None:
+        if self.name not in REWARDS:
+            raise unknown_name("reward", self.name, REWARDS)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """A vector environment."""
+
+    suites: tuple[str, ...] = ("random",)
+    """Suites that episodes are drawn from; each a name, a TOML file or a folder of traces."""
+    suite_weights: tuple[float, ...] = (1.0,)
+    """How often each suite is drawn, in proportion."""
+    observation: str = "scale-free"
+    """One of `distrlcc.env.observations.OBSERVATIONS`."""
+    action: str = "multiplicative"
+    """One of `distrlcc.env.actions.ACTIONS`."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    step_ms: float = 10.0
+    """Length of a step, ms; the least length when `interval_rtts` is set."""
+    interval_rtts: float = 0.0
+    """Length of a step in minimum RTTs, as Aurora's monitor intervals; 0: `step_ms` alone."""
+    episode_s: float = 4.0
+    """Episodes are truncated after this time, s, or at the scenario's end."""
+    stagger: bool = True
+    """Whether first episodes start at different ages, so that not all end at once."""
+
+    def __post_init__(self) -> None:
+        if self.observation not in OBSERVATIONS:
+            raise unknown_name("observation", self.observation, OBSERVATIONS)
+        if self.action not in ACTIONS:
+            raise unknown_name("action", self.action, ACTIONS)
+        if not self.suites or len(self.suites) != len(self.suite_weights):
+            raise ConfigError(
+                f"suite_weights has {len(self.suite_weights)} entries for {len(self.suites)} "
+                "suites; expected one for each"
+            )
+        if min(self.suite_weights) < 0 or sum(self.suite_weights) <= 0:
+            raise ConfigError(f"suite_weights {self.suite_weights}: expected a positive sum")
+        for name, value, low in (
+            ("step_ms", self.step_ms, 0.1),
+            ("interval_rtts", self.interval_rtts, 0.0),
+            ("episode_s", self.episode_s, 0.05),
+        ):
+            if not low <= value <= 1e5:
+                raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")

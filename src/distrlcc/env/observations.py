@@ -1,0 +1,185 @@
+"""What the agent sees of an `IntervalStats`: each space a class with running state per sender."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.types import IntervalStats
+
+Observation = NDArray[np.float32]
+Indices = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_MBPS = 8 * 1504 * 1e-6
+
+
+class ObservationSpace(Protocol):
+    """Turns a step's statistics into an observation."""
+
+    size: int
+    """Elements of an observation, without the previous action's."""
+
+    def reset(self, which: Indices) -> None:
+        """Forget the history of some senders."""
+
+    def observe(self, stats: IntervalStats) -> Floats:
+        """Return ``[N, size]`` and remember what the next call needs."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the running state."""
+
+
+class _Running:
+    """Running arrays ``[N]`` or ``[N, ...]`` by name, with their values at an episode's start."""
+
+    def __init__(self, n: int, **initial: float | Floats) -> None:
+        self._initial = initial
+        self.values = {
+            k: np.broadcast_to(np.asarray(v, float), (n, *np.shape(v))).copy()
+            for k, v in initial.items()
+        }
+
+    def reset(self, which: Indices) -> None:
+        for name, value in self._initial.items():
+            self.values[name][which] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {k: v.copy() for k, v in self.values.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = {k: np.array(state[k], float) for k in self.values}
+
+
+class ScaleFree(_Running):
+    """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
+
+    In order: interval RTT over min RTT - 1; its slow average; its change; the log of
+    delivered * min RTT over cwnd for the fast rate, the slow rate and the greatest rate; log cwnd;
+    log min RTT; share of packets lost in the step and its slow average; time without ACK and time
+    since the start in min RTTs (logs); packets in flight over cwnd; log of packets acknowledged.
+    """
+
+    size = 14
+
+    def __init__(self, n: int) -> None:
+        super().__init__(
+            n, delay=0.0, slow_delay=0.0, fast=0.0, slow=0.0, top=0.0, loss=0.0, idle=0.0, age=0.0
+        )
+
+    def observe(self, stats: IntervalStats) -> Floats:
+        """Return ``[N, 14]``."""
+        v = self.values
+        seen = stats.acked > 0
+        known = stats.min_rtt > 0
+        min_rtt = np.where(known, stats.min_rtt, 0.1)
+        mean_rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
+        v["idle"] = np.where(seen, 0.0, v["idle"] + stats.duration)
+        v["age"] += stats.duration
+        # A queue that answers no more is at least as long as the silence.
+        delay = np.where(known, mean_rtt / min_rtt - 1.0, 0.0)
+        delay = np.where(known, np.maximum(delay, v["idle"] / min_rtt - 1.0), 0.0)
+        delay = np.clip(delay, 0.0, 20.0)
+        change, v["delay"] = delay - v["delay"], delay
+        weight = np.clip(stats.duration / min_rtt, 0.0, 1.0)
+        v["slow_delay"] += 0.25 * weight * (delay - v["slow_delay"])
+        rate = stats.acked / stats.duration
+        fresh = (v["fast"] == 0) & seen
+        v["fast"] = np.where(fresh, rate, v["fast"] + weight * (rate - v["fast"]))
+        v["slow"] = np.where(fresh, rate, v["slow"] + 0.25 * weight * (rate - v["slow"]))
+        # The greatest smoothed rate fades over about a hundred round trips.
+        v["top"] = np.maximum(v["fast"], v["top"] * (1.0 - 0.01 * weight))
+        lost = stats.lost / np.maximum(stats.lost + stats.acked, 1)
+        v["loss"] += 0.1 * (lost - v["loss"])
+        cwnd = np.maximum(stats.cwnd, 1.0)
+        return np.stack(
+            [
+                np.minimum(delay, 4.0),
+                np.minimum(v["slow_delay"], 4.0),
+                np.clip(change, -2.0, 2.0),
+                *(np.log((v[k] * min_rtt + 0.1) / cwnd) for k in ("fast", "slow", "top")),
+                np.log(cwnd) - 4.0,
+                np.log(min_rtt * 30.0),
+                lost,
+                v["loss"],
+                np.log1p(v["idle"] / min_rtt),
+                np.log1p(v["age"] / min_rtt) - 3.0,
+                np.minimum(stats.inflight / cwnd, 2.0),
+                np.log1p(stats.acked) - 2.0,
+            ],
+            axis=1,
+        )
+
+
+class Indigo(_Running):
+    """Indigo's four fields: delay, delivery rate, send rate (EWMAs) and cwnd, normalised."""
+
+    size = 4
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+
+    def observe(self, stats: IntervalStats) -> Floats:
+        """Return ``[N, 4]``."""
+        return np.stack(
+            [
+                stats.delay_ewma / 200.0,
+                stats.delivery_rate_ewma / 200.0,
+                stats.send_rate_ewma / 200.0,
+                stats.cwnd / 5000.0,
+            ],
+            axis=1,
+        )
+
+
+class IndigoMinRtt(Indigo):
+    """Indigo's fields and DistRLCC's min RTT over 100 ms."""
+
+    size = 5
+
+    def observe(self, stats: IntervalStats) -> Floats:
+        """Return ``[N, 5]``."""
+        return np.concatenate([super().observe(stats), stats.min_rtt[:, None] * 10.0], axis=1)
+
+
+class Aurora(_Running):
+    """Aurora's history of 10 intervals: latency inflation, latency ratio - 1, send ratio - 1.
+
+    Source: Jay et al., ICML 2019, section 4.1. The latency inflation is the change of the mean RTT
+    from interval to interval over the interval's length.
+    """
+
+    HISTORY = 10
+    size = 3 * HISTORY
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n, rtt=0.0, history=np.zeros((self.HISTORY, 3)))
+
+    def observe(self, stats: IntervalStats) -> Floats:
+        """Return ``[N, 30]``, the newest interval last."""
+        v = self.values
+        seen = stats.acked > 0
+        rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), v["rtt"])
+        inflation = np.where((v["rtt"] > 0) & seen, (rtt - v["rtt"]) / stats.duration, 0.0)
+        ratio = np.where(stats.min_rtt > 0, rtt / np.maximum(stats.min_rtt, 1e-9), 1.0) - 1.0
+        send = np.where(seen, stats.sent / np.maximum(stats.acked, 1), 1.0 + stats.sent) - 1.0
+        v["rtt"] = rtt
+        v["history"] = np.roll(v["history"], -1, axis=1)
+        v["history"][:, -1] = np.stack(
+            [np.clip(inflation, -1, 10), np.clip(ratio, 0, 100) / 10, np.clip(send, -1, 100) / 10],
+            axis=1,
+        )
+        return v["history"].reshape(len(rtt), -1).copy()
+
+
+OBSERVATIONS: dict[str, type[ScaleFree | Indigo | Aurora]] = {
+    "scale-free": ScaleFree,
+    "indigo": Indigo,
+    "indigo-min-rtt": IndigoMinRtt,
+    "aurora": Aurora,
+}

@@ -1,0 +1,95 @@
+"""What the agent is paid: each reward a function of a step's statistics and of the link.
+
+Throughputs in the papers' formulas are of acknowledged packets; utilisation in ours is the link's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.types import PACKET_BYTES, IntervalStats
+
+if TYPE_CHECKING:
+    from distrlcc.env.config import RewardConfig
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class LinkView:
+    """What the simulator knows of the links and the sender does not; arrays ``[N]``."""
+
+    capacity: Floats
+    """Packets that the link could carry in the step."""
+    used: Floats
+    """Packets' worth of it that was used."""
+    mean_rate: Floats
+    """The link's mean rate, packets/s."""
+    base_rtt: Floats
+    """Propagation and transmission, s."""
+
+
+def _mean_rtt(stats: IntervalStats) -> Floats:
+    return np.where(stats.acked > 0, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
+
+
+def _loss(stats: IntervalStats) -> Floats:
+    return stats.lost / np.maximum(stats.lost + stats.acked, 1)
+
+
+def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
+    """Ours: utilisation - a * queueing delay in RTTs - b * loss.
+
+    Capacity that is wasted counts against the link's mean rate, so that a trace's quiet moments
+    weigh little; the queueing delay is bounded at 10 RTTs, which an outage alone can reach.
+    """
+    wasted = (link.capacity - link.used) / (link.mean_rate * stats.duration)
+    rtt = np.where(stats.rtt_last > 0, _mean_rtt(stats), link.base_rtt)
+    delay = np.clip(rtt / link.base_rtt - 1.0, 0.0, 10.0)
+    return np.asarray(
+        1.0 - wasted - config.delay_weight * delay - config.loss_weight * _loss(stats)
+    )
+
+
+def aurora(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
+    """PCC-RL's: 1e-3 * (10 * throughput (packets/s) - 1000 * latency (s) - 2000 * loss)."""
+    throughput = stats.acked / stats.duration
+    return np.asarray(1e-3 * (10 * throughput - 1000 * _mean_rtt(stats) - 2000 * _loss(stats)))
+
+
+def genet(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
+    """Genet's: 500 * throughput / mean link rate - 1000 * latency (s) - 2000 * loss, over 1000."""
+    share = stats.acked / stats.duration / link.mean_rate
+    return np.asarray(1e-3 * (500 * share - 1000 * _mean_rtt(stats) - 2000 * _loss(stats)))
+
+
+def mvfst(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
+    """mvfst-rl's: log(1e-5 + MB/s) - 0.2 * log(1e-5 + greatest queueing delay (ms))."""
+    megabytes = stats.acked / stats.duration * PACKET_BYTES * 1e-6
+    delay = np.maximum(stats.rtt_max - stats.min_rtt, 0.0) * 1e3
+    return np.asarray(np.log(1e-5 + megabytes) - 0.2 * np.log(1e-5 + delay))
+
+
+def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
+    """Orca's: (throughput - 5 * loss rate) / greatest throughput * min(1, 1.25 * min RTT / RTT).
+
+    The greatest throughput is the link's mean rate here, which the sender in Orca estimates.
+    """
+    rate = (stats.acked - 5 * stats.lost) / stats.duration
+    rtt = _mean_rtt(stats)
+    near = np.where(rtt > 0, 1.25 * stats.min_rtt / np.maximum(rtt, 1e-9), 1.0)
+    return np.asarray(rate / link.mean_rate * np.minimum(1.0, near))
+
+
+REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {
+    "distrlcc": distrlcc,
+    "aurora": aurora,
+    "genet": genet,
+    "mvfst": mvfst,
+    "orca": orca,
+}

@@ -1,0 +1,179 @@
+"""The Gymnasium vector environment: episodes on links drawn from suites, N in one compiled call.
+
+Autoreset is SAME_STEP: where an episode ended, the observation is the next episode's first and
+``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
+does not end: bootstrap from ``final_obs``. Infos are dense arrays:
+
+- ``expert_action`` ``[N]``: the oracle's label for the observation returned;
+- ``cwnd`` ``[N]``: windows, packets;
+- ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
+- ``episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
+  ``[N]``, with ``_episode`` ``[N]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.spaces import observation_box
+from distrlcc.seeding import bits, stream_key, uniform
+from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import load_suite
+
+Array = NDArray[Any]
+
+
+class LinkVectorEnv(VectorEnv[Array, Array, Array]):
+    """N senders, each on its own link, each its own episode."""
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_envs: int = 256,
+        config: EnvConfig | None = None,
+        *,
+        split: str = "train",
+        seed: int = 0,
+        first_index: int = 0,
+        with_labels: bool = True,
+    ) -> None:
+        """Set up N environments; the links come with the first reset.
+
+        Args:
+            num_envs: Environments, N.
+            config: What the environments are.
+            split: Which scenarios of the suites: ``train`` or ``test``.
+            seed: Chooses the scenarios, by environment and episode.
+            first_index: Global index of the first environment: the same environments in one
+                process or in many draw the same scenarios.
+            with_labels: Keep the oracle's labels in ``info["expert_action"]``.
+
+        Raises:
+            ConfigError: A suite does not exist.
+        """
+        self.config = config or EnvConfig()
+        self.num_envs, self.first_index, self.split = num_envs, first_index, split
+        self._suites = [load_suite(name) for name in self.config.suites]
+        weights = np.cumsum(self.config.suite_weights)
+        self._suite_edges = weights / weights[-1]
+        self._n_flows = max(
+            len(suite.scenario(split, k).flows) for suite in self._suites for k in range(4)
+        )
+        self._with_labels = with_labels
+        self.batch = LinkBatch(
+            num_envs, self.config, n_flows=self._n_flows, with_labels=with_labels
+        )
+        self.single_observation_space = observation_box(self.batch)
+        self.single_action_space = self.batch.actions.space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._indices = np.arange(first_index, first_index + num_envs)
+        self._key = stream_key(seed, "env")
+        self._episodes = np.zeros(num_envs, np.int64)
+        self._ends = np.zeros(num_envs)
+        self._time = np.zeros(num_envs)
+        self._sums = np.zeros((num_envs, 7))
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Start every environment's first episode; a seed starts the sequence of links anew."""
+        if seed is not None:
+            first = seed[0] if isinstance(seed, list) else seed
+            self._key = stream_key(int(first), "env")
+            self._episodes[:] = 0
+        everyone = np.arange(self.num_envs)
+        self._start(everyone)
+        if self.config.stagger:
+            # First episodes are cut at different ages, so that later ones do not end together.
+            age = uniform(self._key, self._indices, -1)
+            self._ends = np.maximum(self._ends * (1.0 - age), self.config.step_ms * 1e-3)
+        return self.batch.first_observation(everyone), self._info()
+
+    def _start(self, which: NDArray[np.int64]) -> None:
+        draws = uniform(self._key, self._indices[which], self._episodes[which], 0)
+        numbers = bits(self._key, self._indices[which], self._episodes[which], 1) >> np.uint64(33)
+        suites = np.searchsorted(self._suite_edges, draws, side="right")
+        for n, suite, number in zip(which, suites, numbers, strict=True):
+            scenario: Scenario = self._suites[suite].scenario(self.split, int(number))
+            self.batch.load(int(n), scenario)
+            self._ends[n] = min(scenario.duration_s, self.config.episode_s)
+        self._episodes[which] += 1
+        self._time[which] = 0.0
+        self._sums[which] = 0.0
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Advance every environment by one step."""
+        observation, reward = self.batch.step(np.asarray(actions))
+        stats, view = self.batch.stats(), self.batch.view()
+        self._time += stats.duration
+        self._sums += np.stack(
+            [
+                reward,
+                view.used,
+                view.capacity,
+                np.maximum(stats.rtt_sum - stats.acked * view.base_rtt, 0.0) / view.base_rtt,
+                stats.acked,
+                stats.lost,
+                stats.sent,
+            ],
+            axis=1,
+        )
+        truncated = self._time >= self._ends - 1e-9
+        info: dict[str, Any] = {}
+        if truncated.any():
+            ended = np.flatnonzero(truncated)
+            info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
+            info["episode"], info["_episode"] = self._episode(), truncated.copy()
+            self._start(ended)
+            observation[ended] = self.batch.first_observation(ended)
+        info.update(self._info())
+        return observation, reward, np.zeros(self.num_envs, bool), truncated, info
+
+    def _episode(self) -> dict[str, Array]:
+        total, used, capacity, delay, acked, lost, _ = self._sums.T
+        return {
+            "return": total.copy(),
+            "utilisation": used / np.maximum(capacity, 1e-9),
+            "queueing_delay": delay / np.maximum(acked, 1),
+            "loss": lost / np.maximum(acked + lost, 1),
+        }
+
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = {
+            "cwnd": self.batch.simulator.control[:: self._n_flows, 0].copy(),
+        }
+        if self._with_labels:
+            info["expert_action"] = self.batch.labels()
+        return info
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that changes, for a checkpoint."""
+        return {
+            "batch": self.batch.state_dict(),
+            "episodes": self._episodes.copy(),
+            "ends": self._ends.copy(),
+            "time": self._time.copy(),
+            "sums": self._sums.copy(),
+            "key": np.array([self._key], np.uint64),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the `state_dict` of an environment of the same size and configuration."""
+        self.batch.load_state_dict(state["batch"])
+        self._episodes = np.array(state["episodes"], np.int64)
+        self._ends = np.array(state["ends"], float)
+        self._time = np.array(state["time"], float)
+        self._sums = np.array(state["sums"], float)
+        self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Nothing is held open."""
