@@ -39,7 +39,7 @@ def _cache_folder() -> Path:
 
 
 CACHE_FOLDER = _cache_folder()
-numba.config.CACHE_DIR = str(CACHE_FOLDER)
+numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
 
 
 def is_cold() -> bool:
@@ -50,3 +50,12 @@ def is_cold() -> bool:
 def njit(function: Any) -> Any:
     """Compile with numba: cached, without the interpreter lock, NumPy's division rules."""
     return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+def njit_inner(function: Any) -> Any:
+    """Compile for compiled callers alone: no way in from Python and no cache of its own.
+
+    Its callers' cached code holds it. It compiles in about half the time of `njit`.
+    """
+    without_wrappers: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(nogil=True, error_model="numpy", **without_wrappers)(function)

@@ -72,7 +72,7 @@ class LinkBatch:
         self.observations = OBSERVATIONS[config.observation](n)
         self.actions = ACTIONS[config.action]
         self._reward = REWARDS[config.reward.name]
-        self._n_flows = n_flows
+        self.n_flows = n_flows
         self._previous = np.zeros((n, self.actions.size))
         self.mean_rate = np.ones(n)
         self._base_rtt = np.ones(n)
@@ -85,7 +85,7 @@ class LinkBatch:
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
         self.simulator.load(n, scenario)
-        control = self.simulator.control[n * self._n_flows]
+        control = self.simulator.control[n * self.n_flows]
         if scenario.flows[0].scheme == "agent":
             if scenario.flows[0].cwnd is None:
                 control[CWND] = self.actions.initial[0]
@@ -101,38 +101,40 @@ class LinkBatch:
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the observations of links that were just loaded: nothing seen yet."""
-        rows = np.zeros((len(which), self.observation_size), np.float32)
-        return rows
+        return np.zeros((len(which), self.observation_size), np.float32)
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
         """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
-        simulator, agents = self.simulator, slice(None, None, self._n_flows)
-        control = simulator.control
+        agents = slice(None, None, self.n_flows)
+        control = self.simulator.control
         control[agents, CWND], control[agents, PACING] = self.actions.apply(
             actions, control[agents, CWND], control[agents, PACING]
         )
-        simulator.advance(self.step_ns())
+        self.advance()
         stats = self.stats()
         self._previous = self.actions.encode(actions)
         observation = np.concatenate([self.observations.observe(stats), self._previous], axis=1)
-        self._base_rtt = np.maximum(simulator.results[:, col.BASE_RTT], 1e-4) + (
-            simulator.flows[agents, col.EXTRA_RTT] / NANOSECONDS
-        )
         reward = self._reward(stats, self.view(), self.config.reward)
         return observation.astype(np.float32), reward
+
+    def advance(self) -> None:
+        """Advance every link by its step, with windows and rates as they are."""
+        self.simulator.advance(self.step_ns())
+        extra = self.simulator.flows[:: self.n_flows, col.EXTRA_RTT] / NANOSECONDS
+        self._base_rtt = np.maximum(self.simulator.results[:, col.BASE_RTT] + extra, 1e-4)
 
     def step_ns(self) -> NDArray[np.int64]:
         """Return each link's next step, ns: `step_ms`, or the interval in round trips."""
         least = round(self.config.step_ms * 1e6)
-        rows = self.simulator.flows[:: self._n_flows, col.MIN_RTT]
+        rows = self.simulator.flows[:: self.n_flows, col.MIN_RTT]
         return np.maximum(least, (rows * self.config.interval_rtts).astype(np.int64))
 
     def stats(self) -> IntervalStats:
         """Return what the agents saw in the newest step, ``[N]``."""
         stats = self.simulator.stats()
-        if self._n_flows == 1:
+        if self.n_flows == 1:
             return stats
-        columns = {name: getattr(stats, name)[:: self._n_flows] for name in stats.names()}
+        columns = {name: getattr(stats, name)[:: self.n_flows] for name in stats.names()}
         return IntervalStats(**columns)
 
     def view(self) -> LinkView:
@@ -144,7 +146,7 @@ class LinkBatch:
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment, ``[N]``."""
-        control = self.simulator.control[:: self._n_flows]
+        control = self.simulator.control[:: self.n_flows]
         return self.actions.label(
             self.simulator.results[:, col.BEST_CWND],
             control[:, CWND],

@@ -1,7 +1,8 @@
 """Named suites of scenarios: the same suite, split and index mean the same link everywhere.
 
-A suite is a function from (split, index) to a `Scenario`. The splits ``train`` and ``test`` draw
-from the same distribution with seeds that never meet.
+A suite is a function from (split, index) to a `Scenario`. The splits ``train``, ``validation``
+(which chooses among checkpoints) and ``test`` (which reports) draw from the same distribution with
+seeds that never meet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import PACKET_BYTES
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
 TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
 
@@ -35,11 +36,11 @@ class Suite:
     build: Callable[[str, int], Scenario]
     """From split and index to the scenario."""
     sizes: tuple[int | None, int]
-    """Scenarios in train and in test; None: as many as wanted."""
+    """Scenarios in train and in the held-out splits; None: as many as wanted."""
 
     def size(self, split: str) -> int | None:
         """Return how many scenarios a split has; None: as many as wanted."""
-        return self.sizes[SPLITS.index(split)]
+        return self.sizes[0 if split == "train" else 1]
 
     def scenario(self, split: str, index: int) -> Scenario:
         """Return a scenario; a finite suite starts again after its last."""
@@ -110,7 +111,7 @@ def _dynamic(split: str, index: int) -> Scenario:
 def _cellular(split: str, index: int) -> Scenario:
     """Generated cellular-like traces, RTT 20-100 ms, queue of 50-500 packets."""
     u = _draws("cellular", split, index, 4)
-    seed = 2 * (index % 256) + SPLITS.index(split)
+    seed = len(SPLITS) * (index % 256) + SPLITS.index(split)
     link = Link(
         trace=f"cellular:{seed}",
         trace_start_s=round(60 * u[0], 3),

@@ -1,0 +1,261 @@
+"""Configurations: frozen dataclasses, to and from TOML, changed by ``key=value``.
+
+A configuration is a frozen dataclass whose fields are int, float, bool, str, Literal, tuples of
+these, an optional one of these, or another such dataclass (a section, possibly optional)::
+
+    text = to_toml(config)
+    assert from_toml(TrainConfig, text, source="config.toml") == config
+    config = override(config, ["ppo.lr=3e-4", "seed=7"])
+
+TOML has no null. A field that is None is left out if None is its default and is written as
+``"none"`` otherwise; ``"none"`` is read as None wherever None is allowed.
+
+Left out on purpose: strings that name classes, files that include files, interpolation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+import tomli_w
+
+from distrlcc.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
+
+NONE = "none"
+"""How None is written where leaving the key out would mean something else."""
+
+
+def to_toml(config: DataclassInstance) -> str:
+    """Write a configuration as TOML, in the order of its fields.
+
+    Equal configurations give equal text: a float field that holds ``3`` is written ``3.0``.
+
+    Raises:
+        ConfigError: A field holds a value of another type than it declares.
+    """
+    canonical = _build(type(config), _plain(config), prefix="")
+    return tomli_w.dumps(_plain(canonical))
+
+
+def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
+    """Read a configuration from TOML.
+
+    Args:
+        cls: The dataclass to build.
+        text: The TOML text.
+        source: Where the text is from, for messages: a file's name.
+
+    Raises:
+        ConfigError: The text is not TOML, or a key is unknown, missing, of another type or refused
+            by its dataclass.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    try:
+        return _build(cls, data, prefix="")
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def override(config: C, assignments: Sequence[str]) -> C:
+    """Return a copy of a configuration with some values replaced.
+
+    Args:
+        config: The configuration; it is not changed.
+        assignments: ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``,
+            ``[64, 64]``); a bare word is a string and ``none`` is None where that is allowed.
+
+    Raises:
+        ConfigError: An assignment is malformed, names an unknown key or a key of a section that
+            this configuration lacks, or gives a value that does not fit.
+    """
+    data = _plain(config)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key, text = key.strip(), text.strip()
+        if not equals or not key:
+            raise ConfigError(f"bad setting {assignment!r}: expected key=value, as in seed=7")
+        _assign(type(config), data, key, text)
+    return _build(type(config), data, prefix="")
+
+
+def digest(config: DataclassInstance) -> str:
+    """Return the SHA-256 of a configuration's TOML, as 64 hexadecimal digits."""
+    return hashlib.sha256(to_toml(config).encode()).hexdigest()
+
+
+def differences(a: DataclassInstance, b: DataclassInstance) -> list[str]:
+    """List the keys in which two configurations differ, as ``"ppo.lr: 0.001 != 0.0003"``."""
+    return toml_differences(to_toml(a), to_toml(b))
+
+
+def toml_differences(a: str, b: str) -> list[str]:
+    """List the keys in which two TOML texts differ, as ``"ppo.lr: 0.001 != 0.0003"``."""
+    left, right = (dict(_flatten(tomllib.loads(text))) for text in (a, b))
+    keys = [*left, *(key for key in right if key not in left)]
+    absent = "(absent)"
+    return [
+        f"{key}: {left.get(key, absent)} != {right.get(key, absent)}"
+        for key in keys
+        if left.get(key, absent) != right.get(key, absent)
+    ]
+
+
+def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
+    """List the dotted keys of a configuration class, those of optional sections included."""
+    found: list[str] = []
+    for name, hint in _hints(cls).items():
+        section = _section(hint)
+        found += [prefix + name] if section is None else keys(section, f"{prefix}{name}.")
+    return found
+
+
+@cache
+def _hints(cls: type[DataclassInstance]) -> dict[str, Any]:
+    """Resolve the types of a dataclass's fields."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(cls) if f.init}
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """Split a union into its members; any other type is its only member."""
+    if get_origin(hint) is typing.Annotated:
+        return _options(get_args(hint)[0])
+    return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _optional(hint: Any) -> bool:
+    return type(None) in _options(hint)
+
+
+def _section(hint: Any) -> type[DataclassInstance] | None:
+    """Return the dataclass that a field holds, or None for a plain value."""
+    found = [o for o in _options(hint) if isinstance(o, type) and is_dataclass(o)]
+    return found[0] if found else None
+
+
+def _name(hint: Any) -> str:
+    """Say what a type expects, for a message."""
+    if get_origin(hint) is typing.Annotated:
+        return _name(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(repr(a) for a in get_args(hint))}"
+    if hint is type(None):
+        return NONE
+    if len(_options(hint)) > 1:
+        return " or ".join(_name(option) for option in _options(hint))
+    return hint.__name__ if type(hint) is type else str(hint).replace("typing.", "")
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _plain(value: Any) -> Any:
+    """Turn dataclasses into dicts and tuples into lists; see the module about None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        result = {}
+        for field in fields(value):
+            item = getattr(value, field.name)
+            if field.init and not (item is None and _default(field) is None):
+                result[field.name] = NONE if item is None else _plain(item)
+        return result
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _flatten(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
+    """Build a dataclass from plain values; ``prefix`` is the dotted place of ``data``."""
+    hints = _hints(cls)
+    for key in data:
+        if key not in hints:
+            raise unknown_name("key", prefix + key, keys(cls, prefix))
+    for field in fields(cls):
+        if field.init and field.name not in data and _default(field) is MISSING:
+            raise ConfigError(f"key '{prefix}{field.name}' is missing")
+    values = {key: _value(hints[key], value, prefix + key) for key, value in data.items()}
+    try:
+        return cls(**values)
+    except (ConfigError, ValueError) as error:
+        place = prefix.rstrip(".")
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    """Check one value against its type; ints become floats where a float is expected."""
+    if value == NONE and _optional(hint) and isinstance(value, str):
+        return None
+    section = _section(hint)
+    if section is not None:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{key} = {value!r}: expected a section with keys of its own")
+        return _build(section, value, prefix=f"{key}.")
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        detail = str(error).replace("`", "").replace("null", NONE).replace(" - at $", " at ")
+        detail = detail[0].lower() + detail[1:]
+        if get_origin(hint) is Literal:
+            near = difflib.get_close_matches(str(value), [str(a) for a in get_args(hint)], n=1)
+            detail = f"expected {_name(hint)}" + (f"; did you mean {near[0]}?" if near else "")
+        elif " at " in detail:
+            detail = f"expected {_name(hint)} ({detail})"
+        raise ConfigError(f"{key} = {value!r}: {detail}") from None
+
+
+def _assign(cls: type[DataclassInstance], data: dict[str, Any], key: str, text: str) -> None:
+    """Put the value that ``text`` stands for into ``data`` at a dotted key."""
+    parts = key.split(".")
+    hint: Any = cls
+    for part in parts:
+        section = _section(hint)
+        if section is None or part not in _hints(section):
+            raise unknown_name("key", key, keys(cls))
+        hint = _hints(section)[part]
+    for depth, part in enumerate(parts[:-1], start=1):
+        inner = data.get(part)
+        if not isinstance(inner, dict):
+            place = ".".join(parts[:depth])
+            raise ConfigError(f"cannot set {key}: this configuration has no section [{place}]")
+        data = inner
+    data[parts[-1]] = _parse(hint, text)
+
+
+def _parse(hint: Any, text: str) -> Any:
+    """Read a value from the command line as the type of its key would have it."""
+    options = _options(hint)
+    if str in options and not text.startswith(('"', "'")):
+        return text
+    if bool in options and text in ("True", "False"):
+        return text == "True"
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = parsed["value"] if parsed.keys() == {"value"} else text
+    if int in options and float not in options and isinstance(value, float) and value.is_integer():
+        return int(value)  # steps=1e6 is how people write a million
+    return value

@@ -1,0 +1,127 @@
+"""LEDBAT, RFC 6817: use what others leave, at most 100 ms of queueing delay.
+
+The RFC measures one-way delay. Here the RTT stands for it, base and current alike, so a queue on
+the way back counts too; there is none in the simulator. Slow start follows libutp: it ends at a
+loss or once the queueing delay passes 0.9 of the target. The first window is the common 10 packets
+instead of the RFC's 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distrlcc.control.compiled import njit_inner
+from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.types import FloatArray
+
+SSTHRESH = FIRST_FREE + 0
+"""Slow start threshold, packets."""
+RECOVER = FIRST_FREE + 1
+"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
+MINUTE = FIRST_FREE + 2
+"""When the current minute of the base history started, ns."""
+BASE_INDEX = FIRST_FREE + 3
+"""Index of the current minute in the history."""
+CURRENT_INDEX = FIRST_FREE + 4
+"""Index of the next sample in the current-delay filter."""
+BASE = FIRST_FREE + 5
+"""Least delay of the whole history, ns."""
+CURRENT_DELAYS = FIRST_FREE + 6
+"""The last CURRENT_FILTER samples, ns."""
+CURRENT_FILTER = 4
+"""Samples in the current-delay filter, whose minimum counts (section 3.4.2)."""
+BASE_DELAYS = CURRENT_DELAYS + CURRENT_FILTER
+"""Least delay of each of the last BASE_HISTORY minutes, ns."""
+BASE_HISTORY = 10
+"""Minutes in the history (section 3.4.2)."""
+
+TARGET = 100e6
+"""Queueing delay to hold, ns (section 3.3: at most 100 ms)."""
+GAIN = 1.0
+"""Packets per RTT at no queueing delay (section 3.3: at most 1)."""
+ALLOWED_INCREASE = 1.0
+"""Packets by which the window may exceed what is in flight (section 2.4.2)."""
+ONE_MINUTE = 60e9
+"""Nanoseconds in a minute."""
+
+
+@njit_inner
+def initialise(s: FloatArray, now: int, seed: int) -> None:
+    """Start in slow start with empty histories."""
+    s[CWND] = INITIAL_CWND
+    s[PACING] = 0.0
+    s[SSTHRESH] = np.inf
+    s[RECOVER] = 0.0
+    s[MINUTE] = now
+    s[BASE_INDEX] = 0.0
+    s[CURRENT_INDEX] = 0.0
+    s[BASE] = np.inf
+    for i in range(CURRENT_FILTER + BASE_HISTORY):
+        s[CURRENT_DELAYS + i] = np.inf
+
+
+@njit_inner
+def on_ack(
+    s: FloatArray,
+    now: int,
+    rtt: int,
+    seq: int,
+    sent: int,
+    lost: int,
+    inflight: int,
+    delivered: int,
+    prior_delivered: int,
+    rate: float,
+) -> None:
+    """Grow or shrink by the distance from the target (section 2.4.2)."""
+    _update_base(s, now, rtt)
+    off_target = (TARGET - (_current_delay(s, rtt) - s[BASE])) / TARGET
+    if lost > 0 and seq > s[RECOVER]:
+        s[CWND] = min(s[CWND], max(s[CWND] / 2, MIN_CWND))
+        s[SSTHRESH] = s[CWND]
+        s[RECOVER] = sent
+        return
+    if s[CWND] < s[SSTHRESH] and off_target < 0.1:
+        s[SSTHRESH] = s[CWND]
+    if s[CWND] < s[SSTHRESH]:
+        change = 1.0
+    else:
+        change = GAIN * off_target / s[CWND]
+    flight = inflight + lost + 1
+    s[CWND] = max(min(s[CWND] + change, flight + ALLOWED_INCREASE), MIN_CWND)
+
+
+@njit_inner
+def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+    """Go back to one packet (section 2.4.2) and slow start to half the window."""
+    if s[CWND] > 1.0:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+    s[CWND] = 1.0
+    s[RECOVER] = sent
+
+
+@njit_inner
+def _update_base(s: FloatArray, now: int, rtt: int) -> None:
+    """Keep the least delay of each minute and of all (section 2.4.2, update_base_delay)."""
+    if now - s[MINUTE] >= ONE_MINUTE:
+        s[MINUTE] = now
+        s[BASE_INDEX] = (s[BASE_INDEX] + 1) % BASE_HISTORY
+        s[BASE_DELAYS + int(s[BASE_INDEX])] = np.inf
+        least = np.inf
+        for i in range(BASE_HISTORY):
+            least = min(least, s[BASE_DELAYS + i])
+        s[BASE] = least
+    minute = BASE_DELAYS + int(s[BASE_INDEX])
+    s[minute] = min(s[minute], rtt)
+    s[BASE] = min(s[BASE], rtt)
+
+
+@njit_inner
+def _current_delay(s: FloatArray, rtt: int) -> float:
+    """Return the least of the last samples (section 2.4.2, update_current_delay)."""
+    s[CURRENT_DELAYS + int(s[CURRENT_INDEX])] = rtt
+    s[CURRENT_INDEX] = (s[CURRENT_INDEX] + 1) % CURRENT_FILTER
+    least = s[CURRENT_DELAYS]
+    for i in range(1, CURRENT_FILTER):
+        least = min(least, s[CURRENT_DELAYS + i])
+    return float(least)

@@ -1,0 +1,66 @@
+"""Reno: AIMD on loss, RFC 5681 with the selective recovery of RFC 6675.
+
+Every ACK names its packet, so recovery needs no window inflation: the window drops to ssthresh at
+once and stays until a packet sent after the reduction is acknowledged. The sender always has data,
+so its FlightSize is its window.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distrlcc.control.compiled import njit_inner
+from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.types import FloatArray
+
+SSTHRESH = FIRST_FREE + 0
+"""Slow start threshold, packets."""
+RECOVER = FIRST_FREE + 1
+"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
+
+
+@njit_inner
+def initialise(s: FloatArray, now: int, seed: int) -> None:
+    """Start in slow start with an unbounded threshold (RFC 5681 section 3.1)."""
+    s[CWND] = INITIAL_CWND
+    s[PACING] = 0.0
+    s[SSTHRESH] = np.inf
+    s[RECOVER] = 0.0
+
+
+@njit_inner
+def on_ack(
+    s: FloatArray,
+    now: int,
+    rtt: int,
+    seq: int,
+    sent: int,
+    lost: int,
+    inflight: int,
+    delivered: int,
+    prior_delivered: int,
+    rate: float,
+) -> None:
+    """Grow by 1 (slow start) or 1/cwnd per ACK; halve once per window (RFC 5681 3.1, 3.2)."""
+    if lost > 0 and seq > s[RECOVER]:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+        s[CWND] = s[SSTHRESH]
+        s[RECOVER] = sent
+    elif seq >= s[RECOVER]:
+        if s[CWND] < s[SSTHRESH]:
+            s[CWND] += 1.0
+        else:
+            s[CWND] += 1.0 / s[CWND]
+
+
+@njit_inner
+def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+    """Go back to one packet (RFC 5681 section 3.1, equation 4).
+
+    The window is above 1 exactly if something was acknowledged since the last timeout; if not, the
+    RFC holds ssthresh.
+    """
+    if s[CWND] > 1.0:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+    s[CWND] = 1.0
+    s[RECOVER] = sent

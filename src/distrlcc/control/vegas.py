@@ -1,0 +1,106 @@
+"""Vegas (Brakmo and Peterson, IEEE JSAC 1995): keep a few packets in the queue.
+
+Once per RTT the packets in the queue are estimated as ``(expected - actual rate) * base RTT``,
+which is ``cwnd * (1 - base RTT / RTT)``, with the least RTT of the round (as Linux does, against
+bursts). Losses halve the window as in RFC 5681, as in Linux.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distrlcc.control.compiled import njit_inner
+from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.types import FloatArray
+
+SSTHRESH = FIRST_FREE + 0
+"""Slow start threshold, packets."""
+RECOVER = FIRST_FREE + 1
+"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
+BASE_RTT = FIRST_FREE + 2
+"""Least RTT of the flow, ns."""
+ROUND_RTT = FIRST_FREE + 3
+"""Least RTT of the current round, ns."""
+ROUND_END = FIRST_FREE + 4
+"""The round ends with the ACK of this sequence number or a later one."""
+GROWING = FIRST_FREE + 5
+"""1 in the rounds of slow start that double the window, 0 in those between."""
+
+ALPHA = 2.0
+"""Fewer packets than this in the queue: grow."""
+BETA = 4.0
+"""More packets than this in the queue: shrink."""
+GAMMA = 1.0
+"""More packets than this in the queue end slow start."""
+
+
+@njit_inner
+def initialise(s: FloatArray, now: int, seed: int) -> None:
+    """Start in slow start, doubling in the first round."""
+    s[CWND] = INITIAL_CWND
+    s[PACING] = 0.0
+    s[SSTHRESH] = np.inf
+    s[RECOVER] = 0.0
+    s[BASE_RTT] = np.inf
+    s[ROUND_RTT] = np.inf
+    s[ROUND_END] = INITIAL_CWND
+    s[GROWING] = 1.0
+
+
+@njit_inner
+def on_ack(
+    s: FloatArray,
+    now: int,
+    rtt: int,
+    seq: int,
+    sent: int,
+    lost: int,
+    inflight: int,
+    delivered: int,
+    prior_delivered: int,
+    rate: float,
+) -> None:
+    """Measure, grow in slow start, and decide at the end of each round."""
+    s[BASE_RTT] = min(s[BASE_RTT], rtt)
+    s[ROUND_RTT] = min(s[ROUND_RTT], rtt)
+    if lost > 0 and seq > s[RECOVER]:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+        s[CWND] = s[SSTHRESH]
+        s[RECOVER] = sent
+    elif seq >= s[RECOVER] and s[CWND] < s[SSTHRESH]:
+        s[CWND] += s[GROWING]
+    if seq >= s[ROUND_END]:
+        if seq >= s[RECOVER]:
+            _decide(s)
+        s[ROUND_RTT] = np.inf
+        s[ROUND_END] = sent
+
+
+@njit_inner
+def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+    """Go back to one packet and slow start (RFC 5681 section 3.1)."""
+    if s[CWND] > 1.0:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+    s[CWND] = 1.0
+    s[RECOVER] = sent
+    s[ROUND_END] = sent
+    s[ROUND_RTT] = np.inf
+    s[GROWING] = 1.0
+
+
+@njit_inner
+def _decide(s: FloatArray) -> None:
+    """Compare expected with actual rate (section III-B; slow start III-C)."""
+    cwnd = s[CWND]
+    without_queue = cwnd * s[BASE_RTT] / s[ROUND_RTT]
+    queued = cwnd - without_queue
+    if cwnd < s[SSTHRESH]:
+        if queued > GAMMA:
+            s[CWND] = max(without_queue + GAMMA, MIN_CWND)
+            s[SSTHRESH] = s[CWND]
+        else:
+            s[GROWING] = 1.0 - s[GROWING]
+    elif queued < ALPHA:
+        s[CWND] = cwnd + 1.0
+    elif queued > BETA:
+        s[CWND] = max(cwnd - 1.0, MIN_CWND)

@@ -1,0 +1,99 @@
+"""Who is evaluated: a scheme by name, or a policy from its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.control.schemes import scheme_id
+from distrlcc.env.config import EnvConfig
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.seeding import normal, stream_key, uniform
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A congestion control that is measured."""
+
+    name: str
+    policy: NumpyPolicy | None = None
+    """None for a scheme that is named ``name``."""
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that its flow runs in the simulator."""
+        return self.name if self.policy is None else "agent"
+
+    def env_config(self) -> EnvConfig:
+        """Return what its agent sees and does; the default's 10 ms steps for a scheme."""
+        if self.policy is None:
+            return EnvConfig()
+        spec = self.policy.spec
+        return EnvConfig(
+            observation=spec.observation,
+            action=spec.action,
+            step_ms=spec.step_ms,
+            interval_rtts=spec.interval_rtts or 0.0,
+        )
+
+    def actor(self, count: int, seed: int) -> Actor:
+        """Return the policy's running state for ``count`` senders."""
+        assert self.policy is not None
+        return Actor(self.policy, count, seed)
+
+
+class Actor:
+    """A policy acting for N senders from their start: recurrent state and draws."""
+
+    def __init__(self, policy: NumpyPolicy, count: int, seed: int) -> None:
+        """Start ``count`` senders; equal seeds act equally."""
+        self._policy, self._count = policy, count
+        self._state = policy.initial_state(count)
+        self._key, self._step = stream_key(seed, "evaluate"), 0
+
+    def act(self, observation: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the actions for ``[N, D]`` observations."""
+        draws = None
+        if self._policy.acting == "sample":
+            rows = np.arange(self._count)
+            if self._policy.spec.action_kind == "discrete":
+                draws = uniform(self._key, rows, self._step)
+            else:
+                columns = np.arange(self._policy.spec.action_size)
+                draws = normal(self._key, rows[:, None], self._step, columns[None])
+        actions, self._state = self._policy.act(observation, self._state, draws)
+        self._step += 1
+        return actions
+
+
+def contender_from_scheme(name: str) -> Contender:
+    """Return a scheme as a contender.
+
+    Raises:
+        ConfigError: There is no such scheme.
+    """
+    scheme_id(name)
+    return Contender(name)
+
+
+def contender_from_file(path: str, taken: set[str]) -> Contender:
+    """Return a policy file as a contender, named after the file or its run's folder.
+
+    Raises:
+        PolicyFileError: The file is no whole policy.
+    """
+    place = Path(path)
+    name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name
+    while name in taken:
+        name += "'"
+    return Contender(name, NumpyPolicy.load(path))
+
+
+def contender_from_policy(name: str, policy: PolicyFile) -> Contender:
+    """Return a policy that is in memory as a contender."""
+    return Contender(name, NumpyPolicy(policy))

@@ -1,0 +1,55 @@
+"""Records one link of a running batch as a time series for the report."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluate.scores import Series
+from distrlcc.sim import layout as col
+from distrlcc.types import PACKET_BYTES
+
+BUCKET_S = 0.1
+_MBIT = 8e-6 * PACKET_BYTES
+
+
+class Recorder:
+    """Keeps what one link did at each step and sums it up in buckets of `BUCKET_S`."""
+
+    def __init__(self, batch: LinkBatch, link: int, scheme: str, name: str) -> None:
+        """Record a link of a batch."""
+        self._batch, self._link, self._scheme, self._name = batch, link, scheme, name
+        self._rows: list[tuple[float, ...]] = []
+
+    def record(self, running: NDArray[np.bool_]) -> None:
+        """Keep the newest step, unless the link's scenario is over."""
+        n = self._link
+        if running[n]:
+            stats, view = self._batch.stats(), self._batch.view()
+            queue = self._batch.simulator.results[n, col.QUEUE]
+            delay = max(stats.rtt_sum[n] - stats.acked[n] * view.base_rtt[n], 0.0)
+            self._rows.append(
+                (stats.duration[n], view.capacity[n], stats.acked[n], delay, queue)
+            )
+
+    def series(self) -> Series:
+        """Return the link's series, one element per bucket."""
+        rows = np.array(self._rows)
+        seconds, capacity, acked, delay, queue = rows.T
+        bucket = np.floor((np.cumsum(seconds) - seconds / 2) / BUCKET_S).astype(int)
+
+        def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.bincount(bucket, values)
+
+        length = np.maximum(total(seconds), 1e-9)
+        packets = total(acked)
+        return Series(
+            scheme=self._scheme,
+            link=self._name,
+            time_s=(np.arange(len(length)) + 0.5) * BUCKET_S,
+            capacity_mbps=total(capacity) * _MBIT / length,
+            rate_mbps=packets * _MBIT / length,
+            queueing_delay_ms=np.where(packets > 0, 1e3 * total(delay) / np.maximum(packets, 1), np.nan),
+            queue_packets=total(queue * seconds) / length,
+        )

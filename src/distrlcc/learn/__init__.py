@@ -1,0 +1,1 @@
+"""Learning algorithms: what turns rollouts into better weights."""

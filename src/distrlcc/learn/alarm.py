@@ -1,0 +1,64 @@
+"""Watches for a policy that collapses: certain of everything, or fallen silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distrlcc.learn.collect_stats import CollectStats
+
+
+class CollapseAlarm:
+    """Says once when a collapse starts, and again only after it has passed.
+
+    A sender that has shrunk its window to the minimum sees nothing that would tell it to grow, and
+    a policy without entropy tries nothing else: there is no way back from the two together.
+    """
+
+    def __init__(self, entropy_bound: float = 0.02, silent_share_bound: float = 0.2) -> None:
+        """Set the bounds.
+
+        Args:
+            entropy_bound: Mean entropy below this is an alarm, nats; ``-inf`` turns it off, as
+                imitation needs, whose entropy is meant to vanish.
+            silent_share_bound: More than this share of ended episodes with the window at its
+                minimum throughout is an alarm.
+        """
+        self._entropy_bound = entropy_bound
+        self._silent_share_bound = silent_share_bound
+        self._active: set[str] = set()
+
+    def check(self, stats: CollectStats) -> str | None:
+        """Look at one collection; return a line to show, or None."""
+        lines = []
+        entropy = stats.entropy / max(stats.steps, 1.0)
+        if self._starts("entropy", stats.steps > 0 and entropy < self._entropy_bound):
+            lines.append(
+                f"the policy's entropy fell to {entropy:.3g} nats (bound "
+                f"{self._entropy_bound:.3g}): it no longer explores; raise entropy_coeff or lower "
+                "lr, and restart from an earlier checkpoint"
+            )
+        if stats.episodes > 0:
+            share = stats.silent_episodes / stats.episodes
+            if self._starts("silent", share > self._silent_share_bound):
+                lines.append(
+                    f"{share:.0%} of episodes kept the window at its minimum throughout (bound "
+                    f"{self._silent_share_bound:.0%}): the policy has fallen silent; lower the "
+                    "reward's weight on delay and loss, and restart from an earlier checkpoint"
+                )
+        return "; ".join(lines) or None
+
+    def _starts(self, name: str, active: bool) -> bool:
+        started = active and name not in self._active
+        if active:
+            self._active.add(name)
+        else:
+            self._active.discard(name)
+        return started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which alarms are on."""
+        return {name: int(name in self._active) for name in ("entropy", "silent")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        self._active = {name for name, active in state.items() if active}

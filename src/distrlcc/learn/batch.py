@@ -1,0 +1,101 @@
+"""Training samples side by side, as sequences; a lone sample is a sequence of length 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from distrlcc.learn.rollout import Rollout
+
+
+@dataclass(slots=True)
+class Batch:
+    """``B`` sequences of ``L`` steps."""
+
+    obs: Tensor  # float32 [L, B, D], normalised or raw as its maker says
+    actions: Tensor  # int64 [L, B] or float32 [L, B, A]: taken, or the oracle's
+    columns: Tensor  # float32 [K, L, B]: whatever else a loss needs per step
+    starts: Tensor  # bool [L, B]
+    states: Tensor  # float32 [2, B, H]: before the first step
+    valid: Tensor | None  # bool [L, B], False where a sequence was padded; None if none was
+
+    @property
+    def count(self) -> int:
+        """Sequences ``B``."""
+        return self.starts.shape[1]
+
+    @property
+    def samples(self) -> int:
+        """Steps that count."""
+        return self.starts.numel() if self.valid is None else int(self.valid.sum())
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of values ``[L, B]`` over the steps that count."""
+        return (values if self.valid is None else values[self.valid]).mean()
+
+    def take(self, order: Tensor) -> Batch:
+        """Return a copy with sequences in the given order ``[B']``, in one pass over memory."""
+        return Batch(
+            self.obs.index_select(1, order),
+            self.actions.index_select(1, order),
+            self.columns.index_select(2, order),
+            self.starts.index_select(1, order),
+            self.states.index_select(1, order),
+            None if self.valid is None else self.valid.index_select(1, order),
+        )
+
+    def split(self, parts: int) -> Iterator[Batch]:
+        """Yield ``parts`` views of nearly equal size; some are empty if B is less."""
+        bounds = [self.count * part // parts for part in range(parts + 1)]
+        for i, j in pairwise(bounds):
+            yield Batch(
+                self.obs[:, i:j],
+                self.actions[:, i:j],
+                self.columns[:, :, i:j],
+                self.starts[:, i:j],
+                self.states[:, i:j],
+                None if self.valid is None else self.valid[:, i:j],
+            )
+
+
+def sequences(rows: Tensor, length: int) -> Tensor:
+    """Cut rows ``[T, N, ...]`` into sequences ``[length, S · N, ...]``, the last padded with zeros.
+
+    With length 1 the result is a view.
+    """
+    steps, count, *rest = rows.shape
+    missing = -steps % length
+    if missing:
+        rows = torch.cat([rows, rows.new_zeros(missing, count, *rest)])
+    segments = rows.unflatten(0, (-1, length))
+    swapped: Tensor = segments.transpose(0, 1)
+    return swapped.flatten(1, 2)
+
+
+def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) -> Batch:
+    """Arrange a rollout's rows for training.
+
+    Args:
+        rollout: Gives episode starts, recurrent states and the sequences' length.
+        obs: ``[steps, N, D]``.
+        actions: ``[steps, N]`` or ``[steps, N, A]``.
+        columns: ``[K, steps, N]``.
+    """
+    length, steps, count = rollout.sequence_length, rollout.steps, rollout.count
+    if rollout.states.shape[-1]:
+        states = torch.from_numpy(rollout.states)[: -(-steps // length)]
+    else:
+        states = torch.zeros(steps, 2, count, 0)
+    padded = steps % length != 0
+    return Batch(
+        sequences(obs, length),
+        sequences(actions, length),
+        sequences(columns.movedim(0, -1), length).movedim(-1, 0).contiguous(),
+        sequences(torch.from_numpy(rollout.starts[:steps]), length),
+        states.transpose(0, 1).flatten(1, 2),
+        sequences(torch.ones(steps, count, dtype=torch.bool), length) if padded else None,
+    )

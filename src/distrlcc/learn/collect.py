@@ -1,0 +1,252 @@
+"""Collects experience: steps a vector environment with a policy and writes rollouts.
+
+The same in every topology; it runs in NumPy, so that acting in training is what a policy file does
+on real traffic. Every draw is named by (seed, environment's global index, step), so that one
+process with 2n environments and two with n take the same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from distrlcc import seeding
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.numpy_network import NumpyNetwork
+from distrlcc.policy.sampling import (
+    categorical_entropy,
+    gaussian_entropy,
+    gaussian_log_prob,
+    log_softmax,
+    sample_categorical,
+    sample_gaussian,
+)
+from distrlcc.policy.spec import PolicySpec
+
+Acting = Literal["sample", "argmax"]
+
+
+class Collector:
+    """Keeps observations, recurrent state and step count between rollouts."""
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        spec: PolicySpec,
+        seed: int,
+        *,
+        acting: Acting = "sample",
+        minimum_window: float = 2.0,
+    ) -> None:
+        """Take the environment; it is reset at the first collection.
+
+        Args:
+            env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
+                ``expert_action``, ``cwnd``, and at episodes' ends ``final_obs`` and ``episode``.
+            spec: The policy's spec.
+            seed: Of the environments and of acting; the same on every rank.
+            acting: Draw from the policy, or take its likeliest action (its mean).
+            minimum_window: A window at or below this counts as standing at its minimum, packets.
+        """
+        self._env, self._spec, self._seed = env, spec, seed
+        self._acting, self._minimum_window = acting, minimum_window
+        count = env.num_envs
+        first: int = getattr(env, "first_index", 0)
+        self._indices = np.arange(first, first + count)
+        self._rows = np.arange(count)
+        self._step = 0
+        self._started = False
+        self._obs = np.zeros((count, spec.observation_size), np.float32)
+        self._labels = self._no_actions()
+        self._starts = np.ones(count, np.bool_)
+        self._silent = np.ones(count, np.bool_)
+        self._state = np.zeros((2, count, spec.state_size), np.float32)
+        self._weights: Weights | None = None
+        self._network: NumpyNetwork | None = None
+
+    def set_weights(self, weights: Weights) -> None:
+        """Act with these weights from now on."""
+        self._weights = weights
+        self._network = NumpyNetwork(self._spec, weights.arrays)
+
+    def reset(self) -> None:
+        """Start new episodes everywhere; needed only after a failure."""
+        obs, info = self._env.reset(seed=self._seed)
+        self._obs[:] = obs
+        self._labels = self._labels_of(info)
+        self._starts[:] = True
+        self._silent[:] = True
+        self._started = True
+
+    def collect(self, rollout: Rollout, stop: Callable[[int], bool] | None = None) -> CollectStats:
+        """Fill a rollout.
+
+        Args:
+            rollout: Overwritten; ``steps`` says how far.
+            stop: Asked after every row but the last with the number of rows written; True cuts
+                the rollout short (for stragglers).
+
+        Returns:
+            What was seen.
+        """
+        if self._network is None or self._weights is None:
+            raise RuntimeError("call set_weights before collect")
+        if not self._started:
+            self.reset()
+        stats = CollectStats()
+        length = len(rollout.obs)
+        draws, expert_acts = self._draws(length), self._expert_acts(length)
+        rollout.version = self._weights.version
+        for t in range(length):
+            begin = perf_counter()
+            self._state[:, self._starts] = 0.0
+            if self._spec.state_size and t % rollout.sequence_length == 0:
+                rollout.states[t // rollout.sequence_length] = self._state
+            rollout.obs[t] = self._obs
+            rollout.starts[t] = self._starts
+            rollout.expert_actions[t] = self._labels
+            actions = self._act(self._network, rollout, t, draws[t], expert_acts[t], stats)
+            rollout.actions[t] = actions
+            acted = perf_counter()
+            obs, rewards, terminated, truncated, info = self._env.step(actions)
+            stepped = perf_counter()
+            rollout.rewards[t] = rewards
+            rollout.terminated[t] = terminated
+            rollout.truncated[t] = truncated
+            rollout.final_values[t] = 0.0
+            done = terminated | truncated
+            self._see(info, done, stats)
+            if done.any():
+                self._see_ends(rollout, t, info, done, stats)
+            self._obs[:] = obs
+            self._labels = self._labels_of(info)
+            self._starts = done
+            stats.environment_seconds += stepped - acted
+            stats.inference_seconds += acted - begin + perf_counter() - stepped
+            rollout.steps = t + 1
+            if stop is not None and t + 1 < length and stop(t + 1):
+                break
+        begin = perf_counter()
+        self._state[:, self._starts] = 0.0
+        rollout.last_values[:] = self._network.step(self._obs, self._state)[1]
+        self._step += rollout.steps
+        stats.steps = float(rollout.samples)
+        stats.reward = float(rollout.rewards[: rollout.steps].sum(dtype=np.float64))
+        stats.inference_seconds += perf_counter() - begin
+        return stats
+
+    def _act(
+        self,
+        network: NumpyNetwork,
+        rollout: Rollout,
+        t: int,
+        draws: NDArray[np.float64],
+        expert_acts: NDArray[np.bool_],
+        stats: CollectStats,
+    ) -> NDArray[Any]:
+        """Choose actions, int64 ``[N]`` or float32 ``[N, A]``; write log-probabilities, values."""
+        head, rollout.values[t], self._state = network.step(self._obs, self._state)
+        greedy = self._acting == "argmax"
+        actions: NDArray[Any]
+        if self._spec.action_kind == "discrete":
+            log_probs = log_softmax(head)
+            actions = log_probs.argmax(-1) if greedy else sample_categorical(log_probs, draws)
+            actions = np.where(expert_acts, self._labels, actions)
+            rollout.logp[t] = log_probs[self._rows, actions]
+            stats.entropy += float(categorical_entropy(log_probs).sum(dtype=np.float64))
+            return actions
+        actions = head if greedy else sample_gaussian(head, network.log_std, draws)
+        actions = np.where(expert_acts[:, None], self._labels, actions)
+        rollout.logp[t] = gaussian_log_prob(head, network.log_std, actions)
+        stats.entropy += gaussian_entropy(network.log_std) * len(head)
+        return actions
+
+    def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
+        at_minimum = info["cwnd"] <= self._minimum_window
+        stats.minimum_window += float(at_minimum.sum())
+        # Where an episode ended, info speaks of the next one.
+        self._silent &= at_minimum | done
+
+    def _see_ends(
+        self,
+        rollout: Rollout,
+        t: int,
+        info: dict[str, Any],
+        done: NDArray[np.bool_],
+        stats: CollectStats,
+    ) -> None:
+        assert self._network is not None
+        cut = np.flatnonzero(rollout.truncated[t])
+        if len(cut):
+            _, values, _ = self._network.step(info["final_obs"][cut], self._state[:, cut])
+            rollout.final_values[t, cut] = values
+        ended = info["_episode"]
+        episode = info["episode"]
+        stats.episodes += float(ended.sum())
+        stats.episode_return += float(episode["return"][ended].sum())
+        stats.utilisation += float(episode["utilisation"][ended].sum())
+        stats.queueing_delay += float(episode["queueing_delay"][ended].sum())
+        stats.loss += float(episode["loss"][ended].sum())
+        stats.silent_episodes += float(self._silent[done].sum())
+        self._silent[done] = True
+
+    def _draws(self, length: int) -> NDArray[np.float64]:
+        """Draw for all rows at once, ``[length, N]`` or ``[length, N, A]``."""
+        key = seeding.stream_key(self._seed, "act")
+        steps = np.arange(self._step, self._step + length)[:, None]
+        if self._acting == "argmax":
+            return np.zeros((length, 1))
+        if self._spec.action_kind == "discrete":
+            return seeding.uniform(key, self._indices[None], steps)
+        dimensions = np.arange(self._spec.action_size)
+        return seeding.normal(key, self._indices[None, :, None], steps[..., None], dimensions)
+
+    def _expert_acts(self, length: int) -> NDArray[np.bool_]:
+        """Return where the expert acts, ``[length, N]``."""
+        assert self._weights is not None
+        share, shape = self._weights.expert_share, (length, len(self._indices))
+        if share <= 0.0 or share >= 1.0:
+            return np.full(shape, share >= 1.0)
+        key = seeding.stream_key(self._seed, "expert")
+        steps = np.arange(self._step, self._step + length)[:, None]
+        return seeding.uniform(key, self._indices[None], steps) < share
+
+    def _no_actions(self) -> NDArray[Any]:
+        count = self._env.num_envs
+        if self._spec.action_kind == "discrete":
+            return np.zeros(count, np.int64)
+        return np.zeros((count, self._spec.action_size), np.float32)
+
+    def _labels_of(self, info: dict[str, Any]) -> NDArray[Any]:
+        labels = self._no_actions()
+        labels[:] = np.asarray(info["expert_action"]).reshape(labels.shape)
+        return labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next collection starts from; the environment's state is its own."""
+        return {
+            "step": self._step,
+            "started": int(self._started),
+            "obs": self._obs.copy(),
+            "labels": self._labels.copy(),
+            "starts": self._starts.copy(),
+            "silent": self._silent.copy(),
+            "state": self._state.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        self._step = int(state["step"])
+        self._started = bool(state["started"])
+        self._obs = np.array(state["obs"])
+        self._labels = np.array(state["labels"])
+        self._starts = np.array(state["starts"])
+        self._silent = np.array(state["silent"])
+        self._state = np.array(state["state"])

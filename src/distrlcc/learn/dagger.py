@@ -1,0 +1,205 @@
+"""Imitation of the oracle by data set aggregation (DAgger, https://arxiv.org/abs/1011.0686).
+
+As Indigo does it (https://www.usenix.org/conference/atc18/presentation/yan-francis, section 4.2):
+the expert acts in the first round and the policy afterwards, every state met is labelled by the
+expert, and each round trains on all data so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distrlcc.errors import ConfigError
+from distrlcc.learn.batch import Batch, batch_of
+from distrlcc.learn.dataset import Dataset
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.model import Model
+from distrlcc.learn.reducer import LocalReducer, Reducer
+from distrlcc.learn.rollout import Rollout
+from distrlcc.learn.schedule import Schedule, check_schedule, scheduled
+from distrlcc.policy.heads import Categorical, Gaussian
+from distrlcc.policy.spec import PolicySpec
+
+
+@dataclass(frozen=True, slots=True)
+class DaggerConfig:
+    """DAgger's settings."""
+
+    lr: float = 2e-3
+    """Adam's learning rate (Indigo: 0.01, for far smaller minibatches' worth of passes)."""
+    lr_schedule: Schedule | None = None
+    """(environment step, learning rate) points instead of lr."""
+    l2: float = 1e-4
+    """Weight of the squared weights' penalty, in the gradient."""
+    grad_clip: float = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
+    minibatch_size: int = 4096
+    """Samples in a minibatch on each rank."""
+    num_epochs: int = 8
+    """Passes over all data in a round, at most (Indigo: 50)."""
+    min_gain: float = 1e-3
+    """A round ends when a pass lowers the mean loss by less than this."""
+    expert_rounds: int = 1
+    """Rounds in which the expert acts."""
+    capacity: int = 500_000
+    """Samples kept on each rank; when there are more the oldest go."""
+    normalize_observations: bool = True
+    """Scale observations by running moments."""
+    rollout_length: int = 128
+    """Steps of each environment in a round."""
+    sequence_length: int = 16
+    """Steps through which an LSTM's gradient flows."""
+
+    def validate(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: If one does not fit.
+        """
+        for name in (
+            "minibatch_size",
+            "num_epochs",
+            "capacity",
+            "rollout_length",
+            "sequence_length",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 1 or more")
+        for name in ("l2", "grad_clip", "min_gain", "expert_rounds"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 or more")
+        if not self.lr > 0.0:
+            raise ConfigError(f"lr is {self.lr!r}: expected more than 0")
+        if self.capacity < self.sequence_length:
+            raise ConfigError(
+                f"capacity is {self.capacity!r}: expected at least one sequence of "
+                f"{self.sequence_length} samples"
+            )
+        check_schedule("lr_schedule", self.lr_schedule)
+
+
+class Dagger:
+    """A learner; see :class:`distrlcc.learn.learner.Learner`."""
+
+    def __init__(
+        self, config: DaggerConfig, spec: PolicySpec, seed: int = 0, reducer: Reducer | None = None
+    ) -> None:
+        """Build the learner; config, spec and seed are the same on every rank.
+
+        Raises:
+            ConfigError: If the configuration does not fit.
+        """
+        config.validate()
+        self.config = config
+        self._reducer = reducer or LocalReducer()
+        self.model = Model(
+            spec,
+            seed,
+            self._reducer,
+            normalize_observations=config.normalize_observations,
+            weight_decay=config.l2,
+        )
+        length = config.sequence_length if spec.state_size else 1
+        self._sequence_length = length
+        self._dataset = Dataset(spec, config.capacity, length)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._env_steps = 0
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Take one rollout of every rank into the data, train on all of it and return metrics."""
+        config = self.config
+        # Every pass normalises afresh, so the moments may include the newest data at once.
+        self.model.learn_normalization(rollout.obs[: rollout.steps])
+        self._dataset.add(self._labelled(rollout))
+        held = len(self._dataset) * self._sequence_length
+        samples, total, ranks = self._reducer.sum(np.array([rollout.samples, held, 1.0])).tolist()
+        parts = max(1, math.ceil(total / (ranks * config.minibatch_size)))
+        lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
+        before, epochs = math.inf, 0
+        while epochs < config.num_epochs:
+            loss, accuracy = self._epoch(parts, lr)
+            epochs += 1
+            if before - loss < config.min_gain:
+                break
+            before = loss
+        staleness = float(self.model.version - rollout.version)
+        self.model.version += 1
+        self._env_steps += int(samples)
+        return {
+            "imitation_loss": loss,
+            "imitation_accuracy": accuracy,
+            "epochs": float(epochs),
+            "dataset_samples": total,
+            "lr": lr,
+            "staleness": staleness,
+        }
+
+    def _labelled(self, rollout: Rollout) -> Batch:
+        steps = rollout.steps
+        return batch_of(
+            rollout,
+            torch.from_numpy(rollout.obs[:steps]),
+            torch.from_numpy(rollout.expert_actions[:steps]),
+            torch.zeros(0, steps, rollout.count),
+        )
+
+    def _epoch(self, parts: int, lr: float) -> tuple[float, float]:
+        """Make one pass over all data; return the mean loss and accuracy over all ranks."""
+        sums = torch.zeros(3)
+        data = self._dataset.shuffled(self._generator)
+        data.obs = torch.from_numpy(self.model.normalize(data.obs.numpy()))
+        for part in data.split(parts):
+            if not part.count:
+                self.model.descend(None, 0, lr, self.config.grad_clip)
+                continue
+            loss, accuracy = self._loss(part)
+            samples = part.samples
+            self.model.descend(loss, samples, lr, self.config.grad_clip)
+            sums += torch.stack([loss.detach(), accuracy, torch.ones(())]) * samples
+        loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
+        return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy and share of hits; the squared error for continuous actions."""
+        head, _, _ = self.model.network(batch.obs, batch.starts, batch.states)
+        distribution = self.model.network.distribution(head)
+        if isinstance(distribution, Categorical):
+            loss = batch.mean(-distribution.log_prob(batch.actions))
+            with torch.no_grad():
+                hits = batch.mean((head.argmax(-1) == batch.actions).float())
+            return loss, hits
+        error = batch.mean((head - batch.actions).square().mean(-1))
+        # The deviation learns how far off the mean is, and does not pull at the mean itself.
+        spread = Gaussian(head.detach(), distribution.log_std)
+        return error - batch.mean(spread.log_prob(batch.actions)), torch.zeros(())
+
+    def weights(self) -> Weights:
+        """Return a copy of the policy to act with; the expert acts in the first rounds."""
+        expert = self.model.version < self.config.expert_rounds
+        return self.model.weights(expert_share=float(expert))
+
+    def load_weights(self, weights: Weights) -> None:
+        """Start from another learner's policy."""
+        self.model.load_weights(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a bit-identical resume needs, the data set included."""
+        return {
+            "model": self.model.state_dict(),
+            "dataset": self._dataset.state_dict(),
+            "generator": self._generator.get_state(),
+            "env_steps": self._env_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        self.model.load_state_dict(state["model"])
+        self._dataset.load_state_dict(state["dataset"])
+        self._generator.set_state(torch.as_tensor(state["generator"]))
+        self._env_steps = int(state["env_steps"])

@@ -1,0 +1,47 @@
+"""The seam between algorithms and whoever drives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.learn.rollout import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A policy to act with; it crosses processes and machines."""
+
+    version: int
+    """Number of updates behind it."""
+    arrays: dict[str, NDArray[np.float32]]
+    """As ``distrlcc.policy.numpy_network.expected_shapes`` names them; what a policy file holds."""
+    expert_share: float = 0.0
+    """Probability that the expert acts instead (DAgger's beta; 1 in its first round)."""
+
+
+class Learner(Protocol):
+    """Turns rollouts into better weights."""
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from one rollout and return metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a bit-identical resume needs: nested dicts of arrays and scalars."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        ...
+
+    def weights(self) -> Weights:
+        """Return a copy of the policy to act with."""
+        ...
+
+    def load_weights(self, weights: Weights) -> None:
+        """Start from another learner's policy; the optimizer and counters stay."""
+        ...

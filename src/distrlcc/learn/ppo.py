@@ -1,0 +1,268 @@
+"""Proximal policy optimisation (https://arxiv.org/abs/1707.06347), with RLlib's names and KL rule.
+
+Left out on purpose: separate networks, learning-rate search, early stop on KL. A gradient is
+averaged over ranks each minibatch, and so are the statistics of advantages and observations; the
+number of minibatches is agreed between ranks, so that one whose rollout was cut short stays in
+step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distrlcc.errors import ConfigError
+from distrlcc.learn.batch import Batch, batch_of
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.model import Model
+from distrlcc.learn.reducer import LocalReducer, Reducer
+from distrlcc.learn.returns import generalized_advantages
+from distrlcc.learn.rollout import Rollout
+from distrlcc.learn.schedule import Schedule, check_schedule, scheduled
+from distrlcc.policy.heads import kl_estimate
+from distrlcc.policy.spec import PolicySpec
+
+_METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+
+
+@dataclass(frozen=True, slots=True)
+class PPOConfig:
+    """PPO's settings."""
+
+    gamma: float = 0.95
+    """Discount per step."""
+    lambda_: float = 0.95
+    """Decay of generalised advantage estimation."""
+    use_critic: bool = True
+    """Subtract the critic's values and bootstrap from them; False learns from returns alone."""
+    use_gae: bool = True
+    """False takes plain discounted returns: lambda_ 1."""
+    lr: float = 1e-3
+    """Adam's learning rate."""
+    lr_schedule: Schedule | None = None
+    """(environment step, learning rate) points instead of lr."""
+    entropy_coeff: float = 0.003
+    """Weight of the entropy bonus."""
+    entropy_coeff_schedule: Schedule | None = None
+    """(environment step, weight) points instead of entropy_coeff."""
+    use_kl_loss: bool = False
+    """Also penalise the KL divergence from the policy that acted."""
+    kl_coeff: float = 0.2
+    """First weight of that penalty; it adapts."""
+    kl_target: float = 0.01
+    """KL aimed at: the weight grows by half above twice this, and halves below half of it."""
+    minibatch_size: int = 4096
+    """Samples in a minibatch on each rank."""
+    num_epochs: int = 3
+    """Passes over a rollout."""
+    shuffle_batch_per_epoch: bool = True
+    """Deal samples (with an LSTM: sequences) anew to the minibatches in each epoch."""
+    vf_loss_coeff: float = 0.5
+    """Weight of the value loss."""
+    vf_clip_param: float = 10.0
+    """Bound of one sample's squared value error."""
+    clip_param: float = 0.2
+    """The paper's epsilon."""
+    grad_clip: float = 0.5
+    """Largest norm of the gradient; 0 does not clip."""
+    normalize_advantages: bool = True
+    """Scale advantages to mean 0 and variance 1, over all ranks."""
+    normalize_observations: bool = True
+    """Scale observations by running moments."""
+    rollout_length: int = 64
+    """Steps of each environment between two updates."""
+    sequence_length: int = 16
+    """Steps through which an LSTM's gradient flows."""
+
+    def validate(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: If one does not fit.
+        """
+        for name in ("minibatch_size", "num_epochs", "rollout_length", "sequence_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 1 or more")
+        for name in ("gamma", "lambda_"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 to 1")
+        for name in ("lr", "clip_param", "kl_target", "vf_clip_param"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected more than 0")
+        for name in ("entropy_coeff", "kl_coeff", "vf_loss_coeff", "grad_clip"):
+            if not getattr(self, name) >= 0.0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 or more")
+        if self.use_gae and not self.use_critic:
+            raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
+        check_schedule("lr_schedule", self.lr_schedule)
+        check_schedule("entropy_coeff_schedule", self.entropy_coeff_schedule)
+
+
+class PPO:
+    """A learner; see :class:`distrlcc.learn.learner.Learner`."""
+
+    def __init__(
+        self, config: PPOConfig, spec: PolicySpec, seed: int = 0, reducer: Reducer | None = None
+    ) -> None:
+        """Build the learner; config, spec and seed are the same on every rank.
+
+        Raises:
+            ConfigError: If the configuration does not fit.
+        """
+        config.validate()
+        self.config = config
+        self._reducer = reducer or LocalReducer()
+        self.model = Model(
+            spec, seed, self._reducer, normalize_observations=config.normalize_observations
+        )
+        self._generator = torch.Generator().manual_seed(seed)
+        self._kl_coeff = config.kl_coeff
+        self._env_steps = 0
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from one rollout of every rank and return metrics.
+
+        Losses, entropy, KL and clip fraction are means over the last epoch and over ranks.
+        """
+        config = self.config
+        samples, ranks = self._reducer.sum(np.array([rollout.samples, 1.0])).tolist()
+        parts = max(1, math.ceil(samples / (ranks * config.minibatch_size)))
+        lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
+        entropy_coeff = scheduled(
+            config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff
+        )
+        advantages, targets = generalized_advantages(
+            rollout,
+            config.gamma,
+            config.lambda_ if config.use_gae else 1.0,
+            use_critic=config.use_critic,
+        )
+        batch = self._batch(rollout, self._normalized(advantages), targets)
+        sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
+        for epoch in range(config.num_epochs):
+            if epoch == 0 or config.shuffle_batch_per_epoch:
+                shuffled = batch.take(torch.randperm(batch.count, generator=self._generator))
+            sums.zero_()
+            for part in shuffled.split(parts):
+                if part.count:
+                    loss, metrics = self._loss(part, entropy_coeff)
+                    sums += metrics
+                    norm = self.model.descend(loss, part.samples, lr, config.grad_clip)
+                else:  # this rank's rollout was cut shorter than the others have minibatches
+                    norm = self.model.descend(None, 0, lr, config.grad_clip)
+        self.model.learn_normalization(rollout.obs[: rollout.steps])
+        means = self._means(sums)
+        self._adapt_kl_coeff(means["kl"])
+        staleness = float(self.model.version - rollout.version)
+        self.model.version += 1
+        self._env_steps += int(samples)
+        return means | {
+            "explained_variance": _explained_variance(targets, advantages),
+            "gradient_norm": float(norm),
+            "lr": lr,
+            "entropy_coeff": entropy_coeff,
+            "kl_coeff": self._kl_coeff,
+            "staleness": staleness,
+        }
+
+    def _loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
+        """Return the loss, and ``_METRICS`` times the number of samples with that number."""
+        config = self.config
+        head, values, _ = self.model.network(batch.obs, batch.starts, batch.states)
+        distribution = self.model.network.distribution(head)
+        old_logp, advantages, targets = batch.columns.unbind(0)
+        log_ratio = distribution.log_prob(batch.actions) - old_logp
+        ratio = log_ratio.exp()
+
+        # The clipped surrogate objective: https://arxiv.org/abs/1707.06347, equation 7.
+        clipped_ratio = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
+        policy_loss = batch.mean(-torch.min(ratio * advantages, clipped_ratio * advantages))
+        value_loss = batch.mean((values - targets).square().clamp(max=config.vf_clip_param))
+        entropy = batch.mean(distribution.entropy())
+        kl = batch.mean(kl_estimate(log_ratio))
+
+        loss = policy_loss - entropy_coeff * entropy  # equation 9
+        if config.use_critic:
+            loss = loss + config.vf_loss_coeff * value_loss
+        if config.use_kl_loss:
+            loss = loss + self._kl_coeff * kl  # equation 8
+        with torch.no_grad():
+            clip_fraction = batch.mean((ratio != clipped_ratio).float())
+            one = torch.ones(())
+            metrics = torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, one])
+        return loss, metrics * batch.samples
+
+    def _batch(
+        self, rollout: Rollout, advantages: NDArray[np.float32], targets: NDArray[np.float32]
+    ) -> Batch:
+        steps = rollout.steps
+        columns = np.stack([rollout.logp[:steps], advantages, targets])
+        return batch_of(
+            rollout,
+            torch.from_numpy(self.model.normalize(rollout.obs[:steps])),
+            torch.from_numpy(rollout.actions[:steps]),
+            torch.from_numpy(columns),
+        )
+
+    def _normalized(self, advantages: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scale advantages to mean 0 and variance 1 over all ranks."""
+        if not self.config.normalize_advantages:
+            return advantages
+        wide = advantages.astype(np.float64)
+        sums = np.array([wide.size, wide.sum(), np.square(wide).sum()])
+        count, total, squares = self._reducer.sum(sums).tolist()
+        mean = total / max(count, 1.0)
+        std = math.sqrt(max(squares / max(count, 1.0) - mean * mean, 0.0))
+        return (advantages - np.float32(mean)) / np.float32(std + 1e-8)
+
+    def _means(self, sums: Tensor) -> dict[str, float]:
+        """Return ``_METRICS``' means over all ranks."""
+        *totals, count = self._reducer.sum(sums.double().numpy()).tolist()
+        return {name: t / max(count, 1.0) for name, t in zip(_METRICS, totals, strict=True)}
+
+    def _adapt_kl_coeff(self, kl: float) -> None:
+        """Adapt the penalty's weight as RLlib does; the paper's section 4 has factors of 2."""
+        if not self.config.use_kl_loss:
+            return
+        if kl > 2.0 * self.config.kl_target:
+            self._kl_coeff *= 1.5
+        elif kl < 0.5 * self.config.kl_target:
+            self._kl_coeff *= 0.5
+
+    def weights(self) -> Weights:
+        """Return a copy of the policy to act with."""
+        return self.model.weights()
+
+    def load_weights(self, weights: Weights) -> None:
+        """Start from another learner's policy."""
+        self.model.load_weights(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a bit-identical resume needs."""
+        return {
+            "model": self.model.state_dict(),
+            "generator": self._generator.get_state(),
+            "kl_coeff": self._kl_coeff,
+            "env_steps": self._env_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        self.model.load_state_dict(state["model"])
+        self._generator.set_state(torch.as_tensor(state["generator"]))
+        self._kl_coeff = float(state["kl_coeff"])
+        self._env_steps = int(state["env_steps"])
+
+
+def _explained_variance(targets: NDArray[np.float32], advantages: NDArray[np.float32]) -> float:
+    """Return the share of the targets' variance that the critic's values explain; at most 1."""
+    variance = float(targets.var(dtype=np.float64)) if targets.size else 0.0
+    if variance == 0.0:
+        return 0.0
+    return 1.0 - float(advantages.var(dtype=np.float64)) / variance

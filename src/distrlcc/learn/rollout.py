@@ -1,0 +1,135 @@
+"""A segment of experience: what crosses from those who act to those who learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.policy.spec import PolicySpec
+
+Float32 = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+
+_PER_ENVIRONMENT_AXIS = {"last_values": 0, "states": 2}  # every other array is [T, N, ...]
+
+
+@dataclass(slots=True)
+class Rollout:
+    """``T`` steps of ``N`` environments, preallocated and written by row.
+
+    Row t holds the observation the action was chosen on and what came of the action. Only the
+    first ``steps`` rows count: a rollout may be cut short.
+    """
+
+    obs: Float32  # [T, N, D], raw: whoever uses them normalises
+    actions: NDArray[Any]  # int64 [T, N], or float32 [T, N, A] for continuous actions
+    logp: Float32  # [T, N], the action's log-probability when it was taken
+    rewards: Float32  # [T, N]
+    terminated: Bool  # [T, N], the episode ended here for good: nothing follows
+    truncated: Bool  # [T, N], the episode was cut off here: final_values tells what would follow
+    values: Float32  # [T, N], critic's value of obs
+    final_values: Float32  # [T, N], critic's value of final_obs where truncated, else 0
+    expert_actions: NDArray[Any]  # like actions: the oracle's label for obs
+    starts: Bool  # [T, N], obs is the first of its episode
+    states: Float32  # [S, 2, N, H], recurrent state before row s · sequence_length; H = 0 for MLPs
+    last_values: Float32  # [N], value of the observation after row steps - 1
+    sequence_length: int
+    """Rows between two kept recurrent states."""
+    steps: int = 0
+    """Rows that were written, 0 to T."""
+    version: int = 0
+    """Version of the weights that acted."""
+
+    @classmethod
+    def allocate(
+        cls, spec: PolicySpec, length: int, count: int, sequence_length: int = 1
+    ) -> Rollout:
+        """Allocate a rollout.
+
+        Args:
+            spec: The policy's spec.
+            length: ``T``, rows.
+            count: ``N``, environments.
+            sequence_length: Rows between two kept recurrent states; of no matter for an MLP.
+        """
+        if spec.state_size == 0:
+            sequence_length = 1
+        segments = -(-length // sequence_length) if spec.state_size else 0
+        shape = (length, count)
+
+        def floats() -> Float32:
+            return np.zeros(shape, np.float32)
+
+        def flags() -> Bool:
+            return np.zeros(shape, np.bool_)
+
+        def actions() -> NDArray[Any]:
+            if spec.action_kind == "discrete":
+                return np.zeros(shape, np.int64)
+            return np.zeros((*shape, spec.action_size), np.float32)
+
+        return cls(
+            obs=np.zeros((*shape, spec.observation_size), np.float32),
+            actions=actions(),
+            logp=floats(),
+            rewards=floats(),
+            terminated=flags(),
+            truncated=flags(),
+            values=floats(),
+            final_values=floats(),
+            expert_actions=actions(),
+            starts=flags(),
+            states=np.zeros((segments, 2, count, spec.state_size), np.float32),
+            last_values=np.zeros(count, np.float32),
+            sequence_length=sequence_length,
+        )
+
+    @property
+    def count(self) -> int:
+        """Environments ``N``."""
+        return len(self.last_values)
+
+    @property
+    def samples(self) -> int:
+        """Valid environment steps."""
+        return self.steps * self.count
+
+    def copy(self) -> Rollout:
+        """Return a copy that later writes do not touch, without the rows that were not written."""
+        kept: dict[str, Any] = {}
+        for name, array in self._arrays().items():
+            rows = self.steps if name not in _PER_ENVIRONMENT_AXIS else len(array)
+            if name == "states":
+                rows = -(-self.steps // self.sequence_length) if len(array) else 0
+            kept[name] = array[:rows].copy()
+        return replace(self, **kept)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
+
+
+def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
+    """Join rollouts of several workers side by side, along ``N``.
+
+    Args:
+        rollouts: One or more with the same number of steps; the result bears the oldest version.
+
+    Raises:
+        ValueError: If the rollouts differ in steps.
+    """
+    steps = sorted({r.steps for r in rollouts})
+    if len(steps) != 1:
+        raise ValueError(f"rollouts of different lengths {steps} cannot be joined side by side")
+    cut = [r.copy() for r in rollouts]
+    joined: dict[str, Any] = {
+        name: np.concatenate(
+            [r._arrays()[name] for r in cut], axis=_PER_ENVIRONMENT_AXIS.get(name, 1)
+        )
+        for name in cut[0]._arrays()
+    }
+    return replace(cut[0], **joined, version=min(r.version for r in rollouts))

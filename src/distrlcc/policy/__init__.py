@@ -1,0 +1,1 @@
+"""Networks, normalisation and policy files; importing this package imports no torch."""

@@ -1,0 +1,160 @@
+"""One small file that holds a policy: weights, normalisation, spec, how to act and notes.
+
+The format is safetensors with JSON metadata; it is read without torch and without pickle, so that
+a file from a stranger can do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from distrlcc.errors import ConfigError, OutputError, PolicyFileError
+from distrlcc.policy.numpy_network import expected_shapes
+from distrlcc.policy.spec import PolicySpec
+
+FORMAT = "distrlcc-policy"
+FORMAT_VERSION = 1
+
+Acting = Literal["argmax", "sample"]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """What a policy file holds."""
+
+    spec: PolicySpec
+    """The policy's inputs, outputs and network."""
+    arrays: dict[str, NDArray[np.float32]]
+    """Weights and normalisation, named as ``expected_shapes(spec)`` says."""
+    acting: Acting = "argmax"
+    """How to act: the likeliest action (or the mean), or a draw; evaluate both, keep the better."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Training notes and scores: any JSON values."""
+
+
+def save_policy(path: str | os.PathLike[str], policy: PolicyFile) -> None:
+    """Write a policy file whole or not at all: a temporary name first, then a rename.
+
+    Raises:
+        PolicyFileError: If the arrays are not those of the spec.
+        OutputError: If the place cannot be written.
+    """
+    target = Path(path)
+    _check_arrays(target, policy.spec, policy.arrays)
+    header = {
+        "spec": policy.spec.to_dict(),
+        "acting": policy.acting,
+        "notes": policy.notes,
+    }
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "policy": json.dumps(header, sort_keys=True),
+    }
+    arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(save(arrays, metadata))
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OutputError(
+            f"cannot write policy file {target}: {error.strerror}; choose a place you may write to"
+        ) from error
+
+
+def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
+    """Read a policy file.
+
+    Raises:
+        PolicyFileError: If there is no such file, or it is truncated, foreign, of another format
+            version, lacks arrays, or has arrays of another shape than its spec.
+    """
+    source = Path(path)
+    metadata, arrays = _read(source)
+    if metadata.get("format") != FORMAT:
+        raise PolicyFileError(
+            f"{source} is a safetensors file but not a distrlcc policy (format "
+            f"{metadata.get('format')!r}, expected {FORMAT!r}); pass a file that "
+            "'distrlcc train' or 'distrlcc export' wrote"
+        )
+    if metadata.get("format_version") != str(FORMAT_VERSION):
+        raise PolicyFileError(
+            f"{source} has policy format version {metadata.get('format_version')!r}, this distrlcc "
+            f"reads version {FORMAT_VERSION}; use the distrlcc that wrote it, or export it again"
+        )
+    try:
+        header = json.loads(metadata["policy"])
+        spec = PolicySpec.from_dict(header["spec"])
+        acting, notes = header["acting"], header["notes"]
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise PolicyFileError(
+            f"{source} has a damaged header ({error}); copy or export the policy again"
+        ) from error
+    if acting not in ("argmax", "sample"):
+        raise PolicyFileError(
+            f"{source} says to act by {acting!r}, expected 'argmax' or 'sample'; export it again"
+        )
+    _check_arrays(source, spec, arrays)
+    return PolicyFile(spec, arrays, acting, notes)
+
+
+def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]:
+    if not source.is_file():
+        raise PolicyFileError(f"no policy file at {source}; check the path")
+    try:
+        with safe_open(source, framework="numpy") as stream:
+            metadata = stream.metadata() or {}
+            arrays = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        raise PolicyFileError(
+            f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file "
+            f"({error}); expected a safetensors file, copy or export the policy again"
+        ) from error
+    return metadata, arrays
+
+
+def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any]]) -> None:
+    expected = expected_shapes(spec)
+    missing = sorted(set(expected) - set(arrays))
+    if missing:
+        raise PolicyFileError(
+            f"{path} lacks {', '.join(missing)}, which a {spec.kind} policy with hidden "
+            f"{spec.hidden} needs; export the policy again"
+        )
+    extra = sorted(set(arrays) - set(expected))
+    if extra:
+        raise PolicyFileError(
+            f"{path} has {', '.join(extra)}, which a {spec.kind} policy with hidden {spec.hidden} "
+            "does not have; export the policy again"
+        )
+    for name, shape in expected.items():
+        if arrays[name].shape != shape:
+            raise PolicyFileError(
+                f"{path}: {name} has shape {arrays[name].shape}, its spec asks for {shape}; "
+                "the weights belong to another policy, export it again"
+            )
+        if not np.isfinite(arrays[name]).all():
+            raise PolicyFileError(
+                f"{path}: {name} has values that are not finite; the training that wrote it "
+                "diverged, export an earlier checkpoint"
+            )

@@ -1,0 +1,99 @@
+"""What a policy is: all that is needed to build its network and to put it to use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from distrlcc.errors import ConfigError
+
+ActionKind = Literal["discrete", "continuous"]
+NetworkKind = Literal["mlp", "lstm"]
+Activation = Literal["relu", "tanh"]
+
+_CHOICES = {
+    "action_kind": ("discrete", "continuous"),
+    "kind": ("mlp", "lstm"),
+    "activation": ("relu", "tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy's inputs, outputs and network.
+
+    Raises:
+        ConfigError: If a value does not fit.
+    """
+
+    observation: str
+    """Name of the observation the policy was trained on."""
+    observation_size: int
+    """Numbers in one observation."""
+    action: str
+    """Name of the action set."""
+    action_kind: ActionKind
+    """``discrete``: one of ``action_size`` actions; ``continuous``: a vector of that length."""
+    action_size: int
+    """Number of actions, or length of the action vector."""
+    kind: NetworkKind = "mlp"
+    """``mlp``: dense layers; ``lstm``: dense layers, then one LSTM layer as the last of hidden."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer widths; with ``lstm`` the last one is the LSTM's (Indigo: ``(32,)``)."""
+    activation: Activation = "relu"
+    """Activation of the dense layers."""
+    step_ms: float = 10.0
+    """Length of one step, ms, where ``interval_rtts`` is None."""
+    interval_rtts: float | None = None
+    """Length of one step in the sender's own round-trip times."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Anything else its user must know, such as the observation's options."""
+
+    def __post_init__(self) -> None:
+        for name, valid in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in valid:
+                raise ConfigError(f"{name} {value!r} does not exist (valid: {', '.join(valid)})")
+        least_action = 2 if self.action_kind == "discrete" else 1
+        for name, least in (("observation_size", 1), ("action_size", least_action)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}: expected an integer of {least} or more")
+        if not self.hidden or any(not isinstance(h, int) or h < 1 for h in self.hidden):
+            raise ConfigError(f"hidden is {self.hidden!r}: expected one or more positive widths")
+        if not (math.isfinite(self.step_ms) and self.step_ms > 0):
+            raise ConfigError(f"step_ms is {self.step_ms!r}: expected a positive time in ms")
+
+    @property
+    def dense(self) -> tuple[int, ...]:
+        """Widths of the dense layers."""
+        return self.hidden if self.kind == "mlp" else self.hidden[:-1]
+
+    @property
+    def state_size(self) -> int:
+        """Width of the recurrent state; 0 where there is none."""
+        return 0 if self.kind == "mlp" else self.hidden[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the spec as JSON-ready values."""
+        values = asdict(self)
+        values["hidden"] = list(self.hidden)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PolicySpec:
+        """Build a spec from :meth:`to_dict`'s values.
+
+        Raises:
+            ConfigError: If a key is unknown or missing, or a value does not fit.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(f"policy spec has unknown keys {', '.join(unknown)}")
+        try:
+            return cls(**{**values, "hidden": tuple(values.get("hidden", (64, 64)))})
+        except TypeError as error:
+            raise ConfigError(f"policy spec does not fit: {error}") from error

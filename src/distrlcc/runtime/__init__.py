@@ -1,0 +1,1 @@
+"""Runs: checkpoints, run directories, progress, and training on one process or many."""

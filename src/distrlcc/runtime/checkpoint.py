@@ -1,0 +1,221 @@
+"""Checkpoints: everything that a run needs to go on, in one safetensors file written atomically.
+
+A state is a tree of dicts (keys str or int), lists and tuples with leaves that are NumPy arrays,
+torch tensors, Python numbers of any size, strings and None. Arrays and tensors are stored as
+tensors ``"0"``, ``"1"``, ...; the tree, the configuration and the versions are JSON in the file's
+metadata; a CRC-32 covers the tree and every tensor. Everything comes back bit for bit; tensors come
+back on the CPU. No pickle, and torch is imported only when a tensor is met::
+
+    save_checkpoint(path, {"weights": module.state_dict(), "update": 7}, config_digest=digest)
+    state = load_checkpoint(path, config_digest=digest)
+
+A file is written under a temporary name beside its place, synced and renamed over the old one, so
+whoever is killed while writing leaves the last good file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from distrlcc.config import toml_differences
+from distrlcc.errors import CheckpointError, OutputError
+
+FORMAT = "distrlcc-checkpoint"
+VERSION = "1"
+"""Version of the file's layout; a file of another version is refused."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that is truncated or corrupt, so that an older one may stand in."""
+
+
+def save_checkpoint(
+    path: Path,
+    state: Mapping[str, Any],
+    *,
+    config_digest: str,
+    config_toml: str = "",
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Write a state atomically and durably over whatever is at ``path``.
+
+    Args:
+        path: The file; its folder must exist.
+        state: The tree; see the module.
+        config_digest: The configuration's digest, compared on loading.
+        config_toml: The configuration, so that a refusal can name the keys that differ.
+        versions: Versions of packages, for people.
+
+    Raises:
+        OutputError: The file cannot be written.
+        TypeError: The tree holds something that cannot be stored.
+    """
+    arrays: list[NDArray[Any]] = []
+    tree = json.dumps(_encode(state, arrays, "state"))
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "state": tree,
+        "checksum": str(_checksum(tree, arrays)),
+        "config_digest": config_digest,
+        "config_toml": config_toml,
+        "versions": json.dumps(dict(versions or {})),
+    }
+    tensors = {str(index): array for index, array in enumerate(arrays)}
+    write_atomically(path, safetensors.numpy.save(tensors, metadata))
+
+
+def load_checkpoint(
+    path: Path, *, config_digest: str | None = None, config_toml: str = ""
+) -> dict[str, Any]:
+    """Read a state.
+
+    Args:
+        path: The file.
+        config_digest: Digest that the file must bear; None takes any.
+        config_toml: The caller's configuration, to name the keys that differ.
+
+    Raises:
+        CheckpointError: The file is missing, truncated or corrupt (DamagedCheckpointError), of
+            another format, or from another configuration.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            _check(path, metadata, config_digest, config_toml)
+            arrays = [file.get_tensor(str(index)) for index in range(len(file.keys()))]
+        tree = metadata["state"]
+        if metadata["checksum"] != str(_checksum(tree, arrays)):
+            raise DamagedCheckpointError(f"checkpoint {path} is corrupt: its checksum is wrong")
+        state = _decode(json.loads(tree), arrays)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint at {path}") from None
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from None
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise DamagedCheckpointError(
+            f"checkpoint {path} is truncated or corrupt ({error})"
+        ) from None
+    assert isinstance(state, dict)
+    return state
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, sync it and rename it into place.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # without it a power cut may undo the rename
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if not isinstance(error, NotADirectoryError):
+            temporary.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _check(
+    path: Path, metadata: Mapping[str, str], config_digest: str | None, config_toml: str
+) -> None:
+    """Refuse a foreign file, another version of the layout or another configuration."""
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a distrlcc checkpoint")
+    if metadata.get("version") != VERSION:
+        raise CheckpointError(
+            f"checkpoint {path} has format version {metadata.get('version')}, this distrlcc reads "
+            f"version {VERSION}; use the distrlcc that wrote it"
+        )
+    if config_digest is not None and metadata.get("config_digest") != config_digest:
+        stored = metadata.get("config_toml", "")
+        changed = toml_differences(stored, config_toml) if stored and config_toml else []
+        shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
+        raise CheckpointError(
+            f"checkpoint {path} is from another config"
+            + (f" (checkpoint's value != this run's): {shown}" if shown else "")
+        )
+
+
+def _checksum(tree: str, arrays: list[NDArray[Any]]) -> int:
+    value = zlib.crc32(tree.encode())
+    for array in arrays:
+        value = zlib.crc32(f"{array.dtype.str}{array.shape}".encode(), value)
+        value = zlib.crc32(array.reshape(-1).view(np.uint8).data, value)
+    return value
+
+
+def _encode(value: Any, arrays: list[NDArray[Any]], place: str) -> Any:
+    """Turn a tree into JSON values; arrays go to ``arrays`` and leave their index.
+
+    Plain JSON scalars stand for themselves, everything else is a list that starts with its kind.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return [kind, _store(np.asarray(value), arrays, place)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                raise TypeError(f"{place}: a checkpoint cannot store the key {key!r}")
+        return ["dict", [[k, _encode(v, arrays, f"{place}.{k}")] for k, v in value.items()]]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, [_encode(v, arrays, f"{place}[{i}]") for i, v in enumerate(value)]]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu().contiguous()
+        if tensor.dtype == torch.bfloat16:  # NumPy has no such type: keep its bits
+            return ["bfloat16", _store(tensor.view(torch.int16).numpy(), arrays, place)]
+        return ["tensor", _store(tensor.numpy(), arrays, place)]
+    raise TypeError(f"{place}: a checkpoint cannot store a {type(value).__name__}")
+
+
+def _store(array: NDArray[Any], arrays: list[NDArray[Any]], place: str) -> int:
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{place}: a checkpoint cannot store an array of {array.dtype}")
+    # C order and little endian: safetensors writes other layouts wrongly.
+    arrays.append(np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C"))
+    return len(arrays) - 1
+
+
+def _decode(node: Any, arrays: list[NDArray[Any]]) -> Any:
+    """Turn what :func:`_encode` made back into the tree."""
+    if not isinstance(node, list):
+        return node
+    kind, content = node
+    if kind == "dict":
+        return {key: _decode(item, arrays) for key, item in content}
+    if kind == "list":
+        return [_decode(item, arrays) for item in content]
+    if kind == "tuple":
+        return tuple(_decode(item, arrays) for item in content)
+    array = arrays[content]
+    if kind == "array":
+        return array
+    if kind == "scalar":
+        return array[()]
+    import torch  # noqa: PLC0415  (a state without tensors loads without torch)
+
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor

@@ -1,0 +1,74 @@
+"""Scores a policy on held-out links while it trains, acting by argmax and by sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.learn.learner import Weights
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.seeding import normal, stream_key, uniform
+
+Acting = Literal["argmax", "sample"]
+ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """Means over the held-out links."""
+
+    reward: float
+    """Mean reward per step: what checkpoints are compared by."""
+    utilisation: float
+    queueing_delay: float
+    """In base round trips."""
+    loss: float
+
+
+class HeldOut:
+    """The same links at every scoring."""
+
+    def __init__(self, config: RunConfig, spec: PolicySpec) -> None:
+        """Take a run's configuration and its policy's spec."""
+        self._config = replace(config.env, stagger=False, episode_s=config.held_out.seconds)
+        self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
+
+    def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
+        """Score weights under both ways of acting."""
+        return {acting: self._score(weights, acting) for acting in ACTINGS}
+
+    def _score(self, weights: Weights, acting: Acting) -> HeldOutScore:
+        env = LinkVectorEnv(
+            self._links, self._config, split="validation", seed=0, with_labels=False
+        )
+        policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
+        state = policy.initial_state(self._links)
+        key, rows = stream_key(self._seed, "held-out"), np.arange(self._links)
+        observation, _ = env.reset()
+        rewards = np.zeros(self._links)
+        steps = np.zeros(self._links)
+        seen = np.zeros((3, self._links))
+        running = np.ones(self._links, bool)
+        step = 0
+        while running.any():
+            if self._spec.action_kind == "discrete":
+                draws = uniform(key, rows, step)
+            else:
+                draws = normal(key, rows[:, None], step, np.arange(self._spec.action_size)[None])
+            actions, state = policy.act(observation, state, draws)
+            observation, reward, _, truncated, info = env.step(actions)
+            rewards += np.where(running, reward, 0.0)
+            steps += running
+            step += 1
+            ended = running & truncated
+            if ended.any():
+                for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
+                    row[ended] = info["episode"][name][ended]
+                running &= ~truncated
+        return HeldOutScore(float(np.mean(rewards / steps)), *seen.mean(axis=1).tolist())

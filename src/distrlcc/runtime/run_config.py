@@ -1,0 +1,98 @@
+"""A run's whole configuration; a recipe is a function that returns one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.errors import ConfigError
+from distrlcc.learn.dagger import DaggerConfig
+from distrlcc.learn.ppo import PPOConfig
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The policy's network."""
+
+    kind: Literal["mlp", "lstm"] = "mlp"
+    """``mlp``: dense layers; ``lstm``: dense layers, and one LSTM layer as the last of hidden."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer widths."""
+    activation: Literal["relu", "tanh"] = "relu"
+
+
+@dataclass(frozen=True)
+class HeldOutConfig:
+    """How checkpoints are scored while training: on the validation split of the same suites."""
+
+    every: int = 20
+    """Updates between two scorings."""
+    links: int = 64
+    """Links of one scoring."""
+    seconds: float = 4.0
+    """Length of its episodes, s."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.links < 1 or self.seconds <= 0:
+            raise ConfigError("held_out: every, links and seconds must be above 0")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that shapes a run."""
+
+    recipe: str
+    """Name of the recipe that it began from."""
+    seed: int = 0
+    """Seed of links, actions, weights and minibatches."""
+    num_envs: int = 256
+    """Environments, N."""
+    total_steps: int = 10_000_000
+    """Environment steps to train for."""
+    max_seconds: float = 0.0
+    """Stop after this time, s, if the steps are not done by then; 0: no limit."""
+    checkpoint_every: int = 20
+    """Updates between two checkpoints."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    ppo: PPOConfig | None = None
+    """Settings of PPO; exactly one learner's section is given."""
+    dagger: DaggerConfig | None = None
+    """Settings of DAgger."""
+
+    def __post_init__(self) -> None:
+        if (self.ppo is None) == (self.dagger is None):
+            raise ConfigError("give exactly one of the sections ppo and dagger")
+        for name, value, low in (
+            ("num_envs", self.num_envs, 1),
+            ("total_steps", self.total_steps, 1),
+            ("checkpoint_every", self.checkpoint_every, 1),
+            ("max_seconds", self.max_seconds, 0),
+            ("seed", self.seed, 0),
+        ):
+            if value < low:
+                raise ConfigError(f"{name} is {value}; expected {low} or more")
+        if self.ppo is not None:
+            self.ppo.validate()
+        if self.dagger is not None:
+            self.dagger.validate()
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of each environment between two updates."""
+        section = self.ppo or self.dagger
+        assert section is not None
+        return section.rollout_length
+
+    @property
+    def sequence_length(self) -> int:
+        """Steps through which an LSTM's gradient flows."""
+        section = self.ppo or self.dagger
+        assert section is not None
+        return section.sequence_length
+
+
+EXTENDABLE = ("total_steps", "max_seconds")
+"""Keys that a resumed run may change: they say when it ends and nothing else."""

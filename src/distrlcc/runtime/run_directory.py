@@ -1,0 +1,338 @@
+"""A run's folder: what ran, what it measured, and all it needs to go on.
+
+::
+
+    runs/quickstart-20260131-120000/
+    ├── config.toml              the exact configuration; its presence marks a run
+    ├── versions.json            packages, platform, seeds, command, and when it was resumed
+    ├── metrics.jsonl            one JSON object per update
+    ├── tensorboard/             the same, as event files
+    ├── checkpoints/
+    │   ├── latest.safetensors   all state after the newest saved update
+    │   ├── previous.safetensors the one before, used if the latest is damaged
+    │   └── best.safetensors     the best by held-out score
+    └── policy.safetensors       the policy file (written by ``policy``)
+
+Files are written whole under a temporary name and renamed, but for the two that are appended to.
+After a resume, lines of updates later than the checkpoint are dropped, so no update occurs twice.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import numbers
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from distrlcc import __version__
+from distrlcc.config import differences, digest, from_toml, to_toml
+from distrlcc.errors import CheckpointError, OutputError
+from distrlcc.runtime.checkpoint import (
+    DamagedCheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from _typeshed import DataclassInstance
+    from torch.utils.tensorboard import SummaryWriter
+
+C = TypeVar("C", bound="DataclassInstance")
+
+PACKAGES = ("torch", "numpy", "numba", "gymnasium")
+"""Packages whose versions are kept beside the results."""
+
+
+class RunDirectory:
+    """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
+
+    def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
+        """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
+        self.path = path
+        self._toml = to_toml(config)
+        self._digest = digest(config)
+        self._tensorboard = tensorboard
+        self._purge: int | None = None
+        self._metrics: TextIO | None = None
+        self._writer: SummaryWriter | None = None
+
+    @classmethod
+    def create(
+        cls,
+        out: Path | None,
+        config: DataclassInstance,
+        *,
+        recipe: str,
+        seeds: Mapping[str, int] | None = None,
+        tensorboard: bool = True,
+        root: Path = Path("runs"),
+    ) -> RunDirectory:
+        """Begin a run in a new or empty folder.
+
+        Args:
+            out: The folder; None means ``<root>/<recipe>-<time>``.
+            config: The configuration, written to ``config.toml``.
+            recipe: The recipe's name, for the default folder.
+            seeds: The run's seeds, written to ``versions.json``.
+            tensorboard: Whether to write TensorBoard event files.
+            root: Where default folders go.
+
+        Raises:
+            ConfigError: The configuration does not fit its own types.
+            OutputError: The folder holds a run or something else, or cannot be written.
+        """
+        path = out if out is not None else _fresh(root, recipe)
+        run = cls(path, config, tensorboard=tensorboard)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / "config.toml").exists():
+                raise OutputError(
+                    f"{path} already holds a run: add --resume to go on with it, or give another "
+                    "--out"
+                )
+            if any(path.iterdir()):
+                raise OutputError(
+                    f"{path} is not empty and is not a run: give an empty or new folder as --out"
+                )
+            write_atomically(path / "config.toml", run._toml.encode())
+            (path / "checkpoints").mkdir()
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
+        run.write_json("versions.json", {**versions(), "seeds": dict(seeds or {}), "resumed": []})
+        return run
+
+    @classmethod
+    def resume(
+        cls, out: Path, config: DataclassInstance, *, tensorboard: bool = True
+    ) -> RunDirectory:
+        """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
+
+        Raises:
+            CheckpointError: The run has another configuration; names the keys that differ.
+            OutputError: The folder holds no run.
+        """
+        changed = differences(cls.read_config(out, type(config)), config)
+        if changed:
+            raise CheckpointError(
+                f"{out} is a run of another config (its value != this one's): {'; '.join(changed)}"
+            )
+        run = cls(out, config, tensorboard=tensorboard)
+        with suppress(OSError, ValueError):  # a lost note of versions does not stop a run
+            noted = json.loads((out / "versions.json").read_text())
+            noted.setdefault("resumed", []).append(versions())
+            run.write_json("versions.json", noted)
+        return run
+
+    @staticmethod
+    def read_config(out: Path, cls: type[C]) -> C:
+        """Read the configuration of the run in a folder.
+
+        Raises:
+            ConfigError: ``config.toml`` does not fit ``cls``.
+            OutputError: The folder holds no run.
+        """
+        path = out / "config.toml"
+        try:
+            text = path.read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            raise OutputError(
+                f"{out} holds no run to resume: leave out --resume to begin one there"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise OutputError(f"cannot read {path}: {error}") from None
+        return from_toml(cls, text, source=str(path))
+
+    @property
+    def policy_path(self) -> Path:
+        """Where the policy file goes."""
+        return self.path / "policy.safetensors"
+
+    def checkpoint_path(self, name: str) -> Path:
+        """Return the place of the checkpoint ``latest``, ``previous`` or ``best``."""
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def save(self, state: Mapping[str, Any], *, best: bool = False) -> Path:
+        """Save a checkpoint atomically; the former latest becomes the previous one.
+
+        Args:
+            state: What :func:`distrlcc.runtime.checkpoint.save_checkpoint` can store.
+            best: Write ``best`` instead of ``latest``.
+        """
+        path = self.checkpoint_path("best" if best else "latest")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            if path.exists() and not best:
+                _keep(path, self.checkpoint_path("previous"))
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
+        save_checkpoint(
+            path,
+            state,
+            config_digest=self._digest,
+            config_toml=self._toml,
+            versions=package_versions(),
+        )
+        return path
+
+    def load(self, *, best: bool = False) -> tuple[dict[str, Any], Path] | None:
+        """Load the newest whole checkpoint and say which file it was.
+
+        Returns:
+            The state and its file, or None if the run has not saved one yet. The file is
+            ``previous`` where ``latest`` is damaged.
+
+        Raises:
+            CheckpointError: No checkpoint is whole, or it is from another configuration.
+        """
+        names = ("best",) if best else ("latest", "previous")
+        paths = [p for name in names if (p := self.checkpoint_path(name)).exists()]
+        damage: CheckpointError | None = None
+        for path in paths:
+            try:
+                state = load_checkpoint(path, config_digest=self._digest, config_toml=self._toml)
+            except DamagedCheckpointError as error:
+                damage = damage or error
+            else:
+                return state, path
+        if damage is not None:
+            raise damage
+        return None
+
+    def rewind(self, update: int) -> None:
+        """Drop metrics later than an update: call once, after loading its checkpoint.
+
+        Args:
+            update: Updates done in the checkpoint; lines of updates 1 to ``update`` are kept.
+        """
+        path = self.path / "metrics.jsonl"
+        self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
+        if path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)
+            write_atomically(path, b"".join(line for line in lines if _kept(line, update)))
+
+    def log(self, update: int, metrics: Mapping[str, Any]) -> None:
+        """Append an update's metrics to ``metrics.jsonl`` and TensorBoard.
+
+        Args:
+            update: Updates done, this one counted.
+            metrics: Numbers (NumPy's too), texts or lists of them; what is not finite is written
+                as null. Only numbers go to TensorBoard.
+        """
+        line = json.dumps(_jsonable({"update": update, **metrics}))
+        try:
+            if self._metrics is None:
+                self._metrics = (self.path / "metrics.jsonl").open("a")
+            self._metrics.write(line + "\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise OutputError(f"cannot write metrics of {self.path}: {error.strerror}") from None
+        if self._tensorboard:
+            writer = self._writer = self._writer or _writer(self.path, self._purge)
+            for key, value in metrics.items():
+                if isinstance(value, numbers.Real):
+                    writer.add_scalar(key, float(value), update)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file of the run atomically."""
+        text = json.dumps(_jsonable(value), indent=2) + "\n"
+        write_atomically(self.path / name, text.encode())
+
+    def close(self) -> None:
+        """Close the files that are appended to."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of distrlcc, Python and the packages that shape results."""
+    found = {"distrlcc": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def versions() -> dict[str, Any]:
+    """Return versions, platform, command and the wall-clock date, for people."""
+    return {
+        **package_versions(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "command": sys.argv,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _fresh(root: Path, recipe: str) -> Path:
+    """Return a folder ``<root>/<recipe>-<time>`` that does not exist."""
+    stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    path, count = root / stem, 1
+    while path.exists():
+        count += 1
+        path = root / f"{stem}-{count}"
+    return path
+
+
+def _keep(path: Path, copy: Path) -> None:
+    """Make ``copy`` the same file as ``path``, so that ``path`` exists at every moment."""
+    temporary = copy.with_name(f".{copy.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(path)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, temporary)
+    temporary.replace(copy)
+
+
+def _kept(line: bytes, update: int) -> bool:
+    """Say whether a line is whole and of an update that the checkpoint has."""
+    try:
+        return bool(json.loads(line)["update"] <= update) and line.endswith(b"\n")
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _jsonable(value: Any) -> Any:
+    """Turn NumPy's numbers and arrays into JSON's; what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _jsonable(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _writer(path: Path, purge: int | None) -> SummaryWriter:
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (imports torch)
+
+    return SummaryWriter(str(path / "tensorboard"), purge_step=purge)
