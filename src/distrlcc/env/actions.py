@@ -80,7 +80,8 @@ class RateActions:
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the windows as they are, and the clipped new pacing rates."""
         a = np.clip(np.asarray(actions, float).reshape(-1), -10.0, 10.0) * self.scale
-        new = np.where(a >= 0, pacing * (1 + a), pacing / (1 - a))
+        factor = 1.0 + np.abs(a)
+        new = np.where(a >= 0, pacing * factor, pacing / factor)
         return cwnd, np.clip(new, self.MIN_RATE, self.MAX_RATE)
 
     def encode(self, actions: NDArray[Any]) -> Floats:

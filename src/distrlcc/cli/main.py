@@ -1,0 +1,72 @@
+"""``distrlcc``: finds the command, runs it, and turns errors into one line and an exit code.
+
+Exit codes: 0 done; 1 a check found a difference; 2 bad input; 130 Ctrl-C.
+Only the command that is called is imported, so that ``distrlcc --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from distrlcc import __version__
+from distrlcc.cli.parser import Parser
+from distrlcc.errors import DistrlccError
+
+COMMANDS = {
+    "train": "train a policy by a recipe",
+    "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
+    "list": "list recipes, suites, schemes, observations, actions and rewards",
+    "trace": "write a generated trace to a file",
+    "check": "check the simulator, the link model or the environment",
+    "bench": "measure the simulator's or the training's speed",
+}
+GROUPS = {
+    "check": {
+        "sim": "kernel against reference on random scenarios",
+        "link": "link model against a log that mahimahi wrote",
+        "env": "the environment against Gymnasium's contract",
+    },
+    "bench": {
+        "sim": "ns per packet and steps per second, beside the reference",
+        "train": "training speed and where the time goes",
+    },
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; return its exit code."""
+    # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except DistrlccError as error:
+        print(f"distrlcc: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("distrlcc: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(words: list[str]) -> int:
+    parser = Parser("distrlcc", "Reinforcement learning for network congestion control.")
+    parser.add_argument("--version", action="version", version=f"distrlcc {__version__}")
+    command = parser.choose(words, COMMANDS)
+    name, rest = command, words[words.index(command) + 1 :]
+    if command in GROUPS:
+        group = Parser(f"distrlcc {command}", COMMANDS[command].capitalize() + ".")
+        choice = group.choose(rest, GROUPS[command])
+        rest = rest[rest.index(choice) + 1 :]
+        name = f"{command}_{choice}"
+    module = importlib.import_module(f"distrlcc.cli.{name}")
+    own = Parser(f"distrlcc {name.replace('_', ' ')}", module.__doc__ or "")
+    module.add_arguments(own)
+    return int(module.run(own.parse_args(rest)))

@@ -1,0 +1,29 @@
+"""Write a generated trace to a file in mahimahi's format.
+
+  distrlcc trace cellular:7 --out links/seven.trace
+  distrlcc trace poisson:12:1 --out links/poisson.trace
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("trace", metavar="TRACE", help="cellular:SEED, poisson:MBPS:SEED or a file")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="where to write it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the trace and say what it is."""
+    from distrlcc.cli.output import write_text
+    from distrlcc.sim.trace import load_trace
+
+    trace = load_trace(args.trace)
+    times = trace.times_ns // 1_000_000
+    write_text(args.out, "\n".join(str(time) for time in times) + "\n")
+    seconds = trace.period_ns / 1e9
+    print(f"{args.out}: {seconds:.1f} s, {len(times)} opportunities, {trace.mean_mbps:.2f} Mbit/s")
+    return 0

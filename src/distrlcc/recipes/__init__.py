@@ -1,0 +1,1 @@
+"""Named experiments: each a function that returns a configuration."""

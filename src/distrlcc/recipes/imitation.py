@@ -1,0 +1,34 @@
+"""Imitation of the oracle: DAgger on scale-free features, and Indigo's own set-up."""
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.learn.dagger import DaggerConfig
+from distrlcc.runtime.run_config import NetworkConfig, RunConfig
+
+
+def imitation() -> RunConfig:
+    """DAgger with the default features and actions."""
+    return RunConfig(
+        recipe="imitation",
+        num_envs=256,
+        total_steps=2_000_000,
+        max_seconds=165.0,
+        env=EnvConfig(suites=("random", "cellular", "dynamic"), suite_weights=(0.7, 0.2, 0.1)),
+        dagger=DaggerConfig(),
+    )
+
+
+def indigo() -> RunConfig:
+    """Indigo's observation, actions, LSTM and 10 s episodes, on its own links."""
+    return RunConfig(
+        recipe="indigo",
+        num_envs=60,
+        total_steps=3_000_000,
+        env=EnvConfig(
+            suites=("indigo",),
+            observation="indigo",
+            action="indigo",
+            episode_s=10.0,
+        ),
+        network=NetworkConfig(kind="lstm", hidden=(32,)),
+        dagger=DaggerConfig(rollout_length=250, sequence_length=50, minibatch_size=5000),
+    )

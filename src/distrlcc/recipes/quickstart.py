@@ -1,0 +1,20 @@
+"""The demo's recipe: PPO on random, cellular and dynamic links, for two minutes of one core."""
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.learn.ppo import PPOConfig
+from distrlcc.runtime.run_config import RunConfig
+
+
+def quickstart() -> RunConfig:
+    """Return the configuration that ``make demo`` trains."""
+    return RunConfig(
+        recipe="quickstart",
+        num_envs=256,
+        total_steps=12_000_000,
+        max_seconds=165.0,
+        env=EnvConfig(
+            suites=("random", "cellular", "dynamic"),
+            suite_weights=(0.7, 0.2, 0.1),
+        ),
+        ppo=PPOConfig(),
+    )

@@ -1,0 +1,71 @@
+"""Speed of the kernel on three links, beside the reference in the same run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from distrlcc.control.state import CWND
+from distrlcc.sim import layout as col
+from distrlcc.sim.reference import Agent, Reference
+from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.simulator import Simulator
+
+STEP_NS = 10_000_000
+
+LINKS: dict[str, tuple[Link, float]] = {
+    "12 Mbit/s": (Link(rate_mbps=12, delay_ms=20, queue_packets=80), 41.0),
+    "100 Mbit/s": (Link(rate_mbps=100, delay_ms=20, queue_packets=660), 334.0),
+    "trace": (Link(trace="poisson:12:0", delay_ms=20, queue_packets=80), 60.0),
+}
+"""Link and window (about 1 BDP) of each measurement."""
+
+
+def bench(n_envs: int, steps: int, repeats: int) -> dict[str, Any]:
+    """Measure; every figure is the best of ``repeats`` (the least disturbed) on one core."""
+    begin = time.perf_counter()
+    Simulator(1).advance(STEP_NS)
+    start_seconds = time.perf_counter() - begin
+    rows = {}
+    for name, (link, window) in LINKS.items():
+        kernel_ns, rate = min(
+            (_kernel(link, window, n_envs, steps) for _ in range(repeats)), key=lambda row: row[0]
+        )
+        reference_ns = min(_reference(link, window) for _ in range(min(repeats, 3)))
+        rows[name] = {
+            "ns_per_packet": kernel_ns,
+            "env_steps_per_second": rate,
+            "reference_ns_per_packet": reference_ns,
+            "times_reference": reference_ns / kernel_ns,
+        }
+    return {"envs": n_envs, "steps": steps, "start_seconds": start_seconds, "links": rows}
+
+
+def _kernel(link: Link, window: float, n_envs: int, steps: int) -> tuple[float, float]:
+    simulator = Simulator(n_envs)
+    for n in range(n_envs):
+        simulator.load(n, Scenario("bench", link, (Flow(cwnd=window),), seed=n))
+    for _ in range(50):
+        simulator.advance(STEP_NS)
+    before = int(simulator.flows[:, col.SENT].sum())
+    begin = time.perf_counter()
+    for _ in range(steps):
+        simulator.control[:, CWND] = window
+        simulator.advance(STEP_NS)
+    seconds = time.perf_counter() - begin
+    packets = int(simulator.flows[:, col.SENT].sum()) - before
+    return seconds / packets * 1e9, n_envs * steps / seconds
+
+
+def _reference(link: Link, window: float, steps: int = 100) -> float:
+    reference = Reference(Scenario("bench", link, (Flow(cwnd=window),)))
+    reference.run(50 * STEP_NS)
+    before = len(reference.records)
+    begin = time.perf_counter()
+    for _ in range(steps):
+        for sender in reference.senders:
+            assert isinstance(sender.controller, Agent)
+            sender.controller.cwnd = window
+        reference.run(STEP_NS)
+    seconds = time.perf_counter() - begin
+    return seconds / (len(reference.records) - before) * 1e9
