@@ -48,7 +48,7 @@ def to_toml(config: DataclassInstance) -> str:
         ConfigError: A field holds a value of another type than it declares.
     """
     canonical = _build(type(config), _plain(config), prefix="")
-    return tomli_w.dumps(_plain(canonical))
+    return _short_arrays(tomli_w.dumps(_plain(canonical)))
 
 
 def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
@@ -177,6 +177,25 @@ def _plain(value: Any) -> Any:
                 result[field.name] = NONE if item is None else _plain(item)
         return result
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _short_arrays(text: str) -> str:
+    """Put each array on one line: tomli-w gives every element a line of its own."""
+    lines: list[str] = []
+    open_arrays: list[tuple[str, list[str]]] = []  # what stands before "]", and the elements
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped == "[" or (not open_arrays and stripped.endswith(" = [")):
+            open_arrays.append((stripped, []))
+        elif open_arrays and stripped in ("]", "],"):
+            opening, elements = open_arrays.pop()
+            target = open_arrays[-1][1] if open_arrays else lines
+            target.append(f"{opening}{', '.join(elements)}]")
+        elif open_arrays:
+            open_arrays[-1][1].append(stripped.removesuffix(","))
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,73 +1,47 @@
 """BBR version 1: draft-cardwell-iccrg-bbr-congestion-control-00.
 
-The state machine and the control parameters; the path's model is `distrlcc.control.bbr_model`.
-Packets leave one by one, so the send quantum is one packet. Lost packets are not sent again, so
-fast recovery lasts one round, all of which conserves packets (section 4.2.3.4).
+What happens at an ACK and the control parameters; `bbr_model` estimates the path, `bbr_states` is
+the state machine. Packets leave one by one, so the send quantum is one packet. Lost packets are
+not sent again, so fast recovery lasts one round, all of which conserves packets (section 4.2.3.4).
 """
 
 from __future__ import annotations
 
-import math
-
 from distrlcc.control.bbr_model import (
     BTLBW,
     FILLED_PIPE,
-    MODEL_END,
-    NEXT_ROUND_DELIVERED,
-    ROUND_START,
-    RTPROP,
-    RTPROP_EXPIRED,
-    RTPROP_STAMP,
     check_full_pipe,
     initialise_model,
     target_inflight,
     update_btlbw,
     update_rtprop,
 )
+from distrlcc.control.bbr_states import (
+    CWND_GAIN,
+    HIGH_GAIN,
+    IN_RECOVERY,
+    MIN_PIPE_CWND,
+    MODE,
+    PACING_GAIN,
+    PRIOR_CWND,
+    PROBE_BW,
+    PROBE_RTT,
+    PROBE_RTT_DONE,
+    QUANTA,
+    RANDOM,
+    RECOVER,
+    STARTUP,
+    advance_cycle_phase,
+    check_drain,
+    check_probe_rtt,
+    enter,
+    is_next_cycle_phase,
+    save_cwnd,
+)
 from distrlcc.control.compiled import njit_inner
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING
 from distrlcc.types import FloatArray
 
-MODE = MODEL_END + 0
-"""STARTUP, DRAIN, PROBE_BW or PROBE_RTT."""
-PACING_GAIN = MODEL_END + 1
-"""Pacing rate over BTLBW."""
-CWND_GAIN = MODEL_END + 2
-"""Window over the bandwidth-delay product."""
-CYCLE_INDEX = MODEL_END + 3
-"""Phase of PROBE_BW."""
-CYCLE_STAMP = MODEL_END + 4
-"""When the phase began, ns."""
-PROBE_RTT_DONE = MODEL_END + 5
-"""When PROBE_RTT may end, ns; 0 before the window is down."""
-PROBE_RTT_ROUND = MODEL_END + 6
-"""1 once a round passed in PROBE_RTT."""
-PRIOR_CWND = MODEL_END + 7
-"""Window to restore after recovery or PROBE_RTT, packets."""
-IN_RECOVERY = MODEL_END + 8
-"""1 in fast recovery, 2 after a timeout, else 0."""
-RECOVER = MODEL_END + 9
-"""Next sequence number when recovery began."""
-RANDOM = MODEL_END + 10
-"""State of the generator of PROBE_BW's first phase."""
-
-STARTUP = 0.0
-DRAIN = 1.0
-PROBE_BW = 2.0
-PROBE_RTT = 3.0
-
-HIGH_GAIN = 2 / math.log(2)
-"""Least gain that doubles the rate each round (section 4.3.2.1)."""
-CYCLE_LENGTH = 8
-"""Phases of PROBE_BW: gains 1.25, 0.75 and six times 1 (section 4.3.4.2)."""
-PROBE_BW_CWND_GAIN = 2.0
-"""Window gain of PROBE_BW (section 4.3.4.2)."""
-MIN_PIPE_CWND = 4.0
-"""Least window, and that of PROBE_RTT, packets (section 4.2.3.3)."""
-PROBE_RTT_DURATION = 200e6
-"""Least time at the least window, ns (section 4.3.5)."""
-QUANTA = 3.0
-"""Three send quanta on top of the bandwidth-delay product (section 4.2.3.2)."""
 NOMINAL_RTT = 1e-3
 """RTT that the first pacing rate assumes, s (section 4.2.1)."""
 
@@ -83,8 +57,7 @@ def initialise(s: FloatArray, now: int, seed: int) -> None:
     s[IN_RECOVERY] = 0.0
     s[RECOVER] = 0.0
     s[RANDOM] = (seed * 1_000_003 + 12_345) % 2_147_483_646 + 1
-    _random_phase(s)
-    _enter(s, STARTUP, HIGH_GAIN, HIGH_GAIN)
+    enter(s, STARTUP, HIGH_GAIN, HIGH_GAIN)
 
 
 @njit_inner
@@ -103,12 +76,12 @@ def on_ack(
     """Update the model, the state and the control parameters (section 3.2.2)."""
     update_btlbw(s, delivered, prior_delivered, rate)
     prior_inflight = inflight + lost + 1
-    if s[MODE] == PROBE_BW and _is_next_cycle_phase(s, now, lost, prior_inflight):
-        _advance_cycle_phase(s, now)
+    if s[MODE] == PROBE_BW and is_next_cycle_phase(s, now, lost, prior_inflight):
+        advance_cycle_phase(s, now)
     check_full_pipe(s)
-    _check_drain(s, now, inflight)
+    check_drain(s, now, inflight)
     update_rtprop(s, now, rtt)
-    _check_probe_rtt(s, now, inflight, delivered)
+    check_probe_rtt(s, now, inflight, delivered)
     _update_recovery(s, seq, sent, lost, inflight)
     _set_pacing_rate(s)
     _set_cwnd(s, lost, inflight, delivered)
@@ -117,102 +90,10 @@ def on_ack(
 @njit_inner
 def on_timeout(s: FloatArray, now: int, sent: int) -> None:
     """Go back to one packet until one sent from now on is acknowledged (section 4.2.3.4)."""
-    _save_cwnd(s)
+    save_cwnd(s)
     s[CWND] = 1.0
     s[IN_RECOVERY] = 2.0
     s[RECOVER] = sent
-
-
-@njit_inner
-def _enter(s: FloatArray, mode: float, pacing_gain: float, cwnd_gain: float) -> None:
-    s[MODE] = mode
-    s[PACING_GAIN] = pacing_gain
-    s[CWND_GAIN] = cwnd_gain
-
-
-@njit_inner
-def _random_phase(s: FloatArray) -> int:
-    """Return a number from 0 to 6 (Park and Miller's minimal standard generator)."""
-    s[RANDOM] = (int(s[RANDOM]) * 48_271) % 2_147_483_647
-    return int(s[RANDOM]) % (CYCLE_LENGTH - 1)
-
-
-@njit_inner
-def _enter_probe_bw(s: FloatArray, now: int) -> None:
-    """Start in any phase but the one that drains (section 4.3.4.3)."""
-    _enter(s, PROBE_BW, 1.0, PROBE_BW_CWND_GAIN)
-    s[CYCLE_INDEX] = CYCLE_LENGTH - 1 - _random_phase(s)
-    _advance_cycle_phase(s, now)
-
-
-@njit_inner
-def _advance_cycle_phase(s: FloatArray, now: int) -> None:
-    s[CYCLE_STAMP] = now
-    s[CYCLE_INDEX] = (s[CYCLE_INDEX] + 1) % CYCLE_LENGTH
-    if s[CYCLE_INDEX] == 0.0:
-        s[PACING_GAIN] = 1.25
-    elif s[CYCLE_INDEX] == 1.0:
-        s[PACING_GAIN] = 0.75
-    else:
-        s[PACING_GAIN] = 1.0
-
-
-@njit_inner
-def _is_next_cycle_phase(s: FloatArray, now: int, lost: int, prior_inflight: int) -> bool:
-    """Tell whether the phase is over (section 4.3.4.3)."""
-    is_full_length = now - s[CYCLE_STAMP] > s[RTPROP]
-    gain = s[PACING_GAIN]
-    if gain > 1.0:
-        full = lost > 0 or prior_inflight >= target_inflight(s, gain, QUANTA)
-        return bool(is_full_length and full)
-    if gain < 1.0:
-        return bool(is_full_length or prior_inflight <= target_inflight(s, 1.0, QUANTA))
-    return bool(is_full_length)
-
-
-@njit_inner
-def _check_drain(s: FloatArray, now: int, inflight: int) -> None:
-    """Leave STARTUP for DRAIN, and DRAIN for PROBE_BW (sections 4.3.2.2 and 4.3.3)."""
-    if s[MODE] == STARTUP and s[FILLED_PIPE] == 1.0:
-        _enter(s, DRAIN, 1 / HIGH_GAIN, HIGH_GAIN)
-    if s[MODE] == DRAIN and inflight <= target_inflight(s, 1.0, QUANTA):
-        _enter_probe_bw(s, now)
-
-
-@njit_inner
-def _check_probe_rtt(s: FloatArray, now: int, inflight: int, delivered: int) -> None:
-    """Enter, hold and leave PROBE_RTT (section 4.3.5)."""
-    if s[MODE] != PROBE_RTT:
-        if s[RTPROP_EXPIRED] == 1.0:
-            _save_cwnd(s)
-            _enter(s, PROBE_RTT, 1.0, 1.0)
-            s[PROBE_RTT_DONE] = 0.0
-        else:
-            return
-    if s[PROBE_RTT_DONE] == 0.0:
-        if inflight <= MIN_PIPE_CWND:
-            s[PROBE_RTT_DONE] = now + PROBE_RTT_DURATION
-            s[PROBE_RTT_ROUND] = 0.0
-            s[NEXT_ROUND_DELIVERED] = delivered
-        return
-    if s[ROUND_START] == 1.0:
-        s[PROBE_RTT_ROUND] = 1.0
-    if s[PROBE_RTT_ROUND] == 1.0 and now > s[PROBE_RTT_DONE]:
-        s[RTPROP_STAMP] = now
-        s[CWND] = max(s[CWND], s[PRIOR_CWND])
-        if s[FILLED_PIPE] == 1.0:
-            _enter_probe_bw(s, now)
-        else:
-            _enter(s, STARTUP, HIGH_GAIN, HIGH_GAIN)
-
-
-@njit_inner
-def _save_cwnd(s: FloatArray) -> None:
-    """Remember the last good window (section 4.2.3.4)."""
-    if s[IN_RECOVERY] == 0.0 and s[MODE] != PROBE_RTT:
-        s[PRIOR_CWND] = s[CWND]
-    else:
-        s[PRIOR_CWND] = max(s[PRIOR_CWND], s[CWND])
 
 
 @njit_inner
@@ -222,7 +103,7 @@ def _update_recovery(s: FloatArray, seq: int, sent: int, lost: int, inflight: in
         s[IN_RECOVERY] = 0.0
         s[CWND] = max(s[CWND], s[PRIOR_CWND])
     if s[IN_RECOVERY] == 0.0 and lost > 0 and seq > s[RECOVER]:
-        _save_cwnd(s)
+        save_cwnd(s)
         s[CWND] = inflight + 1.0
         s[IN_RECOVERY] = 1.0
         s[RECOVER] = sent

@@ -27,7 +27,7 @@ SAME_DIRECTION = FIRST_FREE + 4
 SLOW_START = FIRST_FREE + 5
 """1 until the rate first exceeds the target."""
 ROUND_END = FIRST_FREE + 6
-"""The round ends with the ACK of this sequence number or a later one."""
+"""The ACK of this sequence number, or a later one, ends the round and starts the next."""
 ROUND_CWND = FIRST_FREE + 7
 """Window at the round's start, packets."""
 ROUND_LOST = FIRST_FREE + 8
@@ -87,15 +87,15 @@ def on_ack(
     s[ROUND_LOST] += lost
     if queueing <= 0.1 * (greatest - least) or s[SLOW_START] == 1.0:
         s[EMPTY_TIME] = now
+    if seq >= s[ROUND_END]:
+        _end_round(s, now)
+        s[ROUND_END] = sent
     below_target = s[CWND] * queueing <= s[INVERSE_DELTA] * standing
     if s[SLOW_START] == 1.0 and below_target:
         s[CWND] += 1.0
     else:
         s[SLOW_START] = 0.0
         _step(s, 1.0 if below_target else -1.0)
-    if seq >= s[ROUND_END]:
-        _end_round(s, now)
-        s[ROUND_END] = sent
     s[PACING] = 2e9 * s[CWND] / standing
 
 

@@ -2,8 +2,9 @@
 
 The RFC measures one-way delay. Here the RTT stands for it, base and current alike, so a queue on
 the way back counts too; there is none in the simulator. Slow start follows libutp: it ends at a
-loss or once the queueing delay passes 0.9 of the target. The first window is the common 10 packets
-instead of the RFC's 2.
+loss or once the queueing delay passes 0.9 of the target. Then, unlike there, the window halves, back
+to the one whose packets met that delay: a linear decrease takes a minute to undo a doubling. The
+first window is the common 10 packets instead of the RFC's 2.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PAC
 from distrlcc.types import FloatArray
 
 SSTHRESH = FIRST_FREE + 0
-"""Slow start threshold, packets."""
+"""Slow start threshold, packets; it follows the window once slow start ended."""
 RECOVER = FIRST_FREE + 1
 """Next sequence number at the last reduction: a loss below it belongs to that reduction."""
 MINUTE = FIRST_FREE + 2
@@ -41,6 +42,8 @@ GAIN = 1.0
 """Packets per RTT at no queueing delay (section 3.3: at most 1)."""
 ALLOWED_INCREASE = 1.0
 """Packets by which the window may exceed what is in flight (section 2.4.2)."""
+SLOW_START_END = 0.1
+"""Slow start ends closer to the target than this part of it."""
 ONE_MINUTE = 60e9
 """Nanoseconds in a minute."""
 
@@ -81,14 +84,15 @@ def on_ack(
         s[SSTHRESH] = s[CWND]
         s[RECOVER] = sent
         return
-    if s[CWND] < s[SSTHRESH] and off_target < 0.1:
-        s[SSTHRESH] = s[CWND]
-    if s[CWND] < s[SSTHRESH]:
-        change = 1.0
-    else:
-        change = GAIN * off_target / s[CWND]
+    slow_start = s[CWND] < s[SSTHRESH]
+    if slow_start and off_target < SLOW_START_END:
+        s[CWND] /= 2
+        slow_start = False
+    change = 1.0 if slow_start else GAIN * off_target / s[CWND]
     flight = inflight + lost + 1
     s[CWND] = max(min(s[CWND] + change, flight + ALLOWED_INCREASE), MIN_CWND)
+    if not slow_start:
+        s[SSTHRESH] = s[CWND]
 
 
 @njit_inner

@@ -22,7 +22,7 @@ BASE_RTT = FIRST_FREE + 2
 ROUND_RTT = FIRST_FREE + 3
 """Least RTT of the current round, ns."""
 ROUND_END = FIRST_FREE + 4
-"""The round ends with the ACK of this sequence number or a later one."""
+"""The ACK of this sequence number, or a later one, ends the round and starts the next."""
 GROWING = FIRST_FREE + 5
 """1 in the rounds of slow start that double the window, 0 in those between."""
 
@@ -63,17 +63,17 @@ def on_ack(
     """Measure, grow in slow start, and decide at the end of each round."""
     s[BASE_RTT] = min(s[BASE_RTT], rtt)
     s[ROUND_RTT] = min(s[ROUND_RTT], rtt)
+    if seq >= s[ROUND_END]:
+        if seq >= s[RECOVER]:
+            _decide(s)
+        s[ROUND_RTT] = np.inf
+        s[ROUND_END] = sent
     if lost > 0 and seq > s[RECOVER]:
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
         s[CWND] = s[SSTHRESH]
         s[RECOVER] = sent
     elif seq >= s[RECOVER] and s[CWND] < s[SSTHRESH]:
         s[CWND] += s[GROWING]
-    if seq >= s[ROUND_END]:
-        if seq >= s[RECOVER]:
-            _decide(s)
-        s[ROUND_RTT] = np.inf
-        s[ROUND_END] = sent
 
 
 @njit_inner
@@ -97,10 +97,11 @@ def _decide(s: FloatArray) -> None:
     if cwnd < s[SSTHRESH]:
         if queued > GAMMA:
             s[CWND] = max(without_queue + GAMMA, MIN_CWND)
-            s[SSTHRESH] = s[CWND]
+            s[SSTHRESH] = MIN_CWND
         else:
             s[GROWING] = 1.0 - s[GROWING]
     elif queued < ALPHA:
         s[CWND] = cwnd + 1.0
     elif queued > BETA:
         s[CWND] = max(cwnd - 1.0, MIN_CWND)
+        s[SSTHRESH] = min(s[SSTHRESH], s[CWND])

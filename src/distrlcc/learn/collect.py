@@ -31,6 +31,9 @@ from distrlcc.policy.sampling import (
 from distrlcc.policy.spec import PolicySpec
 
 Acting = Literal["sample", "argmax"]
+# Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
+# that were cut off in one step.
+_Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
 
 
 class Collector:
@@ -102,6 +105,7 @@ class Collector:
             self.reset()
         stats = CollectStats()
         length = len(rollout.obs)
+        ends: list[_Ends] = []
         draws, expert_acts = self._draws(length), self._expert_acts(length)
         rollout.version = self._weights.version
         for t in range(length):
@@ -124,7 +128,12 @@ class Collector:
             done = terminated | truncated
             self._see(info, done, stats)
             if done.any():
-                self._see_ends(rollout, t, info, done, stats)
+                self._see_ends(info, done, stats)
+                cut = np.flatnonzero(truncated)
+                if len(cut):
+                    ends.append(
+                        (np.full_like(cut, t), cut, info["final_obs"][cut], self._state[:, cut])
+                    )
             self._obs[:] = obs
             self._labels = self._labels_of(info)
             self._starts = done
@@ -134,8 +143,7 @@ class Collector:
             if stop is not None and t + 1 < length and stop(t + 1):
                 break
         begin = perf_counter()
-        self._state[:, self._starts] = 0.0
-        rollout.last_values[:] = self._network.step(self._obs, self._state)[1]
+        self._value_ends(self._network, rollout, ends)
         self._step += rollout.steps
         stats.steps = float(rollout.samples)
         stats.reward = float(rollout.rewards[: rollout.steps].sum(dtype=np.float64))
@@ -174,19 +182,18 @@ class Collector:
         # Where an episode ended, info speaks of the next one.
         self._silent &= at_minimum | done
 
-    def _see_ends(
-        self,
-        rollout: Rollout,
-        t: int,
-        info: dict[str, Any],
-        done: NDArray[np.bool_],
-        stats: CollectStats,
-    ) -> None:
-        assert self._network is not None
-        cut = np.flatnonzero(rollout.truncated[t])
-        if len(cut):
-            _, values, _ = self._network.step(info["final_obs"][cut], self._state[:, cut])
-            rollout.final_values[t, cut] = values
+    def _value_ends(self, network: NumpyNetwork, rollout: Rollout, ends: list[_Ends]) -> None:
+        """Value what would have followed where episodes were cut off, and the rollout's rest."""
+        self._state[:, self._starts] = 0.0
+        rollout.last_values[:] = network.step(self._obs, self._state)[1]
+        if ends:
+            rows, columns, obs, state = (
+                np.concatenate(parts, axis=1 if parts[0].ndim == 3 else 0)
+                for parts in zip(*ends, strict=True)
+            )
+            rollout.final_values[rows, columns] = network.step(obs, state)[1]
+
+    def _see_ends(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         ended = info["_episode"]
         episode = info["episode"]
         stats.episodes += float(ended.sum())

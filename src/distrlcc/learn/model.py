@@ -12,11 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from distrlcc.errors import ConfigError
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.reducer import Reducer
 from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
+from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.spec import PolicySpec
+
+_LOADED_COUNT = 1e6
 
 
 class Model:
@@ -43,7 +47,7 @@ class Model:
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise raw observations ``[..., D]`` as the acting policy of this version did."""
-        return normalize(obs, *self._normalization())
+        return normalize(obs, *self.normalizer.arrays())
 
     def learn_normalization(self, obs: NDArray[np.float32]) -> None:
         """Take all ranks' raw observations ``[..., D]`` into the running moments."""
@@ -68,12 +72,6 @@ class Model:
         total.mean = self.normalizer.mean + first / counts
         total.m2 = np.maximum(second - first**2 / counts, 0.0)
         self.normalizer.merge(total)
-
-    def _normalization(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if self._normalize_observations:
-            return self.normalizer.arrays()
-        size = self.spec.observation_size
-        return np.zeros(size, np.float32), np.ones(size, np.float32)
 
     def descend(self, loss: Tensor | None, weight: float, lr: float, grad_clip: float) -> Tensor:
         """Take one step of Adam on all ranks' mean gradient.
@@ -103,19 +101,31 @@ class Model:
         arrays = {
             name: value.detach().numpy().copy() for name, value in self.network.named_parameters()
         }
-        arrays["normalizer.mean"], arrays["normalizer.std"] = self._normalization()
+        arrays["normalizer.mean"], arrays["normalizer.std"] = self.normalizer.arrays()
         return Weights(self.version, arrays, expert_share)
 
     def load_weights(self, weights: Weights) -> None:
         """Start from another policy's weights.
 
-        The normaliser counts the given moments as a fixed number of samples, so that new
-        observations move them slowly.
+        The normaliser counts the given moments as a million samples, so that new observations move
+        them slowly; where observations are not to be normalised afresh, they stay as given.
+
+        Raises:
+            ConfigError: If the weights are not those of this model's spec.
         """
+        expected = expected_shapes(self.spec)
+        given = {name: array.shape for name, array in weights.arrays.items()}
+        if given != expected:
+            names = sorted(n for n in expected | given if expected.get(n) != given.get(n))
+            raise ConfigError(
+                f"these weights belong to another policy ({', '.join(names)} differ); start from a "
+                f"policy with {self.spec.kind} {self.spec.hidden}, {self.spec.observation_size} "
+                f"observations and {self.spec.action_size} actions"
+            )
         with torch.no_grad():
             for name, value in self.network.named_parameters():
                 value.copy_(torch.from_numpy(weights.arrays[name]))
-        count = 1e6
+        count = _LOADED_COUNT
         mean = weights.arrays["normalizer.mean"].astype(np.float64)
         variance = np.square(weights.arrays["normalizer.std"].astype(np.float64))
         self.normalizer.load_state_dict({"count": count, "mean": mean, "m2": variance * count})

@@ -22,7 +22,8 @@ class Categorical(NamedTuple):
     @classmethod
     def of(cls, logits: Tensor) -> Categorical:
         """Build the distribution from logits ``[..., A]``."""
-        return cls(torch.log_softmax(logits, dim=-1))
+        # Along the first axis, as ActorCritic lays its logits out.
+        return cls(torch.log_softmax(logits.movedim(-1, 0), dim=0).movedim(0, -1))
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-probabilities ``[...]`` of int64 actions ``[...]``."""

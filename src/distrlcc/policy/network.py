@@ -7,6 +7,7 @@ seen here.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from distrlcc.policy.spec import PolicySpec
 INITIAL_LOG_STD = -0.5
 """Where a Gaussian's log standard deviation starts."""
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+_ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
 
 class ActorCritic(nn.Module):
@@ -31,12 +32,9 @@ class ActorCritic(nn.Module):
         """Build the network with weights drawn from ``seed`` alone."""
         super().__init__()
         self.spec = spec
-        layers: list[nn.Module] = []
-        width = spec.observation_size
-        for size in spec.dense:
-            layers += [nn.Linear(width, size), _ACTIVATIONS[spec.activation]()]
-            width = size
-        self.trunk = nn.Sequential(*layers)
+        widths = (spec.observation_size, *spec.dense)
+        self.trunk = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
+        width = widths[-1]
         self.lstm: nn.LSTMCell | None = None
         if spec.state_size:
             self.lstm = nn.LSTMCell(width, spec.state_size)
@@ -84,10 +82,22 @@ class ActorCritic(nn.Module):
             Logits or means ``[L, B, A]``, values ``[L, B]`` and the state ``[2, B, H]`` after the
             last row.
         """
-        features = self.trunk(obs)
+        activate = _ACTIVATIONS[self.spec.activation]
+        # Features come first inside, [D, L·B]: a sixth off an update's time, as softmax and loss
+        # then run along contiguous memory.
+        features = obs.flatten(0, 1).t()
+        for layer in self.trunk:
+            assert isinstance(layer, nn.Linear)
+            features = activate(torch.addmm(layer.bias.unsqueeze(1), layer.weight, features))
         if self.lstm is not None:
-            features, state = self._unroll(self.lstm, features, starts, state)
-        return self.policy_head(features), self.value_head(features).squeeze(-1), state
+            inputs = features.t().unflatten(0, starts.shape)
+            outputs, state = self._unroll(self.lstm, inputs, starts, state)
+            features = outputs.flatten(0, 1).t()
+        # Both heads are one product.
+        weight = torch.cat([self.policy_head.weight, self.value_head.weight])
+        bias = torch.cat([self.policy_head.bias, self.value_head.bias])
+        heads = torch.addmm(bias.unsqueeze(1), weight, features).unflatten(1, starts.shape)
+        return heads[:-1].movedim(0, -1), heads[-1], state
 
     def _unroll(
         self, cell: nn.LSTMCell, inputs: Tensor, starts: Tensor, state: Tensor

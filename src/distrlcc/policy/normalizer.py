@@ -17,8 +17,11 @@ Float64 = NDArray[np.float64]
 
 def normalize(obs: Float32, mean: Float32, std: Float32) -> Float32:
     """Return ``(obs - mean) / std`` clipped to ±CLIP; obs ``[..., D]``, mean and std ``[D]``."""
-    scaled = (obs - mean) * (np.float32(1.0) / std)
-    return np.clip(scaled, np.float32(-CLIP), np.float32(CLIP), out=scaled)
+    scaled: Float32 = obs - mean
+    scaled *= np.float32(1.0) / std
+    np.minimum(scaled, np.float32(CLIP), out=scaled)
+    np.maximum(scaled, np.float32(-CLIP), out=scaled)
+    return scaled
 
 
 class Normalizer:

@@ -18,8 +18,8 @@ def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     width = spec.observation_size
     for index, size in enumerate(spec.dense):
-        shapes[f"trunk.{2 * index}.weight"] = (size, width)
-        shapes[f"trunk.{2 * index}.bias"] = (size,)
+        shapes[f"trunk.{index}.weight"] = (size, width)
+        shapes[f"trunk.{index}.bias"] = (size,)
         width = size
     if spec.state_size:
         size = spec.state_size
@@ -59,19 +59,19 @@ class NumpyNetwork:
         self.spec = spec
         self._mean, self._std = arrays["normalizer.mean"], arrays["normalizer.std"]
         self._dense = [
-            (arrays[f"trunk.{2 * i}.weight"].T, arrays[f"trunk.{2 * i}.bias"])
+            (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"][:, None])
             for i in range(len(spec.dense))
         ]
         self._activation: Callable[[Float32], Float32] = (
             _relu if spec.activation == "relu" else _tanh
         )
         if spec.state_size:
-            self._weight_ih = arrays["lstm.weight_ih"].T
-            self._weight_hh = arrays["lstm.weight_hh"].T
-            self._bias = arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"]
+            self._weight_ih, self._weight_hh = arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]
+            self._bias = (arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"])[:, None]
         # One matrix for both heads: one small product instead of two.
-        self._heads = np.concatenate([arrays["policy_head.weight"], arrays["value_head.weight"]]).T
-        self._heads_bias = np.concatenate([arrays["policy_head.bias"], arrays["value_head.bias"]])
+        self._heads = np.concatenate([arrays["policy_head.weight"], arrays["value_head.weight"]])
+        bias = np.concatenate([arrays["policy_head.bias"], arrays["value_head.bias"]])
+        self._heads_bias = bias[:, None]
         self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
 
     def initial_state(self, count: int) -> Float32:
@@ -88,22 +88,24 @@ class NumpyNetwork:
         Returns:
             Logits or means ``[N, A]``, values ``[N]``, and the state after the step ``[2, N, H]``.
         """
-        features = normalize(obs, self._mean, self._std)
+        # Features come first inside, [D, N], as in ActorCritic: softmax then runs along memory.
+        features = normalize(obs, self._mean, self._std).T
         for weight, bias in self._dense:
-            features = features @ weight
+            features = weight @ features
             features += bias
             features = self._activation(features)
         if self.spec.state_size:
             state = self._lstm(features, state)
-            features = state[0]
-        heads = features @ self._heads
+            features = state[0].T
+        heads = self._heads @ features
         heads += self._heads_bias
-        return heads[:, :-1], heads[:, -1], state
+        return heads[:-1].T, heads[-1], state
 
     def _lstm(self, inputs: Float32, state: Float32) -> Float32:
-        gates = inputs @ self._weight_ih + state[0] @ self._weight_hh + self._bias
-        i, f, g, o = np.split(gates, 4, axis=1)  # torch's order
+        gates = self._weight_ih @ inputs + self._weight_hh @ state[0].T + self._bias
+        i, f, g, o = np.split(gates, 4)  # torch's order
+        cell = _sigmoid(f) * state[1].T + _sigmoid(i) * np.tanh(g)
         after = np.empty_like(state)
-        after[1] = _sigmoid(f) * state[1] + _sigmoid(i) * np.tanh(g)
-        after[0] = _sigmoid(o) * np.tanh(after[1])
+        after[0] = (_sigmoid(o) * np.tanh(cell)).T
+        after[1] = cell.T
         return after

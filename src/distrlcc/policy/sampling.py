@@ -29,7 +29,7 @@ def log_softmax(logits: Float32) -> Float32:
 
 def sample_categorical(log_probs: Float32, uniform: Float64) -> NDArray[np.int64]:
     """Return actions ``[N]`` by the inverse CDF at uniforms ``[N]`` in [0, 1)."""
-    cdf = np.cumsum(np.exp(log_probs, dtype=np.float64), axis=-1)
+    cdf = np.cumsum(np.exp(log_probs), axis=-1, dtype=np.float64)
     # Scaling by the total leaves no gap above the last action when rounding makes it less than 1.
     below = cdf[:, :-1] <= (uniform * cdf[:, -1])[:, None]
     actions: NDArray[np.int64] = below.sum(axis=-1, dtype=np.int64)

@@ -19,21 +19,16 @@ After a resume, lines of updates later than the checkpoint are dropped, so no up
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import numbers
-import os
-import platform
 import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from distrlcc import __version__
 from distrlcc.config import differences, digest, from_toml, to_toml
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.runtime.checkpoint import (
@@ -42,6 +37,7 @@ from distrlcc.runtime.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from distrlcc.runtime.versions import package_versions, versions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -50,9 +46,6 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 C = TypeVar("C", bound="DataclassInstance")
-
-PACKAGES = ("torch", "numpy", "numba", "gymnasium")
-"""Packages whose versions are kept beside the results."""
 
 
 class RunDirectory:
@@ -268,28 +261,6 @@ class RunDirectory:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def package_versions() -> dict[str, str]:
-    """Return the versions of distrlcc, Python and the packages that shape results."""
-    found = {"distrlcc": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def versions() -> dict[str, Any]:
-    """Return versions, platform, command and the wall-clock date, for people."""
-    return {
-        **package_versions(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "command": sys.argv,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def _fresh(root: Path, recipe: str) -> Path:

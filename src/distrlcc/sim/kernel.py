@@ -234,7 +234,7 @@ def advance(
         next_base = link[col.NEXT_BASE]
         if is_trace:
             cursor_time = cursor_base + traces[trace_start + cursor_row]
-        service = (PACKET_WORK + rates[n, 0] - 1) // max(rates[n, 0], 1)
+        service = link[col.SERVICE]
         backlog_limit = (limit - 1) * service if limit < FOREVER else FOREVER
         row_rtt = rtts[n, segment]
         row_loss = losses[n, segment]
@@ -253,7 +253,8 @@ def advance(
             link[col.STEP_START] = now
             link[col.STEP_CURSOR] = cursor
             for f in range(first_flow, first_flow + n_flows):
-                flows[f, col.STEP_SENT : col.STEP_RTT_MAX + 1] = 0
+                for column in range(col.STEP_SENT, col.STEP_RTT_MAX + 1):
+                    flows[f, column] = 0
                 if with_ewmas:
                     ewmas[f, :] = 0.0
                 if flows[f, col.SCHEME] == ORACLE:
@@ -613,16 +614,22 @@ def advance(
         if full:
             return n
 
+        base = float(rtts[n, 0])
         if is_trace:
             capacity = float(cursor - link[col.STEP_CURSOR])
             queue = float(max(following - cursor, 0))
+        elif segments == 1:
+            capacity = float(end - link[col.STEP_START]) / float(service)
+            queue = float(max(free - end, 0)) / float(service)
+            base += float(service)
         else:
             capacity = packets_between(link, times[n], rates[n], link[col.STEP_START], end)
             queue = packets_between(link, times[n], rates[n], end, max(free, end))
-        row = row_at(link, times[n], end)
-        base = float(rtts[n, row])
-        if not is_trace and rates[n, row] > 0:
-            base += float(PACKET_WORK) / float(rates[n, row])
+        if segments > 1:
+            row = row_at(link, times[n], end)
+            base = float(rtts[n, row])
+            if rates[n, row] > 0:
+                base += float(PACKET_WORK) / float(rates[n, row])
         link_results[n, col.CAPACITY] = capacity
         link_results[n, col.USED] = accepted - queue - link_results[n, col.TOTAL_USED]
         link_results[n, col.TOTAL_USED] = accepted - queue

@@ -32,7 +32,8 @@ QUEUE_RING_START = 18  # scheduled rate link: first element in the ring of depar
 STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 + windows filled
 STEP_START = 20  # when the present step started
 STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
-LINK_COLUMNS = 22
+SERVICE = 22  # unchanging rate link: transmission time of a packet, ns
+LINK_COLUMNS = 23
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0

@@ -131,6 +131,8 @@ class Simulator:
         row[col.LIMIT] = limit = queue_limit(link)
         row[col.LOSS_SEED] = scenario.seed
         self._load_schedule(n, schedule_rows(link))
+        rate = max(int(self.rates[n, 0]), 1)
+        row[col.SERVICE] = -(-PACKET_BYTES * 8 * NANOSECONDS // rate)
         if link.trace is not None:
             self._load_trace(row, load_trace(link.trace), round(link.trace_start_s * NANOSECONDS))
         elif row[col.SEGMENTS] > 1 and limit < col.FOREVER:

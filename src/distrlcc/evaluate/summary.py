@@ -1,0 +1,195 @@
+"""Means with 95 % intervals, overall and per link, ranked by power; as JSON and as a table.
+
+``to_json`` gives, with keys that stay::
+
+    {"format": "distrlcc-summary", "version": 1,
+     "confidence": 0.95, "links": L, "seeds": S,
+     "metrics": {metric: {"unit", "better", "definition"}},
+     "ranking": [scheme, ...],                       best power first
+     "schemes": {scheme: {
+         "learned": bool,
+         "overall": {metric: {"mean", "low", "high"}},
+         "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
+
+Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`; shares are 0 to 1; what is
+undefined (a delay where nothing was delivered) is null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
+from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, metric
+
+TABLE_METRICS: tuple[str, ...] = (
+    "power",
+    "throughput_mbps",
+    "utilisation",
+    "first_second_utilisation",
+    "mean_queueing_delay_ms",
+    "p95_queueing_delay_ms",
+    "queueing_delay_rtt",
+    "loss",
+    "excess_loss",
+)
+"""The ranked table's columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean and its bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, for a ± sign."""
+        return (self.high - self.low) / 2
+
+    def texts(self, metric: Metric) -> tuple[str, str]:
+        """Return the mean and the half width as shown: ``("95.1", "0.3")``, or dashes."""
+        if not math.isfinite(self.mean):
+            return "-", ""
+        digits, scale = metric.digits, metric.scale
+        return f"{self.mean * scale:.{digits}f}", f"{self.half_width * scale:.{digits}f}"
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return a dict whose undefined values are None."""
+        values = {"mean": self.mean, "low": self.low, "high": self.high}
+        return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeSummary:
+    """One scheme's means."""
+
+    scheme: str
+    learned: bool
+    overall: dict[str, Interval]
+    """By metric."""
+    scenarios: dict[str, dict[str, Interval]]
+    """By link, then by metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All schemes' means, best power first."""
+
+    schemes: tuple[SchemeSummary, ...]
+    links: tuple[str, ...]
+    """Names of the L links, each once."""
+    seeds: int
+    """Runs of each link."""
+
+
+def summarise(scores: Sequence[SchemeScores]) -> Summary:
+    """Sum up scores of schemes that were measured on the same links.
+
+    Raises:
+        ValueError: There are no scores, or their links or seeds differ.
+    """
+    if not scores:
+        raise ValueError("no scores to sum up")
+    first = scores[0]
+    for other in scores:
+        if other.links != first.links or other.seeds != first.seeds:
+            raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
+    links = _unique(first.links)
+    found = [_summarise(s, links) for s in scores]
+    ranked = sorted(found, key=lambda s: -_order(s.overall["power"].mean))
+    return Summary(tuple(ranked), links, first.seeds)
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """Return the summary as the module describes."""
+    return {
+        "format": "distrlcc-summary",
+        "version": 1,
+        "confidence": CONFIDENCE,
+        "links": len(summary.links),
+        "seeds": summary.seeds,
+        "metrics": {
+            m.key: {
+                "unit": "share" if m.unit == "%" else m.unit,
+                "better": m.better,
+                "definition": m.definition,
+            }
+            for m in METRICS
+        },
+        "ranking": [s.scheme for s in summary.schemes],
+        "schemes": {
+            s.scheme: {
+                "learned": s.learned,
+                "overall": {key: value.to_json() for key, value in s.overall.items()},
+                "scenarios": {
+                    link: {key: value.to_json() for key, value in values.items()}
+                    for link, values in s.scenarios.items()
+                },
+            }
+            for s in summary.schemes
+        },
+    }
+
+
+def table(summary: Summary) -> Table:
+    """Return the ranked table for a terminal; learned policies are bold."""
+    links, seeds = len(summary.links), summary.seeds
+    result = Table(
+        title=f"{links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each; "
+        f"mean ± half of the {CONFIDENCE:.0%} interval",
+        title_style="",
+        header_style="",
+        padding=(0, 1),
+    )
+    result.add_column("scheme", overflow="fold")
+    shown = [metric(key) for key in TABLE_METRICS]
+    for m in shown:
+        result.add_column(m.title, justify="right")
+    for scheme in summary.schemes:
+        cells = [Text(scheme.scheme)]
+        for m in shown:
+            mean, half = scheme.overall[m.key].texts(m)
+            cell = Text(mean)
+            if half:
+                cell.append(f" ±{half}", style="dim")
+            cells.append(cell)
+        result.add_row(*cells, style="bold" if scheme.learned else "")
+    return result
+
+
+def _summarise(scores: SchemeScores, links: tuple[str, ...]) -> SchemeSummary:
+    values = scores.values()
+    overall, alone = mean_intervals(values).tolist(), link_intervals(values).tolist()
+    return SchemeSummary(
+        scheme=scores.scheme,
+        learned=scores.learned,
+        overall={m.key: Interval(*overall[i]) for i, m in enumerate(METRICS)},
+        scenarios={
+            link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(METRICS)}
+            for n, link in enumerate(links)
+        },
+    )
+
+
+def _order(value: float) -> float:
+    return value if math.isfinite(value) else -math.inf
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Number the repetitions of a name, so that no link hides another."""
+    seen: Counter[str] = Counter()
+    result = []
+    for name in names:
+        seen[name] += 1
+        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(result)

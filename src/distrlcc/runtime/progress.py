@@ -1,0 +1,197 @@
+"""Progress of a run: a live table in a terminal, plain lines elsewhere.
+
+::
+
+    with Progress(10_000_000, max_seconds=180) as progress:
+        progress.update({"steps": 16384, "episode_return": 0.4, "utilisation": 0.9})
+
+What :data:`COLUMNS` names is shown; a value stays until a newer one comes, as not every update ends
+an episode. Speed is measured here over the last seconds, so pauses for scoring count. It is drawn
+when something is reported, so no thread competes with training.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("return", ("episode_return", "return", "reward"), "{:.3g}"),
+    ("utilisation", ("utilisation",), "{:.3f}"),
+    ("queueing delay", ("queueing_delay_rtt", "queueing_delay"), "{:.3f} RTT"),
+    ("entropy", ("policy_entropy", "entropy"), "{:.3f}"),
+)
+"""Label, the metric's keys (the first that an update bears is shown) and format."""
+
+LINE_SECONDS = 10.0
+"""Time between two plain lines, s."""
+
+_REDRAW_SECONDS = 0.1
+_SPEED_SECONDS = 15.0
+
+
+class Progress:
+    """Shows how far a run is; a context manager."""
+
+    def __init__(
+        self,
+        total_steps: int | None = None,
+        *,
+        max_seconds: float | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            total_steps: Environment steps that the run ends at; None or 0 if only time ends it.
+            max_seconds: Training time that the run ends at, s; None or 0 if only steps end it.
+            console: Where to write; standard error by default.
+            clock: Seconds from any origin.
+        """
+        self._total_steps, self._max_seconds = total_steps or 0, max_seconds or 0.0
+        self._console = console or Console(stderr=True)
+        self._clock = clock
+        self._begin = clock()
+        self._values: dict[str, float] = {}
+        self._alarm = ""
+        self._marks: deque[tuple[float, float]] = deque()  # (clock, steps) of the last seconds
+        self._drawn = -math.inf
+        self._stale = False
+        self._live: Live | None = None
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._stale:
+            self._draw()
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
+        """Report an update.
+
+        Args:
+            metrics: ``steps`` (environment steps so far), ``seconds`` (training time so far, those
+                before a resume counted; measured here if absent) and what :data:`COLUMNS` names.
+            alarm: What is wrong with the training, or nothing.
+        """
+        now = self._clock()
+        for key, value in metrics.items():
+            if isinstance(value, int | float) or hasattr(value, "__float__"):
+                self._values[key] = float(value)
+        if "steps" in metrics:
+            self._marks.append((now, self._values["steps"]))
+            while len(self._marks) > 2 and now - self._marks[0][0] > _SPEED_SECONDS:
+                self._marks.popleft()
+        new_alarm = bool(alarm) and alarm != self._alarm
+        self._alarm, self._stale = alarm or "", True
+        wait = LINE_SECONDS if self._live is None else _REDRAW_SECONDS
+        if new_alarm or now - self._drawn >= wait:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn, self._stale = self._clock(), False
+        if self._live is not None:
+            self._live.update(self._panel(), refresh=True)
+            return
+        cells = [f"{label} {value}" for label, value in self._cells()]
+        left = self._left()
+        line = "  ".join([*cells, f"{left} left" if left else ""]).rstrip()
+        self._console.print(Text(line), soft_wrap=True)
+        if self._alarm:
+            self._console.print(Text(f"alarm: {self._alarm}"), soft_wrap=True)
+
+    def _panel(self) -> Group:
+        """Return a bar, a table of one row and the alarm, for a terminal."""
+        done = self._done()
+        left = self._left()
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            ProgressBar(total=1.0, completed=done, width=40),
+            f"{done:.0%}",
+            f"{left} left" if left else "",
+        )
+        cells = self._cells()
+        table = Table.grid(padding=(0, 2))
+        table.add_row(*(Text(label, style="dim") for label, _ in cells))
+        table.add_row(*(Text(value, style="bold") for _, value in cells))
+        alarm = [Text(f"alarm: {self._alarm}", style="bold red")] if self._alarm else []
+        return Group(head, table, *alarm)
+
+    def _cells(self) -> list[tuple[str, str]]:
+        """Return labels and values in order."""
+        steps = _short(self._values.get("steps", 0.0))
+        if self._total_steps:
+            steps += f"/{_short(self._total_steps)}"
+        cells = [("steps", steps)]
+        speed = self._speed()
+        if speed:
+            cells.append(("steps/s", _short(speed)))
+        for label, keys, form in COLUMNS:
+            key = next((k for k in keys if k in self._values), None)
+            if key is not None:
+                cells.append((label, form.format(self._values[key])))
+        return cells
+
+    def _speed(self) -> float:
+        """Return environment steps per second of late; 0 if unknown."""
+        if len(self._marks) > 1:
+            (begin, first), (end, last) = self._marks[0], self._marks[-1]
+            if end > begin and last > first:
+                return (last - first) / (end - begin)
+        return self._values.get("steps_per_second", 0.0)
+
+    def _seconds(self) -> float:
+        return self._values.get("seconds", self._clock() - self._begin)
+
+    def _done(self) -> float:
+        """Return the share of the run that is done: of its steps or its time, the greater."""
+        steps = self._values.get("steps", 0.0) / self._total_steps if self._total_steps else 0.0
+        seconds = self._seconds() / self._max_seconds if self._max_seconds else 0.0
+        return min(max(steps, seconds), 1.0)
+
+    def _left(self) -> str:
+        """Return the time left, or nothing if it is unknown."""
+        times = []
+        speed = self._speed()
+        if self._total_steps and speed:
+            times.append((self._total_steps - self._values.get("steps", 0.0)) / speed)
+        if self._max_seconds:
+            times.append(self._max_seconds - self._seconds())
+        return _duration(max(min(times), 0.0)) if times else ""
+
+
+def _short(value: float) -> str:
+    """Write a count with three digits and a suffix: 1.23M."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:#.3g}".rstrip(".") + suffix
+    return f"{value:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    """Write a time as minutes and seconds, or hours as well."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

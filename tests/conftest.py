@@ -1,0 +1,30 @@
+"""Shared by all tests: one thread per process, and where the recorded traces are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+
+def _shared(name: str) -> Path:
+    folder = Path(os.environ.get("DISTRLCC_SHARED", Path(__file__).parents[2] / "shared")) / name
+    if not folder.is_dir():
+        pytest.skip(f"recorded data are missing: no folder {name} beside the project")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def traces_folder() -> Path:
+    """Folder of recorded cellular traces."""
+    return _shared("traces")
+
+
+@pytest.fixture(scope="session")
+def mahimahi_logs() -> Path:
+    """Folder of logs that a real mahimahi wrote."""
+    return _shared("mahimahi-logs")

@@ -1,0 +1,100 @@
+"""Made-up scores that look like real ones, for tests and for looking at the report."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from distrlcc.evaluate.scores import SchemeScores, Series
+
+PROFILES = {
+    # utilisation, queueing delay in RTTs, first second, excess loss
+    "quickstart": (0.968, 0.075, 0.86, 0.0008),
+    "cubic": (0.985, 0.92, 0.79, 0.012),
+    "bbr": (0.955, 0.31, 0.90, 0.004),
+    "vegas": (0.905, 0.085, 0.62, 0.0002),
+    "copa": (0.93, 0.13, 0.75, 0.0004),
+    "reno": (0.93, 0.71, 0.74, 0.009),
+    "oracle": (0.998, 0.012, 0.99, 0.0),
+}
+
+
+def _scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
+    shared = np.random.default_rng(11)
+    capacity = np.exp(shared.uniform(np.log(5), np.log(100), size=(links, 1)))
+    base = shared.uniform(10, 100, size=(links, 1))
+    random_loss = np.where(shared.random((links, 1)) < 0.25, shared.random((links, 1)) * 0.01, 0)
+    rng = np.random.default_rng(list(scheme.encode()))
+    mean, delay, first, excess = PROFILES[scheme]
+    shape = (links, seeds)
+
+    def around(centre: float, spread: float) -> np.ndarray:
+        link = rng.normal(0, spread, size=(links, 1))
+        return centre + link + rng.normal(0, spread / 5, size=shape)
+
+    utilisation = np.clip(around(mean, 0.04), 0.05, 1.0)
+    queueing = delay * np.exp(around(0.0, 0.5))
+    mean_rtt = base * (1 + queueing)
+    excess_loss = excess * np.exp(around(0.0, 0.8))
+    return SchemeScores(
+        scheme=scheme,
+        links=tuple(f"random-{i:03d} {c[0]:.1f} Mbit/s" for i, c in enumerate(capacity)),
+        throughput_mbps=capacity * utilisation,
+        utilisation=utilisation,
+        first_second_utilisation=np.clip(around(first, 0.1), 0, 1),
+        mean_queueing_delay_ms=base * queueing,
+        p95_queueing_delay_ms=base * queueing * 1.9,
+        mean_rtt_ms=mean_rtt,
+        p95_rtt_ms=base * (1 + queueing * 1.9),
+        base_rtt_ms=np.broadcast_to(base, shape).copy(),
+        queueing_delay_rtt=queueing,
+        loss=excess_loss + random_loss,
+        excess_loss=excess_loss,
+        power=utilisation * base / mean_rtt,
+        learned=scheme == "quickstart",
+    )
+
+
+def _series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series:
+    """A link whose capacity wanders, and a scheme that lags behind it."""
+    shared = np.random.default_rng(len(link))
+    time = (np.arange(buckets) + 0.5) * 0.1
+    steps = np.cumsum(shared.normal(0, 0.12, buckets))
+    capacity = 12 * np.exp(0.6 * np.sin(time / 3) + steps - steps.mean())
+    rng = np.random.default_rng(list(scheme.encode()))
+    mean, delay, _, _ = PROFILES[scheme]
+    lag = 1 + round(10 * delay)
+    behind = np.concatenate([np.zeros(lag), capacity[:-lag]])
+    rate = np.minimum(capacity, behind * mean * np.exp(rng.normal(0, 0.05, buckets)))
+    queueing = (
+        60
+        * delay
+        * (1 + np.abs(np.sin(time * (0.5 + delay))))
+        * np.exp(rng.normal(0, 0.2, buckets))
+    )
+    queueing[:2] = np.nan
+    return Series(
+        scheme,
+        link,
+        time,
+        capacity,
+        rate,
+        queueing,
+        queueing * capacity / 12,
+        scheme == "quickstart",
+    )
+
+
+@pytest.fixture
+def make_scores() -> Callable[..., SchemeScores]:
+    return _scores
+
+
+@pytest.fixture
+def make_series() -> Callable[..., Series]:
+    return _series
+
+
+@pytest.fixture
+def schemes() -> list[str]:
+    return list(PROFILES)

@@ -1,0 +1,147 @@
+"""A toy vector environment with the contract of distrlcc.env, and helpers to train on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from distrlcc import seeding
+from distrlcc.learn.collect import Collector
+from distrlcc.learn.learner import Learner
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
+
+Task = Literal["match", "track", "memory"]
+LENGTH = 8
+ACTIONS = 3
+
+
+class ToyEnv(VectorEnv[Any, Any, Any]):
+    """Episodes of 8 steps, staggered, every draw named by the environment's global index.
+
+    ``match``: take the action whose observation is greatest; reward 1 for a hit.
+    ``track``: continuous; reward 1 less the squared distance to the first observation.
+    ``memory``: the cue is shown in the first observation only; reward 1 for repeating it.
+    """
+
+    def __init__(self, count: int, task: Task, first_index: int = 0) -> None:
+        self.num_envs = count
+        self.first_index = first_index
+        self.task = task
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        self.single_action_space = (
+            gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+            if task == "track"
+            else gym.spaces.Discrete(ACTIONS)
+        )
+        self.index = np.arange(first_index, first_index + count)
+        self.clock = 0
+        self.seed = 0
+
+    def _observe(self, age: NDArray[np.int64]) -> NDArray[np.float32]:
+        key = seeding.stream_key(self.seed, "toy")
+        born = self.clock - age
+        cue = (seeding.uniform(key, self.index, born, 99) * ACTIONS).astype(np.int64)
+        if self.task == "memory":
+            obs = np.zeros((self.num_envs, 4))
+            first = age == 0
+            obs[first, cue[first]] = 1.0
+            obs[:, 3] = age / LENGTH
+            self.label = cue
+        else:
+            dimension = np.arange(4)
+            obs = 5.0 + 2.0 * seeding.normal(key, self.index[:, None], self.clock, dimension)
+            self.label = obs[:, :ACTIONS].argmax(axis=1)
+        if self.task == "track":
+            self.label = ((obs[:, 0] - 5.0) / 2.0).astype(np.float32)
+        return obs.astype(np.float32)
+
+    def _info(self) -> dict[str, Any]:
+        return {"expert_action": self.label.copy(), "cwnd": np.full(self.num_envs, 2.0)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seed, self.clock = seed or 0, 0
+        self.age = self.index % LENGTH
+        self.returns = np.zeros(self.num_envs)
+        return self._observe(self.age), self._info()
+
+    def step(self, actions: NDArray[Any]) -> Any:
+        if self.task == "track":
+            assert actions.shape == (self.num_envs, 1)
+            rewards = 1.0 - np.square(actions[:, 0] - self.label).astype(np.float64)
+        else:
+            assert actions.shape == (self.num_envs,)
+            rewards = (actions == self.label).astype(np.float64)
+        self.clock += 1
+        self.age = self.age + 1
+        self.returns += rewards
+        done = self.age >= LENGTH
+        final = self._observe(self.age)
+        self.age = np.where(done, 0, self.age)
+        obs = self._observe(self.age)
+        info = self._info()
+        if done.any():
+            info["final_obs"], info["_final_obs"] = final, done
+            zeros = np.zeros(self.num_envs)
+            info["episode"] = {
+                "return": self.returns.copy(),
+                "utilisation": zeros,
+                "queueing_delay": zeros,
+                "loss": zeros,
+            }
+            info["_episode"] = done
+            self.returns = np.where(done, 0.0, self.returns)
+        return obs, rewards, np.zeros(self.num_envs, np.bool_), done, info
+
+
+MakeSpec = Callable[..., PolicySpec]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def make_env() -> Callable[..., ToyEnv]:
+    return ToyEnv
+
+
+@pytest.fixture
+def make_spec() -> MakeSpec:
+    def make(task: Task = "match", **changes: Any) -> PolicySpec:
+        values: dict[str, Any] = {
+            "observation": "toy",
+            "observation_size": 4,
+            "action": "toy",
+            "action_kind": "continuous" if task == "track" else "discrete",
+            "action_size": 1 if task == "track" else ACTIONS,
+            "hidden": (32, 32),
+        }
+        return PolicySpec(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def train() -> Callable[..., list[float]]:
+    """Return a function that runs updates and returns each collection's mean reward."""
+
+    def run(
+        learner: Learner, collector: Collector, rollout: Rollout, updates: int
+    ) -> list[float]:
+        rewards = []
+        for _ in range(updates):
+            collector.set_weights(learner.weights())
+            rewards.append(collector.collect(rollout).metrics()["reward"])
+            learner.update(rollout)
+        return rewards
+
+    return run

@@ -1,0 +1,45 @@
+"""Specs and policies with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.policy.numpy_network import expected_shapes
+from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.spec import PolicySpec
+
+
+def _spec(**changes: Any) -> PolicySpec:
+    values: dict[str, Any] = {
+        "observation": "features",
+        "observation_size": 5,
+        "action": "ratios",
+        "action_kind": "discrete",
+        "action_size": 3,
+        "hidden": (16, 8),
+    }
+    return PolicySpec(**{**values, **changes})
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., PolicySpec]:
+    return _spec
+
+
+@pytest.fixture
+def make_policy() -> Callable[..., PolicyFile]:
+    def make(**changes: Any) -> PolicyFile:
+        spec = _spec(**changes)
+        generator = np.random.default_rng(3)
+        arrays = {
+            name: generator.normal(0.0, 0.5, shape).astype(np.float32)
+            for name, shape in expected_shapes(spec).items()
+        }
+        arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + np.float32(0.5)
+        return PolicyFile(spec, arrays, "argmax", {"utilisation": 0.97, "seeds": [1, 2]})
+
+    return make

@@ -1,0 +1,87 @@
+"""Networks in torch: shapes, seeds, and masks that really mask."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from distrlcc.policy.network import ActorCritic
+from distrlcc.policy.numpy_network import expected_shapes
+from distrlcc.policy.spec import PolicySpec
+
+MakeSpec = Callable[..., PolicySpec]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize("action_kind", ["discrete", "continuous"])
+def test_names_and_shapes(make_spec: MakeSpec, kind: str, action_kind: str) -> None:
+    spec = make_spec(kind=kind, action_kind=action_kind)
+    network = ActorCritic(spec)
+    shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    expected = expected_shapes(spec)
+    del expected["normalizer.mean"], expected["normalizer.std"]
+    assert shapes == expected
+    starts = torch.zeros(4, 6, dtype=torch.bool)
+    head, values, state = network(torch.randn(4, 6, 5), starts, network.initial_state(6))
+    assert (head.shape, values.shape) == ((4, 6, 3), (4, 6))
+    assert state.shape == (2, 6, spec.state_size)
+    assert network.distribution(head).entropy().shape == (4, 6)
+
+
+def test_the_same_seed_gives_the_same_weights(make_spec: MakeSpec) -> None:
+    a, b, c = (ActorCritic(make_spec(), seed) for seed in (7, 7, 8))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert not torch.equal(a.policy_head.weight, c.policy_head.weight)
+
+
+def test_first_policy_is_nearly_uniform(make_spec: MakeSpec) -> None:
+    network = ActorCritic(make_spec())
+    starts = torch.zeros(1, 9, dtype=torch.bool)
+    head, _, _ = network(torch.randn(1, 9, 5), starts, network.initial_state(9))
+    assert network.distribution(head).entropy().min() > 1.09  # ln 3 = 1.0986
+
+
+def test_trunk_by_hand(make_spec: MakeSpec) -> None:
+    network = ActorCritic(make_spec(observation_size=2, hidden=(2,), action_size=2))
+    with torch.no_grad():
+        network.trunk[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
+        network.trunk[0].bias.copy_(torch.tensor([0.5, -9.0]))
+        network.policy_head.weight.copy_(torch.tensor([[2.0, 1.0], [-1.0, 1.0]]))
+        network.value_head.weight.copy_(torch.tensor([[3.0, 0.0]]))
+        network.value_head.bias.fill_(1.0)
+    head, values, _ = network(
+        torch.tensor([[[3.0, 1.0]]]), torch.zeros(1, 1, dtype=torch.bool), torch.zeros(2, 1, 0)
+    )
+    assert head.tolist() == [[[5.0, -2.5]]]  # relu(3 - 1 + 0.5) = 2.5, relu(6 - 9) = 0
+    assert values.tolist() == [[8.5]]
+
+
+def test_a_start_cuts_memory_and_gradient(make_spec: MakeSpec) -> None:
+    network = ActorCritic(make_spec(kind="lstm", hidden=(8,)))
+    obs = torch.randn(6, 2, 5, requires_grad=True)
+    starts = torch.zeros(6, 2, dtype=torch.bool)
+    starts[3, 0] = True
+    state = torch.randn(2, 2, 8)
+    head, values, after = network(obs, starts, state)
+
+    zero = torch.zeros_like(state)
+    alone, alone_values, alone_after = network(obs[3:], torch.zeros_like(starts[3:]), zero)
+    torch.testing.assert_close(head[3:, 0], alone[:, 0])
+    torch.testing.assert_close(values[3:, 0], alone_values[:, 0])
+    torch.testing.assert_close(after[:, 0], alone_after[:, 0])
+    assert not torch.allclose(head[3:, 1], alone[:, 1])
+
+    head[5].sum().backward()
+    assert obs.grad is not None
+    assert obs.grad[:3, 0].abs().sum() == 0
+    assert obs.grad[:3, 1].abs().sum() > 0
+
+
+def test_a_sequence_equals_its_steps(make_spec: MakeSpec) -> None:
+    network = ActorCritic(make_spec(kind="lstm", hidden=(12, 8)))
+    obs, starts = torch.randn(5, 3, 5), torch.rand(5, 3) < 0.3
+    state = network.initial_state(3)
+    whole, _, _ = network(obs, starts, state)
+    for t in range(5):
+        head, _, state = network(obs[t : t + 1], starts[t : t + 1], state)
+        torch.testing.assert_close(head[0], whole[t])

@@ -1,0 +1,108 @@
+"""NumPy's policy agrees with torch's network, and needs no torch."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from distrlcc import seeding
+from distrlcc.policy.network import ActorCritic
+from distrlcc.policy.normalizer import normalize
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import PolicyFile, save_policy
+from distrlcc.policy.sampling import log_softmax, sample_categorical
+
+MakePolicy = Callable[..., PolicyFile]
+STEPS, COUNT = 20, 30
+
+
+def _torch_network(policy: PolicyFile) -> ActorCritic:
+    network = ActorCritic(policy.spec)
+    weights = {k: torch.from_numpy(v) for k, v in policy.arrays.items() if "normal" not in k}
+    network.load_state_dict(weights)
+    return network
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation": "tanh"},
+        {"kind": "lstm", "hidden": (32,)},
+        {"kind": "lstm", "hidden": (16, 8)},
+        {"action_kind": "continuous", "action_size": 1},
+    ],
+)
+def test_agrees_with_torch_on_recorded_states(
+    make_policy: MakePolicy, changes: dict[str, Any]
+) -> None:
+    policy = make_policy(**changes)
+    network, numpy_policy = _torch_network(policy), NumpyPolicy(policy)
+    recorded = np.random.default_rng(0).normal(0, 2, (STEPS, COUNT, 5)).astype(np.float32)
+    normal = normalize(recorded, policy.arrays["normalizer.mean"], policy.arrays["normalizer.std"])
+    starts = torch.zeros(STEPS, COUNT, dtype=torch.bool)
+    with torch.no_grad():
+        heads, values, _ = network(torch.from_numpy(normal), starts, network.initial_state(COUNT))
+    state = numpy_policy.initial_state(COUNT)
+    for t in range(STEPS):
+        head, value, after = numpy_policy.forward(recorded[t], state)
+        np.testing.assert_allclose(head, heads[t].numpy(), atol=1e-5)
+        np.testing.assert_allclose(value, values[t].numpy(), atol=1e-5)
+        actions, state = numpy_policy.act(recorded[t], state)
+        np.testing.assert_array_equal(state, after)
+        if policy.spec.action_kind == "continuous":
+            np.testing.assert_allclose(actions, heads[t].numpy(), atol=1e-5)
+        else:
+            np.testing.assert_array_equal(actions, heads[t].argmax(-1).numpy())
+            uniform = seeding.uniform(seeding.stream_key(0, "act"), np.arange(COUNT), t)
+            np.testing.assert_array_equal(
+                sample_categorical(log_softmax(head), uniform),
+                sample_categorical(log_softmax(heads[t].numpy()), uniform),
+            )
+
+
+def test_sampling_needs_draws(make_policy: MakePolicy) -> None:
+    policy = NumpyPolicy(replace(make_policy(), acting="sample"))
+    obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
+    with pytest.raises(ValueError, match="pass draws"):
+        policy.act(obs, state)
+    actions, _ = policy.act(obs, state, np.array([0.0, 1.0 - 1e-12]))
+    assert actions.tolist() == [0, 2]
+
+
+def test_continuous_sampling(make_policy: MakePolicy) -> None:
+    file = replace(make_policy(action_kind="continuous", action_size=1), acting="sample")
+    policy = NumpyPolicy(file)
+    obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
+    mean = policy.forward(obs, state)[0]
+    actions, _ = policy.act(obs, state, np.array([[0.0], [1.0]]))
+    std = np.exp(file.arrays["log_std"][0])
+    np.testing.assert_allclose(actions - mean, [[0.0], [std]], atol=1e-6)
+
+
+def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
+    policy = NumpyPolicy(make_policy(kind="lstm", hidden=(8,)))
+    obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    together, _, after = policy.forward(obs, policy.initial_state(4))
+    for n in range(4):
+        alone, _, state = policy.forward(obs[n : n + 1], policy.initial_state(1))
+        np.testing.assert_allclose(alone[0], together[n], atol=1e-6)
+        np.testing.assert_allclose(state[:, 0], after[:, n], atol=1e-6)
+
+
+def test_loads_without_torch(tmp_path: Path, make_policy: MakePolicy) -> None:
+    path = tmp_path / "policy"
+    save_policy(path, make_policy())
+    program = (
+        "import sys; from distrlcc.policy.numpy_policy import NumpyPolicy; "
+        f"NumpyPolicy.load({str(path)!r}); "
+        "print(sorted({'torch', 'gymnasium', 'pickle'} & set(sys.modules) - {'pickle'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

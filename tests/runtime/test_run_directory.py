@@ -1,0 +1,162 @@
+"""Run directories: what is in them, whom they refuse, and that a resume leaves no duplicates."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.runtime.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 7
+    lr: float = 1e-3
+
+
+def create(path: Path, config: Config = Config()) -> RunDirectory:
+    return RunDirectory.create(path, config, recipe="quick", seeds={"run": 7}, tensorboard=False)
+
+
+def updates(run: RunDirectory) -> list[int]:
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["update"] for line in lines]
+
+
+def test_a_new_run_holds_its_config_and_versions(tmp_path: Path) -> None:
+    with create(tmp_path / "a" / "b") as run:
+        assert RunDirectory.read_config(run.path, Config) == Config()
+        noted = json.loads((run.path / "versions.json").read_text())
+        assert noted["seeds"] == {"run": 7}
+        for key in ("distrlcc", "python", "torch", "numpy", "numba", "gymnasium", "platform"):
+            assert noted[key]
+        assert run.load() is None
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "checkpoints",
+        "config.toml",
+        "versions.json",
+    ]
+
+
+def test_the_default_folder_bears_recipe_and_time(tmp_path: Path) -> None:
+    paths = [
+        RunDirectory.create(None, Config(), recipe="quick", root=tmp_path).path for _ in range(3)
+    ]
+    assert len(set(paths)) == 3
+    assert all(p.parent == tmp_path and p.name.startswith("quick-20") for p in paths)
+
+
+def refusal(kind: type[DistrlccError], call: object, *arguments: object) -> str:
+    assert callable(call)
+    with pytest.raises(kind) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_folders_that_do_not_fit_are_refused_and_left_alone(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    assert "already holds a run: add --resume" in refusal(OutputError, create, tmp_path / "run")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "is not empty and is not a run" in refusal(OutputError, create, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "run"]
+    assert "cannot write" in refusal(OutputError, create, tmp_path / "notes.txt" / "x")
+    assert "cannot write" in refusal(OutputError, create, tmp_path / "notes.txt")
+    for missing in (tmp_path, tmp_path / "none", tmp_path / "notes.txt"):
+        text = refusal(OutputError, RunDirectory.resume, missing, Config())
+        assert "holds no run to resume: leave out --resume" in text
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_another_config_does_not_resume(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    other = replace(Config(), lr=3e-4)
+    text = refusal(CheckpointError, RunDirectory.resume, tmp_path / "run", other)
+    assert text.endswith("lr: 0.001 != 0.0003")
+
+
+def test_metrics_are_json_lines_with_numpy_and_without_nan(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.log(1, {"return": np.float32(0.5), "n": np.int64(3), "text": "x", "a": np.arange(2)})
+        run.log(2, {"return": float("nan"), "deep": {"x": [float("inf"), 1.0]}})
+        lines = (run.path / "metrics.jsonl").read_text().splitlines()  # flushed before close
+    assert json.loads(lines[0]) == {"update": 1, "return": 0.5, "n": 3, "text": "x", "a": [0, 1]}
+    assert json.loads(lines[1]) == {"update": 2, "return": None, "deep": {"x": [None, 1.0]}}
+
+
+def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        for update in (1, 2, 3):
+            run.log(update, {"loss": 1 / update})
+            if update == 2:
+                run.save({"update": 2})
+        run.log(4, {})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 2, "lo')  # killed in the middle of a line
+    with RunDirectory.resume(run.path, Config(), tensorboard=False) as again:
+        loaded = again.load()
+        assert loaded is not None
+        state, path = loaded
+        assert (state, path.name) == ({"update": 2}, "latest.safetensors")
+        before = (run.path / "metrics.jsonl").read_bytes().splitlines()[:2]
+        again.rewind(state["update"])
+        assert updates(again) == [1, 2]
+        again.log(3, {})
+        assert updates(again) == [1, 2, 3]
+        assert (run.path / "metrics.jsonl").read_bytes().splitlines()[:2] == before
+    assert len(json.loads((run.path / "versions.json").read_text())["resumed"]) == 1
+
+
+def test_the_previous_checkpoint_stands_in_for_a_damaged_one(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        for update in (1, 2, 3):
+            run.save({"update": update, "w": np.full(10, update)})
+        run.save({"update": 1}, best=True)
+        names = sorted(p.name for p in (run.path / "checkpoints").iterdir())
+        assert names == ["best.safetensors", "latest.safetensors", "previous.safetensors"]
+        latest = run.checkpoint_path("latest")
+        latest.write_bytes(latest.read_bytes()[:50])
+        loaded = run.load()
+        assert loaded is not None
+        assert loaded[0]["update"] == 2
+        assert loaded[1].name == "previous.safetensors"
+        best = run.load(best=True)
+        assert best is not None
+        assert best[0] == {"update": 1}
+        run.checkpoint_path("previous").write_bytes(b"")
+        assert "truncated or corrupt" in refusal(CheckpointError, run.load)
+
+
+def test_the_previous_checkpoint_survives_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with create(tmp_path / "run") as run:
+        run.save({"update": 1})
+        run.save({"update": 2})
+        run.checkpoint_path("latest").unlink()
+        loaded = run.load()
+        assert loaded is not None
+        assert loaded[0] == {"update": 1}
+
+
+def test_tensorboard_shows_each_update_once_after_a_resume(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    path = tmp_path / "run"
+    with RunDirectory.create(path, Config(), recipe="quick") as run:
+        for update in (1, 2, 3):
+            run.log(update, {"ppo/loss": float(update), "note": "text"})
+    with RunDirectory.resume(path, Config()) as run:
+        run.rewind(1)
+        run.log(2, {"ppo/loss": np.float32(20)})
+    events = EventAccumulator(str(path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["ppo/loss"]
+    assert [(e.step, e.value) for e in events.Scalars("ppo/loss")] == [(1, 1.0), (2, 20.0)]

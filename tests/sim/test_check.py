@@ -1,0 +1,85 @@
+"""The kernel agrees with the reference, and the comparison catches planted mistakes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import distrlcc.sim.kernel as kernel_module
+from distrlcc.sim.check import compare, random_script
+
+
+@pytest.mark.parametrize("number", range(80))
+def test_kernel_and_reference_agree(number: int) -> None:
+    assert compare(random_script(seed=2026, number=number)) is None
+
+
+MUTANTS = {
+    "queue holds one more": ("(limit - 1) * service", "limit * service"),
+    "trace queue holds one more": ("following - cursor < limit", "following - cursor <= limit"),
+    "departures after arrivals": ("departures[place] <= now", "departures[place] < now"),
+    "opportunity at the arrival is used": (
+        "while cursor_time <= now:",
+        "while cursor_time < now:",
+    ),
+    "timer before ACK": ("if ack_time <= time:", "if ack_time < time:"),
+    "wrong timeout": ("timer = last_activity + col.TIMEOUT_NS", "timer = last_activity + 999000000"),
+    "service rounded down": (
+        "departure = begin + (work + rate - 1) // rate",
+        "departure = begin + work // rate",
+    ),
+    "delay of the arrival, not the departure": (
+        "while departure >= row_end:",
+        "while departure > row_end:",
+    ),
+    "ACKs overtake": ("max(departure + row_rtt + extra, last_ack)", "departure + row_rtt + extra"),
+    "loss of another flow": ("loss_hash(seed, best_flow, sent)", "loss_hash(seed, 0, sent)"),
+    "higher flow first": ("best_flow = filling\n", "best_flow = n_flows - 1 - filling\n"),
+    "starts before ACKs": ("return (start if start < stop else FOREVER), 3",
+                           "return (start if start < stop else FOREVER), -1"),
+    "event at the step's end": ("if time >= end:", "if time > end:"),
+    "pacing forgets the present": (
+        "next_send = max(next_send, now)\n                    elif now < stop",
+        "pass\n                    elif now < stop",
+    ),
+    "window rounded up": (
+        "            window = int(state[CWND])\n            pacing",
+        "            window = int(math.ceil(state[CWND]))\n            pacing",
+    ),
+    "sends after the stop": (
+        "elif now < stop:\n                        pending",
+        "else:\n                        pending",
+    ),
+}
+
+
+def _mutant(old: str, new: str):
+    """Run the kernel's source with one change, in plain Python."""
+    source = Path(kernel_module.__file__).read_text()
+    assert old in source, f"the mutant's target is gone: {old!r}"
+    source = source.replace(old, new)
+    source = source.replace(
+        "from distrlcc.control.compiled import njit", "def njit(function): return function"
+    )
+    namespace: dict[str, object] = {"__name__": "mutant"}
+    exec(compile(source, "mutant", "exec"), namespace)
+    return namespace["advance"]
+
+
+def _mismatches(kernel, scenarios: int = 60) -> int:
+    """Count scenarios that differ, up to the first."""
+    with np.errstate(over="ignore"):
+        for k in range(scenarios):
+            if compare(random_script(seed=7, number=k), kernel) is not None:
+                return 1
+    return 0
+
+
+def test_the_plain_kernel_agrees() -> None:
+    assert _mismatches(_mutant("PACKET_BITS = PACKET_BYTES * 8", "PACKET_BITS = 8 * PACKET_BYTES"),
+                       scenarios=12) == 0  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_comparison_catches(name: str) -> None:
+    assert _mismatches(_mutant(*MUTANTS[name])) == 1

@@ -1,0 +1,64 @@
+"""Hand-computed fates of packets on the event-driven links."""
+
+from distrlcc.sim.link import NEVER, RateLink, TraceLink
+from distrlcc.sim.queue import DropHead, DropTail, Packet
+
+MS = 1_000_000
+
+
+def _drain(link: RateLink | TraceLink, until: int) -> list[tuple[int, int]]:
+    out = []
+    while link.next_time() <= until:
+        time = link.next_time()
+        out += [(time, packet.seq) for packet in link.step()]
+    return out
+
+
+def test_a_rate_link_serves_back_to_back() -> None:
+    link = RateLink([(0, 12_032_000)], DropTail(3))
+    assert link.next_time() == NEVER
+    dropped = [bool(link.arrive(Packet(1504, 0, seq=k))) for k in range(5)]
+    assert dropped == [False, False, False, True, True]
+    assert _drain(link, 10 * MS) == [(1 * MS, 0), (2 * MS, 1), (3 * MS, 2)]
+
+
+def test_a_departing_packet_makes_room_for_an_arrival_at_the_same_time() -> None:
+    link = RateLink([(0, 12_032_000)], DropTail(1))
+    assert not link.arrive(Packet(1504, 0, seq=0))
+    assert _drain(link, MS) == [(MS, 0)]
+    assert not link.arrive(Packet(1504, MS, seq=1))
+    assert _drain(link, 9 * MS) == [(2 * MS, 1)]
+
+
+def test_work_goes_on_at_the_new_rate() -> None:
+    # Half a packet by 0.5 ms, then at a tenth of the rate: 5 ms for the other half.
+    link = RateLink([(0, 12_032_000), (MS // 2, 1_203_200)], DropTail())
+    link.arrive(Packet(1504, 0))
+    assert _drain(link, 20 * MS) == [(MS // 2 + 5 * MS, 0)]
+
+
+def test_an_outage_holds_the_packet() -> None:
+    link = RateLink([(0, 12_032_000), (MS // 2, 0), (7 * MS, 12_032_000)], DropTail())
+    link.arrive(Packet(1504, 0))
+    assert _drain(link, 20 * MS) == [(7 * MS + MS // 2, 0)]
+
+
+def test_opportunities_share_bytes_and_wrap() -> None:
+    link = TraceLink([1, 3], DropTail())
+    for k, size in enumerate((500, 500, 500, 1504)):
+        link.arrive(Packet(size, 0, seq=k))
+    # At 1: three small packets, and 4 bytes of the fourth, which ends at 3; then the period is 3.
+    assert _drain(link, 3) == [(1, 0), (1, 1), (1, 2), (3, 3)]
+    link.arrive(Packet(100, 3, seq=9))
+    assert _drain(link, 20)[0] == (4, 9)
+
+
+def test_queues_drop_at_their_ends() -> None:
+    tail = DropTail(bytes_=3000)
+    assert not tail.push(Packet(1504, 0, seq=0))
+    assert [p.seq for p in tail.push(Packet(1504, 0, seq=1))] == [1]
+    head = DropHead(packets=2)
+    head.push(Packet(1, 0, seq=0))
+    head.push(Packet(1, 0, seq=1))
+    assert [p.seq for p in head.push(Packet(1, 0, seq=2))] == [0]
+    assert len(head) == 2

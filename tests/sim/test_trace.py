@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distrlcc.errors import TraceError
+from distrlcc.sim import trace
+from distrlcc.sim.trace import load_trace, parse_trace
+
+
+def test_a_trace_is_read_in_milliseconds() -> None:
+    read = parse_trace(b"0\n1\n1\n4\n", "t")
+    assert read.times_ns.tolist() == [0, 1_000_000, 1_000_000, 4_000_000]
+    assert read.period_ns == 4_000_000
+    assert read.mean_mbps == pytest.approx(4 * 1504 * 8 / 4000)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "empty"),
+        (b"\n\n", "empty"),
+        (b"1\ntwo\n3\n", "line 2: 'two'"),
+        (b"1\n2.5\n", "line 2: '2.5'"),
+        (b"5\n3\n", "entry 2: time 3 comes after 5"),
+        (b"-1\n3\n", "negative"),
+        (b"0\n0\n", "no period"),
+        (b"1 2 3\n", "several values"),
+        (b"1\n99999999999999999999999\n", "line 2: 99999999999999999999999 ms"),
+        (b"1\n99999999999\n", "above the limit"),
+        (b"\xff\xfe\x00\x01\n", "line 1"),
+    ],
+)
+def test_a_bad_trace_is_one_clear_line(data: bytes, says: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        parse_trace(data, "bad.trace")
+    assert says in str(caught.value)
+    assert "bad.trace" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_trace_or_a_trace_error(data: bytes) -> None:
+    try:
+        read = parse_trace(data, "fuzz")
+    except TraceError:
+        return
+    assert read.period_ns > 0
+    assert (np.diff(read.times_ns) >= 0).all()
+
+
+def test_missing_folder_and_huge_files_are_refused(tmp_path, monkeypatch) -> None:
+    with pytest.raises(TraceError, match="cannot be read"):
+        load_trace(str(tmp_path / "none"))
+    with pytest.raises(TraceError, match="is a folder"):
+        load_trace(str(tmp_path))
+    monkeypatch.setattr(trace, "MAX_BYTES", 10)
+    (tmp_path / "huge").write_text("1\n" * 20)
+    with pytest.raises(TraceError, match="above the limit"):
+        load_trace(str(tmp_path / "huge"))
+
+
+def test_generators_are_seeded_and_of_the_rate_asked_for() -> None:
+    assert load_trace("poisson:12:3").mean_mbps == pytest.approx(12, rel=0.02)
+    load_trace.cache_clear()
+    first = load_trace("cellular:5").times_ns.copy()
+    load_trace.cache_clear()
+    assert np.array_equal(first, load_trace("cellular:5").times_ns)
+    assert not np.array_equal(first, load_trace("cellular:6").times_ns)
+    rates = [load_trace(f"cellular:{k}").mean_mbps for k in range(40)]
+    assert 0.3 < min(rates) < 2 < 10 < max(rates) < 60
+    for bad in ("cellular:x", "poisson:12:a", "poisson:-3:1", "poisson:nan:1"):
+        with pytest.raises(TraceError):
+            load_trace(bad)
+
+
+def test_recorded_traces_have_their_published_rates(traces_folder) -> None:
+    for name, mbps in (("Verizon-LTE-short.down", 5.04), ("ATT-LTE-driving-2016.up", 1.92)):
+        assert load_trace(str(traces_folder / name)).mean_mbps == pytest.approx(mbps, abs=0.01)

@@ -1,0 +1,203 @@
+"""Configurations: TOML round trips, overrides, and the one line that each mistake gets."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import pytest
+
+from distrlcc import config
+from distrlcc.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Gail:
+    reward_scale: float = 1.0
+    hidden: tuple[int, ...] = (64, 64)
+
+
+@dataclass(frozen=True)
+class Ppo:
+    lr: float = 1e-3
+    epochs: int = 4
+    kl: float | None = None
+    clip: float | None = 0.2
+    schedule: tuple[tuple[float, float], ...] = ((0.0, 1.0), (1e6, 0.1))
+    kind: Literal["mlp", "lstm"] = "mlp"
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0:
+            raise ConfigError(f"lr must be positive, not {self.lr}")
+
+
+@dataclass(frozen=True)
+class Train:
+    recipe: str
+    seed: int = 0
+    updates: Annotated[int, msgspec.Meta(ge=1)] = 10
+    span: tuple[float, float] = (5.0, 100.0)
+    names: tuple[str, ...] = ()
+    ppo: Ppo = field(default_factory=Ppo)
+    gail: Gail | None = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Train("quickstart"),
+        Train("a 'quoted' \"name\"\nand a line", seed=2**63 + 1, names=("x", "none", "")),
+        Train("x", ppo=Ppo(lr=1e-300, kl=0.01, clip=None, schedule=()), gail=Gail(hidden=())),
+        Train("a = [", names=("[", "]", "],", "a,", " = [", "[]", "b\n,")),
+        Train("x", span=(float("inf"), -0.0), ppo=Ppo(lr=0.1 + 0.2)),
+    ],
+)
+def test_toml_round_trip(value: Train) -> None:
+    text = config.to_toml(value)
+    again = config.from_toml(Train, text)
+    assert again == value
+    assert config.to_toml(again) == text
+
+
+def test_arrays_stand_on_one_line() -> None:
+    text = config.to_toml(Train("x", names=("a", "b,"), gail=Gail(hidden=())))
+    assert 'names = ["a", "b,"]' in text.splitlines()
+    assert "schedule = [[0.0, 1.0], [1000000.0, 0.1]]" in text.splitlines()
+    assert "hidden = []" in text.splitlines()
+
+
+def test_none_is_left_out_unless_leaving_out_means_something_else() -> None:
+    text = config.to_toml(Train("x", ppo=Ppo(clip=None)))
+    assert "kl" not in text
+    assert 'clip = "none"' in text
+    assert "gail" not in text
+
+
+def test_equal_values_give_equal_digests() -> None:
+    a = Train("x", ppo=Ppo(lr=1, schedule=((0, 1),)))
+    b = Train("x", ppo=Ppo(lr=1.0, schedule=((0.0, 1.0),)))
+    c = Train("x", ppo=Ppo(lr=float(np.float64(1.0)), schedule=((0.0, 1.0),), epochs=5))
+    assert config.digest(a) == config.digest(b) != config.digest(c)
+    assert len(config.digest(a)) == 64
+    assert config.differences(a, b) == []
+    assert config.differences(a, c) == ["ppo.epochs: 4 != 5"]
+
+
+def test_differences_name_dotted_keys_and_absent_sections() -> None:
+    a = Train("x", ppo=Ppo(lr=0.001))
+    b = Train("x", ppo=Ppo(lr=0.0003), gail=Gail())
+    assert config.differences(a, b) == [
+        "ppo.lr: 0.001 != 0.0003",
+        "gail.reward_scale: (absent) != 1.0",
+        "gail.hidden: (absent) != [64, 64]",
+    ]
+
+
+def test_override_sets_each_type() -> None:
+    before = Train("x", gail=Gail())
+    after = config.override(
+        before,
+        [
+            "recipe=2024-01-02",
+            "seed = 7",
+            "updates=1e3",
+            "span=[1, 2.5]",
+            "names=['a', \"b\"]",
+            "ppo.lr=1",
+            "ppo.kl=3e-2",
+            "ppo.clip=none",
+            "ppo.schedule=[[0, 1], [10, 0.5]]",
+            "ppo.kind=lstm",
+            "ppo.shuffle=False",
+            "gail.hidden=[8]",
+        ],
+    )
+    assert after == Train(
+        "2024-01-02",
+        seed=7,
+        updates=1000,
+        span=(1.0, 2.5),
+        names=("a", "b"),
+        ppo=Ppo(1.0, kl=0.03, clip=None, schedule=((0, 1), (10, 0.5)), kind="lstm", shuffle=False),
+        gail=Gail(hidden=(8,)),
+    )
+    assert isinstance(after.updates, int)
+    assert isinstance(after.ppo.lr, float)
+    assert before == Train("x", gail=Gail())
+
+
+def test_override_makes_and_removes_an_optional_section() -> None:
+    with_section = config.override(Train("x"), ["gail={reward_scale = 2}", "gail.hidden=[4]"])
+    assert with_section.gail == Gail(2.0, (4,))
+    assert config.override(with_section, ["gail=none"]) == Train("x")
+    assert config.override(Train("x"), ["gail={}"]).gail == Gail()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("seed", "bad setting 'seed': expected key=value, as in seed=7"),
+        ("=3", "bad setting '=3': expected key=value"),
+        ("ppo.lrr=3", "unknown key 'ppo.lrr': did you mean ppo.lr"),
+        ("sead=3", "unknown key 'sead': did you mean seed"),
+        ("seed.x=3", "unknown key 'seed.x'"),
+        ("ppo=3", "ppo = 3: expected a section with keys of its own"),
+        ("seed=one", "seed = 'one': expected int, got str"),
+        ("seed=1.5", "seed = 1.5: expected int, got float"),
+        ("seed=true", "seed = True: expected int, got bool"),
+        ("seed=", "seed = '': expected int, got str"),
+        ("seed=3\nupdates=4", "seed = '3\\nupdates=4': expected int, got str"),
+        ("updates=0", "updates = 0: expected int >= 1"),
+        ("ppo.kl=fast", "ppo.kl = 'fast': expected float | none, got str"),
+        ("ppo.kind=lst", "ppo.kind = 'lst': expected one of 'mlp', 'lstm'; did you mean lstm?"),
+        (
+            "ppo.schedule=[[0, 1], [5]]",
+            "ppo.schedule = [[0, 1], [5]]: expected tuple[tuple[float, float], ...] "
+            "(expected array of length 2, got 1 at [1])",
+        ),
+        ("ppo.lr=-1", "ppo: lr must be positive, not -1.0"),
+        (
+            "gail.hidden=[1]",
+            "cannot set gail.hidden: this configuration has no section [gail]",
+        ),
+        ("gail.hiden=[1]", "unknown key 'gail.hiden': did you mean gail.hidden"),
+    ],
+)
+def test_a_bad_override_is_one_line(assignment: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.override(Train("x"), [assignment])
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("recipe = ", "run.toml is not TOML: "),
+        ("seed = 1", "run.toml: key 'recipe' is missing"),
+        ("recipe = 'x'\npppo.lr = 1", "run.toml: unknown key 'pppo': "),
+        ("recipe = 'x'\nppo.lrr = 1", "run.toml: unknown key 'ppo.lrr': did you mean ppo.lr"),
+        ("recipe = 'x'\nppo.lr = 0", "run.toml: ppo: lr must be positive, not 0.0"),
+        ("recipe = 3", "run.toml: recipe = 3: expected str, got int"),
+        ("recipe = 'x'\ngail = 3", "run.toml: gail = 3: expected a section"),
+    ],
+)
+def test_a_bad_file_is_one_line(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.from_toml(Train, text, source="run.toml")
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_type_set_in_python_is_found_when_written() -> None:
+    with pytest.raises(ConfigError, match="seed = 'seven': expected int"):
+        config.to_toml(replace(Train("x"), seed="seven"))  # type: ignore[arg-type]
+
+
+def test_the_import_is_light() -> None:
+    heavy = "{'torch', 'numpy', 'matplotlib'}"
+    code = f"import sys, distrlcc.config; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
