@@ -73,7 +73,7 @@ def on_ack(
     prior_delivered: int,
     rate: float,
 ) -> None:
-    """Update the model, the state and the control parameters (section 3.2.2)."""
+    """Update the model, the state and the control parameters, in the draft's order."""
     update_btlbw(s, delivered, prior_delivered, rate)
     prior_inflight = inflight + lost + 1
     if s[MODE] == PROBE_BW and is_next_cycle_phase(s, now, lost, prior_inflight):

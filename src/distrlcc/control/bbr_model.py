@@ -32,9 +32,15 @@ FULL_COUNT = FIRST_FREE + 8
 """Rounds since then."""
 FILLED_PIPE = FIRST_FREE + 9
 """1 once the pipe was found full."""
-BTLBW_FILTER = np.int64(FIRST_FREE + 10)
+LIMITED_FROM = FIRST_FREE + 10
+"""Packets delivered when PROBE_RTT last began to hold the flow below the path's rate."""
+LIMITED_TO = FIRST_FREE + 11
+"""Packets delivered once all that it held back were: a sample sent between says too little."""
+SAMPLE_LIMITED = FIRST_FREE + 12
+"""1 if the newest rate sample is such a one (the draft's app-limited)."""
+BTLBW_FILTER = np.int64(FIRST_FREE + 13)
 """Filter: greatest delivery rate of ten rounds."""
-MODEL_END = FIRST_FREE + 10 + FILTER_SIZE
+MODEL_END = FIRST_FREE + 13 + FILTER_SIZE
 """First element after the model's."""
 
 BTLBW_FILTER_LENGTH = 10.0
@@ -60,6 +66,9 @@ def initialise_model(s: FloatArray, now: int) -> None:
     s[FULL_BW] = 0.0
     s[FULL_COUNT] = 0.0
     s[FILLED_PIPE] = 0.0
+    s[LIMITED_FROM] = 0.0
+    s[LIMITED_TO] = -1.0
+    s[SAMPLE_LIMITED] = 0.0
     reset(s, BTLBW_FILTER, 0.0, np.inf)
 
 
@@ -72,13 +81,16 @@ def update_btlbw(s: FloatArray, delivered: int, prior_delivered: int, rate: floa
         s[ROUND_START] = 1.0
     else:
         s[ROUND_START] = 0.0
-    s[BTLBW] = running_max(s, BTLBW_FILTER, BTLBW_FILTER_LENGTH, s[ROUND_COUNT], rate)
+    limited = s[LIMITED_FROM] <= prior_delivered <= s[LIMITED_TO]
+    s[SAMPLE_LIMITED] = 1.0 if limited else 0.0
+    if rate >= s[BTLBW] or not limited:
+        s[BTLBW] = running_max(s, BTLBW_FILTER, BTLBW_FILTER_LENGTH, s[ROUND_COUNT], rate)
 
 
 @njit_inner
 def check_full_pipe(s: FloatArray) -> None:
     """Notice that the bandwidth stopped growing (section 4.3.2.2)."""
-    if s[FILLED_PIPE] == 1.0 or s[ROUND_START] == 0.0:
+    if s[FILLED_PIPE] == 1.0 or s[ROUND_START] == 0.0 or s[SAMPLE_LIMITED] == 1.0:
         return
     if s[BTLBW] >= s[FULL_BW] * FULL_BW_GROWTH:
         s[FULL_BW] = s[BTLBW]

@@ -9,6 +9,8 @@ import math
 
 from distrlcc.control.bbr_model import (
     FILLED_PIPE,
+    LIMITED_FROM,
+    LIMITED_TO,
     MODEL_END,
     NEXT_ROUND_DELIVERED,
     ROUND_START,
@@ -52,9 +54,9 @@ PROBE_RTT = 3.0
 HIGH_GAIN = 2 / math.log(2)
 """Least gain that doubles the rate each round (section 4.3.2.1)."""
 CYCLE_LENGTH = 8
-"""Phases of PROBE_BW: gains 1.25, 0.75 and six times 1 (section 4.3.4.2)."""
+"""Phases of PROBE_BW: gains 1.25, 0.75 and six times 1 (section 4.3.4)."""
 PROBE_BW_CWND_GAIN = 2.0
-"""Window gain of PROBE_BW (section 4.3.4.2)."""
+"""Window gain of PROBE_BW (section 4.3.4.3)."""
 MIN_PIPE_CWND = 4.0
 """Least window, and that of PROBE_RTT, packets (section 4.2.3.3)."""
 PROBE_RTT_DURATION = 200e6
@@ -65,6 +67,7 @@ QUANTA = 3.0
 
 @njit_inner
 def enter(s: FloatArray, mode: float, pacing_gain: float, cwnd_gain: float) -> None:
+    """Enter a state with its gains."""
     s[MODE] = mode
     s[PACING_GAIN] = pacing_gain
     s[CWND_GAIN] = cwnd_gain
@@ -87,6 +90,7 @@ def _enter_probe_bw(s: FloatArray, now: int) -> None:
 
 @njit_inner
 def advance_cycle_phase(s: FloatArray, now: int) -> None:
+    """Take the cycle's next gain (section 4.3.4.3)."""
     s[CYCLE_STAMP] = now
     s[CYCLE_INDEX] = (s[CYCLE_INDEX] + 1) % CYCLE_LENGTH
     if s[CYCLE_INDEX] == 0.0:
@@ -123,12 +127,13 @@ def check_drain(s: FloatArray, now: int, inflight: int) -> None:
 def check_probe_rtt(s: FloatArray, now: int, inflight: int, delivered: int) -> None:
     """Enter, hold and leave PROBE_RTT (section 4.3.5)."""
     if s[MODE] != PROBE_RTT:
-        if s[RTPROP_EXPIRED] == 1.0:
-            save_cwnd(s)
-            enter(s, PROBE_RTT, 1.0, 1.0)
-            s[PROBE_RTT_DONE] = 0.0
-        else:
+        if s[RTPROP_EXPIRED] == 0.0:
             return
+        save_cwnd(s)
+        enter(s, PROBE_RTT, 1.0, 1.0)
+        s[PROBE_RTT_DONE] = 0.0
+        s[LIMITED_FROM] = delivered
+    s[LIMITED_TO] = delivered + inflight
     if s[PROBE_RTT_DONE] == 0.0:
         if inflight <= MIN_PIPE_CWND:
             s[PROBE_RTT_DONE] = now + PROBE_RTT_DURATION

@@ -28,7 +28,7 @@ AFTER_TIMEOUT = FIRST_FREE + 8
 """1 from a timeout until the next reduction."""
 
 C = 0.4
-"""Aggressiveness, packets/s^3 (section 5)."""
+"""Aggressiveness, packets/s^3 (section 5.1)."""
 BETA = 0.7
 """Multiplicative decrease (section 4.6)."""
 ALPHA = 3 * (1 - BETA) / (1 + BETA)

@@ -2,9 +2,9 @@
 
 The RFC measures one-way delay. Here the RTT stands for it, base and current alike, so a queue on
 the way back counts too; there is none in the simulator. Slow start follows libutp: it ends at a
-loss or once the queueing delay passes 0.9 of the target. Then, unlike there, the window halves, back
-to the one whose packets met that delay: a linear decrease takes a minute to undo a doubling. The
-first window is the common 10 packets instead of the RFC's 2.
+loss or once the queueing delay passes 0.9 of the target. Then, unlike there, the window halves,
+back to the one whose packets met that delay: a linear decrease takes a minute to undo a doubling.
+The first window is the common 10 packets instead of the RFC's 2.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ BASE = FIRST_FREE + 5
 CURRENT_DELAYS = FIRST_FREE + 6
 """The last CURRENT_FILTER samples, ns."""
 CURRENT_FILTER = 4
-"""Samples in the current-delay filter, whose minimum counts (section 3.4.2)."""
+"""Samples in the current-delay filter, whose minimum counts (section 2.4.2)."""
 BASE_DELAYS = CURRENT_DELAYS + CURRENT_FILTER
 """Least delay of each of the last BASE_HISTORY minutes, ns."""
 BASE_HISTORY = 10
-"""Minutes in the history (section 3.4.2)."""
+"""Minutes in the history (section 2.5)."""
 
 TARGET = 100e6
-"""Queueing delay to hold, ns (section 3.3: at most 100 ms)."""
+"""Queueing delay to hold, ns (section 2.5: at most 100 ms)."""
 GAIN = 1.0
-"""Packets per RTT at no queueing delay (section 3.3: at most 1)."""
+"""Packets per RTT at no queueing delay (section 2.5: at most 1)."""
 ALLOWED_INCREASE = 1.0
 """Packets by which the window may exceed what is in flight (section 2.4.2)."""
 SLOW_START_END = 0.1

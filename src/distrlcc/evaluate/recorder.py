@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import Series
 from distrlcc.sim import layout as col
 from distrlcc.types import PACKET_BYTES
@@ -17,9 +18,9 @@ _MBIT = 8e-6 * PACKET_BYTES
 class Recorder:
     """Keeps what one link did at each step and sums it up in buckets of `BUCKET_S`."""
 
-    def __init__(self, batch: LinkBatch, link: int, scheme: str, name: str) -> None:
+    def __init__(self, batch: LinkBatch, link: int, contender: Contender, name: str) -> None:
         """Record a link of a batch."""
-        self._batch, self._link, self._scheme, self._name = batch, link, scheme, name
+        self._batch, self._link, self._contender, self._name = batch, link, contender, name
         self._rows: list[tuple[float, ...]] = []
 
     def record(self, running: NDArray[np.bool_]) -> None:
@@ -45,7 +46,8 @@ class Recorder:
         length = np.maximum(total(seconds), 1e-9)
         packets = total(acked)
         return Series(
-            scheme=self._scheme,
+            scheme=self._contender.name,
+            learned=self._contender.policy is not None,
             link=self._name,
             time_s=(np.arange(len(length)) + 0.5) * BUCKET_S,
             capacity_mbps=total(capacity) * _MBIT / length,

@@ -58,7 +58,8 @@ def evaluate(
         kept += series
     stacked = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
     links = tuple(s.name for s in scenarios)
-    return SchemeScores(scheme=contender.name, links=links, **stacked), kept
+    learned = contender.policy is not None
+    return SchemeScores(scheme=contender.name, links=links, learned=learned, **stacked), kept
 
 
 def _reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -99,7 +100,7 @@ def _run(
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, contender.scheme))
     actor = contender.actor(count, seed) if contender.policy is not None else None
-    recorders = [Recorder(batch, n, contender.name, scenarios[n].name) for n in series_links]
+    recorders = [Recorder(batch, n, contender, scenarios[n].name) for n in series_links]
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
     warmup = np.minimum(int(WARMUP_S * NANOSECONDS), ends // 2)
     before, after = _Totals(count), _Totals(count)

@@ -23,24 +23,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
 from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, metric
 
-TABLE_METRICS: tuple[str, ...] = (
-    "power",
-    "throughput_mbps",
-    "utilisation",
-    "first_second_utilisation",
-    "mean_queueing_delay_ms",
-    "p95_queueing_delay_ms",
-    "queueing_delay_rtt",
-    "loss",
-    "excess_loss",
-)
-"""The ranked table's columns."""
+TABLE_METRICS: dict[str, str] = {
+    "power": "power",
+    "throughput_mbps": "Mbit/s",
+    "utilisation": "util. %",
+    "first_second_utilisation": "first second %",
+    "mean_queueing_delay_ms": "queue mean ms",
+    "p95_queueing_delay_ms": "queue p95 ms",
+    "queueing_delay_rtt": "queue mean RTT",
+    "loss": "loss %",
+    "excess_loss": "excess loss %",
+}
+"""The ranked table's metrics, and their heads where room is scarce."""
+
+_WIDE = 130
+"""Columns of a terminal from which on an interval stands beside its mean and not below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +146,40 @@ def to_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def table(summary: Summary) -> Table:
-    """Return the ranked table for a terminal; learned policies are bold."""
+def print_table(summary: Summary, console: Console) -> None:
+    """Print the ranked table as it fits the console's width."""
+    console.print(table(summary, wide=console.width >= _WIDE))
+
+
+def table(summary: Summary, *, wide: bool = False) -> Table:
+    """Return the ranked table for a terminal; learned policies are bold.
+
+    Args:
+        summary: What to show.
+        wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
+    """
     links, seeds = len(summary.links), summary.seeds
     result = Table(
         title=f"{links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each; "
         f"mean ± half of the {CONFIDENCE:.0%} interval",
         title_style="",
+        title_justify="left",
         header_style="",
-        padding=(0, 1),
+        box=box.SIMPLE_HEAD,
+        padding=(0, 2, 0, 0) if wide else (0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
     )
     result.add_column("scheme", overflow="fold")
-    shown = [metric(key) for key in TABLE_METRICS]
-    for m in shown:
-        result.add_column(m.title, justify="right")
+    for head in TABLE_METRICS.values():
+        result.add_column(Text(head.replace(" ", "\n")), justify="right")
     for scheme in summary.schemes:
         cells = [Text(scheme.scheme)]
-        for m in shown:
-            mean, half = scheme.overall[m.key].texts(m)
+        for key in TABLE_METRICS:
+            mean, half = scheme.overall[key].texts(metric(key))
             cell = Text(mean)
             if half:
-                cell.append(f" ±{half}", style="dim")
+                cell.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
             cells.append(cell)
         result.add_row(*cells, style="bold" if scheme.learned else "")
     return result

@@ -218,12 +218,14 @@ def train(config: RunConfig, run: RunDirectory, progress: Progress, *, resume: b
             trainer.load_state_dict(loaded[0])
             counters = trainer.counters
         run.rewind(counters.update)
+    shown: str | None = None
     with Stopper() as stopper:
         while counters.steps < config.total_steps and not stopper.signal:
             if config.max_seconds and counters.seconds >= config.max_seconds:
                 break
             metrics, stats = trainer.iterate()
             alarm = trainer.alarm.check(stats)
+            shown = alarm or shown
             if counters.update % config.held_out.every == 0:
                 best_before = counters.best_update
                 held_out, _ = trainer.score()
@@ -232,11 +234,12 @@ def train(config: RunConfig, run: RunDirectory, progress: Progress, *, resume: b
                     run.save(trainer.state_dict(), best=True)
                     save_policy(run.policy_path, trainer.policy())
             run.log(counters.update, {**metrics, **({"alarm": alarm} if alarm else {})})
-            progress.update(metrics, alarm=alarm)
+            progress.update(metrics, alarm=shown)
             if counters.update % config.checkpoint_every == 0:
                 run.save(trainer.state_dict())
         held_out, score = trainer.score()
         run.save(trainer.state_dict())
         save_policy(run.policy_path, trainer.policy())
-        progress.update({**held_out, **{k: v for k, v in asdict(score).items() if k != "reward"}})
+        final = {k: v for k, v in asdict(score).items() if k != "reward"}
+        progress.update({**held_out, **final}, alarm=shown)
     return stopper.signal
