@@ -122,7 +122,6 @@ class IdealLink:
         self.limit, self.loss = limit, loss
         self.random = np.random.default_rng(seed)
         self.free = 0
-        self.broken = False
 
     def run(
         self, controllers: list[Controller], seconds: float, starts: list[float] | None = None
@@ -151,7 +150,7 @@ class IdealLink:
 
     def _send(self, flow: _Flow, now: int) -> None:
         seq, flow.sent, flow.activity = flow.sent, flow.sent + 1, now
-        if self.free - now > (self.limit - 1) * self.service or self.broken:
+        if self.free - now > (self.limit - 1) * self.service:
             return
         self.free = max(now, self.free) + self.service
         if self.random.random() >= self.loss:
@@ -180,12 +179,12 @@ class IdealLink:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def driver() -> Callable[..., Driver]:
     return Driver
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def link() -> Callable[..., IdealLink]:
     return IdealLink
 
@@ -194,6 +193,6 @@ def _after(samples: list[Sample], seconds: float) -> list[Sample]:
     return [sample for sample in samples if sample.now >= seconds * NANOSECONDS]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def after() -> Callable[[list[Sample], float], list[Sample]]:
     return _after

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from distrlcc.control import ledbat
@@ -7,7 +9,7 @@ from distrlcc.control.compiled_controller import SchemeController
 from distrlcc.control.state import CWND
 
 
-def linear(driver, window):
+def linear(driver: Any, window: Any) -> Any:
     """A flow past slow start, with a base RTT of 100 ms."""
     flow = driver("ledbat")
     for _ in range(4):
@@ -17,7 +19,7 @@ def linear(driver, window):
     return flow
 
 
-def test_slow_start_doubles_until_nine_tenths_of_the_target(driver):
+def test_slow_start_doubles_until_nine_tenths_of_the_target(driver: Any) -> None:
     flow = driver("ledbat")
     flow.round(rtt_ms=100)
     assert flow.cwnd == 20
@@ -33,7 +35,9 @@ def test_slow_start_doubles_until_nine_tenths_of_the_target(driver):
 
 
 @pytest.mark.parametrize(("rtt", "off_target"), [(100, 1.0), (150, 0.5), (200, 0.0), (250, -0.5)])
-def test_growth_is_proportional_to_the_distance_from_the_target(driver, rtt, off_target):
+def test_growth_is_proportional_to_the_distance_from_the_target(
+    driver: Any, rtt: Any, off_target: Any
+) -> None:
     flow = linear(driver, 50)
     for _ in range(4):
         flow.ack(rtt_ms=rtt)
@@ -43,7 +47,7 @@ def test_growth_is_proportional_to_the_distance_from_the_target(driver, rtt, off
     assert flow.cwnd == pytest.approx(50 + off_target / 50)
 
 
-def test_the_least_of_four_samples_is_the_current_delay(driver):
+def test_the_least_of_four_samples_is_the_current_delay(driver: Any) -> None:
     flow = linear(driver, 50)
     for rtt in (300, 150, 300, 300):
         flow.ack(rtt_ms=rtt)
@@ -53,7 +57,7 @@ def test_the_least_of_four_samples_is_the_current_delay(driver):
     assert flow.cwnd == pytest.approx(50 + 0.5 / 50)
 
 
-def test_base_delay_is_forgotten_after_ten_minutes(driver):
+def test_base_delay_is_forgotten_after_ten_minutes(driver: Any) -> None:
     flow = linear(driver, 50)
     for minute in range(1, 10):
         flow.ack(rtt_ms=150, after_ms=60_000)
@@ -62,7 +66,7 @@ def test_base_delay_is_forgotten_after_ten_minutes(driver):
     assert flow.state[ledbat.BASE] == 150e6
 
 
-def test_window_stays_within_one_packet_of_flight(driver):
+def test_window_stays_within_one_packet_of_flight(driver: Any) -> None:
     flow = linear(driver, 50)
     flow.sent = flow.seq + 1
     flow.controller.state[CWND] = 2
@@ -70,7 +74,7 @@ def test_window_stays_within_one_packet_of_flight(driver):
     assert flow.cwnd <= 2 + 1 + 1
 
 
-def test_loss_halves_once_per_window_and_not_below_two(driver):
+def test_loss_halves_once_per_window_and_not_below_two(driver: Any) -> None:
     flow = linear(driver, 50)
     flow.ack(lost=1)
     assert flow.cwnd == 25
@@ -81,13 +85,13 @@ def test_loss_halves_once_per_window_and_not_below_two(driver):
     assert flow.cwnd == 2
 
 
-def test_timeout(driver):
+def test_timeout(driver: Any) -> None:
     flow = linear(driver, 50)
     flow.timeout()
     assert (flow.cwnd, flow.state[ledbat.SSTHRESH]) == (1, 25)
 
 
-def test_holds_the_target_delay_on_a_deep_queue(link, after):
+def test_holds_the_target_delay_on_a_deep_queue(link: Any, after: Any) -> None:
     (samples,) = link(rate=1000, rtt_ms=39, limit=1000).run([SchemeController("ledbat")], 40)
     delays = [(sample.rtt - 40e6) / 1e6 for sample in after(samples, 25)]
     assert len(delays) >= 0.999 * 1000 * 15
@@ -95,7 +99,7 @@ def test_holds_the_target_delay_on_a_deep_queue(link, after):
     assert max(delays) <= 105
 
 
-def test_yields_to_reno(link, after):
+def test_yields_to_reno(link: Any, after: Any) -> None:
     flows = [SchemeController("ledbat"), SchemeController("reno")]
     ledbat_acks, reno_acks = link(rate=1000, rtt_ms=39, limit=250).run(flows, 40)
     assert len(after(ledbat_acks, 20)) < 0.2 * len(after(reno_acks, 20))

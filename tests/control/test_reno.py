@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from distrlcc.control.compiled_controller import SchemeController
 from distrlcc.control.reno import RECOVER, SSTHRESH
 
 
-def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round(driver):
+def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round(driver: Any) -> None:
     flow = driver("reno")
     flow.ack()
     assert flow.cwnd == 11
@@ -16,7 +18,7 @@ def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round(driver):
         assert flow.cwnd == expected
 
 
-def test_loss_halves_once_per_window_and_recovery_does_not_grow(driver):
+def test_loss_halves_once_per_window_and_recovery_does_not_grow(driver: Any) -> None:
     flow = driver("reno")
     flow.round()
     flow.round()
@@ -31,7 +33,7 @@ def test_loss_halves_once_per_window_and_recovery_does_not_grow(driver):
     assert flow.cwnd == 20
 
 
-def test_a_gap_that_ends_at_the_recovery_point_is_old(driver):
+def test_a_gap_that_ends_at_the_recovery_point_is_old(driver: Any) -> None:
     flow = driver("reno")
     flow.ack(lost=1)
     flow.ack(lost=flow.sent - flow.seq - 1)
@@ -40,7 +42,7 @@ def test_a_gap_that_ends_at_the_recovery_point_is_old(driver):
     assert flow.cwnd == pytest.approx(2.6)
 
 
-def test_congestion_avoidance_adds_about_one_packet_per_round(driver):
+def test_congestion_avoidance_adds_about_one_packet_per_round(driver: Any) -> None:
     flow = driver("reno")
     flow.round()
     flow.ack(lost=1)
@@ -52,7 +54,7 @@ def test_congestion_avoidance_adds_about_one_packet_per_round(driver):
     assert flow.cwnd == pytest.approx(before + 1, abs=0.06)
 
 
-def test_timeout_goes_to_one_packet_and_holds_ssthresh_when_repeated(driver):
+def test_timeout_goes_to_one_packet_and_holds_ssthresh_when_repeated(driver: Any) -> None:
     flow = driver("reno")
     flow.round()
     flow.timeout()
@@ -61,7 +63,7 @@ def test_timeout_goes_to_one_packet_and_holds_ssthresh_when_repeated(driver):
     assert (flow.cwnd, flow.state[SSTHRESH]) == (1, 10)
 
 
-def test_the_probe_s_ack_shows_old_losses_and_restarts_slow_start(driver):
+def test_the_probe_s_ack_shows_old_losses_and_restarts_slow_start(driver: Any) -> None:
     flow = driver("reno")
     flow.round()
     flow.timeout()
@@ -72,7 +74,7 @@ def test_the_probe_s_ack_shows_old_losses_and_restarts_slow_start(driver):
     assert flow.cwnd == 2
 
 
-def test_sawtooth_on_a_link_with_one_bdp_of_queue(link, after):
+def test_sawtooth_on_a_link_with_one_bdp_of_queue(link: Any, after: Any) -> None:
     (samples,) = link(rate=1000, rtt_ms=40, limit=40).run([SchemeController("reno")], 30)
     steady = after(samples, 10)
     windows = [sample.cwnd for sample in steady]

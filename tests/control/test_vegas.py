@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from distrlcc.control import vegas
 from distrlcc.control.compiled_controller import SchemeController
 
 
-def linear(driver, window):
+def linear(driver: Any, window: Any) -> Any:
     """A flow in linear mode at the start of a round, with a base RTT of 100 ms."""
     flow = driver("vegas")
     flow.ack(rtt_ms=100)
@@ -18,7 +20,7 @@ def linear(driver, window):
     return flow
 
 
-def test_slow_start_doubles_every_other_round(driver):
+def test_slow_start_doubles_every_other_round(driver: Any) -> None:
     flow = driver("vegas")
     windows = []
     for _ in range(5):
@@ -27,7 +29,7 @@ def test_slow_start_doubles_every_other_round(driver):
     assert windows == [20, 20, 40, 40, 80]
 
 
-def test_slow_start_ends_with_gamma_packets_in_the_queue(driver):
+def test_slow_start_ends_with_gamma_packets_in_the_queue(driver: Any) -> None:
     flow = driver("vegas")
     for _ in range(3):
         flow.round(rtt_ms=100)
@@ -41,7 +43,7 @@ def test_slow_start_ends_with_gamma_packets_in_the_queue(driver):
 @pytest.mark.parametrize(
     ("queued", "change"), [(0.0, 1), (1.9, 1), (2.1, 0), (3.9, 0), (4.1, -1), (20.0, -1)]
 )
-def test_linear_mode_keeps_between_alpha_and_beta(driver, queued, change):
+def test_linear_mode_keeps_between_alpha_and_beta(driver: Any, queued: Any, change: Any) -> None:
     flow = linear(driver, 50)
     flow.round(rtt_ms=100 * 50 / (50 - queued))
     assert flow.cwnd == 50
@@ -49,7 +51,7 @@ def test_linear_mode_keeps_between_alpha_and_beta(driver, queued, change):
     assert flow.cwnd == 50 + change
 
 
-def test_the_least_rtt_of_the_round_counts(driver):
+def test_the_least_rtt_of_the_round_counts(driver: Any) -> None:
     flow = linear(driver, 50)
     flow.ack(rtt_ms=100)
     flow.round(rtt_ms=200)
@@ -57,20 +59,20 @@ def test_the_least_rtt_of_the_round_counts(driver):
     assert flow.cwnd == 51
 
 
-def test_loss_halves_once_per_window(driver):
+def test_loss_halves_once_per_window(driver: Any) -> None:
     flow = linear(driver, 50)
     flow.ack(lost=1)
     flow.ack(lost=1)
     assert flow.cwnd == 25
 
 
-def test_timeout(driver):
+def test_timeout(driver: Any) -> None:
     flow = linear(driver, 50)
     flow.timeout()
     assert (flow.cwnd, flow.state[vegas.SSTHRESH]) == (1, 25)
 
 
-def test_keeps_two_to_four_packets_queued_on_a_link(link, after):
+def test_keeps_two_to_four_packets_queued_on_a_link(link: Any, after: Any) -> None:
     (samples,) = link(rate=1000, rtt_ms=39, limit=200).run([SchemeController("vegas")], 15)
     steady = after(samples, 8)
     assert len(steady) >= 0.999 * 1000 * 7

@@ -134,9 +134,7 @@ def make_spec() -> MakeSpec:
 def train() -> Callable[..., list[float]]:
     """Return a function that runs updates and returns each collection's mean reward."""
 
-    def run(
-        learner: Learner, collector: Collector, rollout: Rollout, updates: int
-    ) -> list[float]:
+    def run(learner: Learner, collector: Collector, rollout: Rollout, updates: int) -> list[float]:
         rewards = []
         for _ in range(updates):
             collector.set_weights(learner.weights())

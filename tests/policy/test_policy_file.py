@@ -61,7 +61,7 @@ def test_overwrites_whole_or_not_at_all(
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(PolicyFileError, match="no policy file at .*check the path"):
+    with pytest.raises(PolicyFileError, match=r"no policy file at .*check the path"):
         load_policy(tmp_path / "absent")
     with pytest.raises(PolicyFileError, match="no policy file"):
         load_policy(tmp_path)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.control import copa
+from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.state import CWND, MIN_CWND, PACING
+
+
+def steady(driver: Any, window: Any) -> Any:
+    """A flow out of slow start, with a least RTT of 100 ms and a standing RTT of 110 ms."""
+    flow = driver("copa")
+    flow.ack(rtt_ms=100)
+    for _ in range(40):
+        flow.ack(rtt_ms=110, after_ms=5)
+    flow.state[copa.SLOW_START] = 0
+    flow.state[[copa.VELOCITY, copa.SAME_DIRECTION]] = 1, 0
+    flow.fill(window)
+    flow.state[copa.ROUND_CWND] = window
+    flow.state[copa.ROUND_END] = flow.sent
+    return flow
+
+
+def test_slow_start_doubles_per_round(driver: Any) -> None:
+    flow = driver("copa")
+    for expected in (20, 40, 80):
+        flow.round()
+        assert flow.cwnd == expected
+
+
+@pytest.mark.parametrize(("window", "direction"), [(21, 1), (23, -1)])
+def test_steers_to_one_over_delta_times_queueing_delay(
+    driver: Any, window: Any, direction: Any
+) -> None:
+    # Queueing 10 ms and delta 0.5: the target is 1 / (0.5 * 10 ms) = 200 packets/s, which is
+    # 22 packets per 110 ms.
+    flow = steady(driver, window)
+    flow.ack(rtt_ms=110)
+    assert flow.cwnd == pytest.approx(window + direction * 2 / window)
+
+
+def test_slow_start_ends_above_the_target(driver: Any) -> None:
+    flow = driver("copa")
+    flow.ack(rtt_ms=100)
+    flow.fill(23)
+    for _ in range(80):
+        flow.ack(rtt_ms=110, after_ms=1)
+    assert flow.state[copa.SLOW_START] == 0
+    assert flow.cwnd == pytest.approx(22, abs=1.5)
+
+
+def test_window_changes_by_velocity_over_delta_per_round(driver: Any) -> None:
+    flow = steady(driver, 10)
+    flow.round(rtt_ms=110)
+    assert flow.cwnd == pytest.approx(12, abs=0.25)
+
+
+def test_velocity_doubles_from_the_third_round_in_one_direction(driver: Any) -> None:
+    flow = steady(driver, 200)
+    flow.state[copa.DIRECTION] = -1
+    velocities = []
+    for _ in range(6):
+        flow.round(rtt_ms=130)
+        velocities.append(flow.state[copa.VELOCITY])
+    assert velocities == [1, 1, 1, 2, 4, 8]
+
+
+def test_velocity_falls_to_one_at_a_turn(driver: Any) -> None:
+    flow = steady(driver, 200)
+    flow.state[[copa.DIRECTION, copa.VELOCITY]] = -1, 16
+    flow.fill(10)
+    flow.ack(rtt_ms=110)
+    assert flow.state[copa.VELOCITY] == 1
+    assert flow.state[copa.DIRECTION] == 1
+
+
+def test_paces_at_twice_the_rate(driver: Any) -> None:
+    flow = steady(driver, 20)
+    flow.ack(rtt_ms=110)
+    assert flow.state[PACING] == pytest.approx(2 * flow.cwnd / 0.110)
+
+
+def test_loss_changes_nothing_in_default_mode(driver: Any) -> None:
+    flow = steady(driver, 21)
+    flow.ack(rtt_ms=110, lost=3)
+    assert flow.cwnd == pytest.approx(21 + 2 / 21)
+    assert flow.state[copa.INVERSE_DELTA] == 2
+
+
+def test_competitive_mode_adds_one_to_inverse_delta_per_round_and_halves_it_on_loss(
+    driver: Any,
+) -> None:
+    flow = steady(driver, 21)
+    flow.state[copa.EMPTY_TIME] = -10e9
+    deltas = []
+    for lost in (0, 0, 0, 0, 1, 1, 0):
+        flow.round(rtt_ms=110, lost=lost)
+        flow.ack(rtt_ms=110)
+        deltas.append(flow.state[copa.INVERSE_DELTA])
+    assert deltas == [3, 4, 5, 6, 3, 2, 3]
+
+
+def test_timeout_restarts_slow_start(driver: Any) -> None:
+    flow = steady(driver, 21)
+    flow.timeout()
+    assert flow.state[CWND] == MIN_CWND
+    flow.ack(rtt_ms=100)
+    assert flow.cwnd == MIN_CWND + 1
+
+
+def test_equilibrium_on_a_link(link: Any, after: Any) -> None:
+    (samples,) = link(rate=1000, rtt_ms=39, limit=500).run([SchemeController("copa")], 20)
+    late = after(samples, 5)
+    assert len(late) > 0.97 * 1000 * 15
+    queue = np.array([sample.rtt - 40e6 for sample in late]) / 1e6
+    assert 1 < queue.mean() < 6
+    assert queue.max() < 15
+    assert all(sample.state[copa.INVERSE_DELTA] == 2 for sample in late)
+    # The queue is nearly empty at least once in five RTTs (section 2.2).
+    times = np.array([sample.now for sample in late])
+    empty = times[queue <= 0.1 * queue.max()]
+    assert np.diff(empty).max() <= 5 * 46e6
+
+
+def test_competes_with_reno_in_a_deep_queue(link: Any, after: Any) -> None:
+    flows = [SchemeController("copa"), SchemeController("reno")]
+    copa_acks, reno_acks = link(rate=1000, rtt_ms=39, limit=80).run(flows, 40)
+    late = after(copa_acks, 15)
+    assert max(sample.state[copa.INVERSE_DELTA] for sample in late) > 4
+    share = len(late) / (len(late) + len(after(reno_acks, 15)))
+    assert 0.2 < share < 0.8
+
+
+def test_shares_with_itself(link: Any, after: Any) -> None:
+    flows = [SchemeController("copa"), SchemeController("copa")]
+    first, second = link(rate=1000, rtt_ms=39, limit=500).run(flows, 40, starts=[0, 5])
+    a, b = len(after(first, 15)), len(after(second, 15))
+    assert a + b > 0.97 * 1000 * 25
+    assert (a + b) ** 2 / (2 * (a * a + b * b)) > 0.95

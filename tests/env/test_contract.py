@@ -1,0 +1,118 @@
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import distrlcc.env  # noqa: F401 - registers the environment
+from distrlcc.env.config import EnvConfig, RewardConfig
+from distrlcc.env.contract import check, check_all
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+
+
+@pytest.mark.parametrize(("name", "problem"), list(check_all()), ids=lambda v: str(v)[:40])
+def test_every_space_and_reward_keeps_the_contract(name: str, problem: str | None) -> None:
+    assert problem is None, name
+
+
+def test_the_contract_notices_a_broken_environment(monkeypatch) -> None:
+    def broken(self, which):
+        return np.full((len(which), self.observation_size), 7.0, np.float32)
+
+    monkeypatch.setattr("distrlcc.env.batch.LinkBatch.first_observation", broken)
+    assert check(EnvConfig(episode_s=0.3)) is not None
+
+
+def test_the_registered_environment_is_made_by_name() -> None:
+    env = gymnasium.make("distrlcc/Link-v0", episode_s=0.1)
+    _, info = env.reset(seed=4)
+    assert info["cwnd"] == 10
+    for k in range(10):
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        assert not terminated
+        assert truncated == (k == 9)
+
+
+def test_truncation_keeps_the_final_observation_apart() -> None:
+    env = LinkVectorEnv(4, EnvConfig(episode_s=0.2, stagger=False))
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    env.reset(seed=1)
+    for _ in range(20):
+        observation, _, terminated, truncated, info = env.step(np.full(4, 3))
+    assert truncated.all()
+    assert not terminated.any()
+    assert (observation == 0).all()
+    assert (info["final_obs"] != 0).any(axis=1).all()
+    assert info["episode"]["utilisation"].shape == (4,)
+
+
+def test_staggered_episodes_do_not_end_together() -> None:
+    env = LinkVectorEnv(64, EnvConfig(episode_s=1.0))
+    env.reset(seed=1)
+    ends = [int(env.step(np.full(64, 2))[3].sum()) for _ in range(100)]
+    assert max(ends) <= 6
+    assert sum(ends) >= 64
+
+
+def test_a_checkpointed_environment_goes_on_bit_for_bit() -> None:
+    config = EnvConfig(("random", "cellular", "dynamic"), (1, 1, 1), episode_s=0.3)
+    env, other = LinkVectorEnv(16, config), LinkVectorEnv(16, config)
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 6, (120, 16))
+    env.reset(seed=9)
+    for row in actions[:60]:
+        env.step(row)
+    other.load_state_dict(env.state_dict())
+    for row in actions[60:]:
+        a, b = env.step(row), other.step(row)
+        assert np.array_equal(a[0], b[0])
+        assert np.array_equal(a[1], b[1])
+        assert np.array_equal(a[4]["expert_action"], b[4]["expert_action"])
+
+
+def test_the_oracle_fills_the_links_without_a_queue() -> None:
+    env = LinkVectorEnv(64, EnvConfig(stagger=False))
+    _, info = env.reset(seed=2)
+    while True:
+        _, _, _, truncated, info = env.step(info["expert_action"])
+        if truncated.any():
+            break
+    episode = info["episode"]
+    assert episode["utilisation"].mean() > 0.97
+    assert episode["queueing_delay"].mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"observation": "scalefree"}, "did you mean scale-free"),
+        ({"action": "indgo"}, "did you mean indigo"),
+        ({"suite_weights": (1.0, 2.0)}, "expected one for each"),
+        ({"suite_weights": (-1.0,)}, "positive sum"),
+        ({"step_ms": 0.0}, "step_ms is 0.0"),
+        ({"episode_s": float("nan")}, "episode_s is nan"),
+    ],
+)
+def test_a_bad_configuration_is_refused(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        EnvConfig(**change)
+    with pytest.raises(ConfigError, match="unknown reward"):
+        RewardConfig("indigo")
+
+
+def test_sb3_trains_on_the_environment() -> None:
+    from stable_baselines3 import PPO
+
+    model = PPO(
+        "MlpPolicy",
+        gymnasium.make("distrlcc/Link-v0", episode_s=2.0),
+        n_steps=512,
+        batch_size=128,
+        n_epochs=4,
+        seed=0,
+        device="cpu",
+    )
+    before = [p.detach().clone() for p in model.policy.parameters()]
+    model.learn(3072)
+    assert any((a != b).any() for a, b in zip(before, model.policy.parameters(), strict=True))
+    assert model.num_timesteps == 3072

@@ -1,0 +1,89 @@
+"""Actions and observations by hand."""
+
+import numpy as np
+import pytest
+
+from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree
+from distrlcc.types import IntervalStats
+
+ONES = np.ones(1)
+
+
+def _stats(n: int = 1, **values: float) -> IntervalStats:
+    filled = dict.fromkeys(IntervalStats.names(), 0.0) | values
+    return IntervalStats(**{k: np.full(n, v) for k, v in filled.items()})
+
+
+def test_indigos_actions_are_its_five() -> None:
+    windows, _ = ACTIONS["indigo"].apply(np.arange(5), np.full(5, 100.0), np.zeros(5))
+    assert windows.tolist() == [50, 90, 100, 110, 200]
+
+
+def test_windows_stay_in_bounds() -> None:
+    space = ACTIONS["multiplicative"]
+    assert space.apply(np.array([0]), np.array([2.5]), np.zeros(1))[0] == MIN_CWND
+    assert space.apply(np.array([5]), np.array([7000.0]), np.zeros(1))[0] == MAX_CWND
+
+
+def test_labels_come_nearest_to_the_best_window() -> None:
+    label = ACTIONS["indigo"].label
+    best = np.array([200.0, 104.0, 112.0, 60.0, 92.0])
+    assert label(best, np.full(5, 100.0), ONES, ONES).tolist() == [4, 2, 3, 0, 1]
+
+
+def test_auroras_action_scales_the_rate_by_its_formula() -> None:
+    rates = ACTIONS["rate"].apply(np.array([[2.0], [-2.0]]), np.ones(2), np.full(2, 1000.0))[1]
+    assert rates == pytest.approx([1050.0, 1000 / 1.05])
+
+
+def test_the_rate_label_leads_to_the_best_rate() -> None:
+    space = ACTIONS["rate"]
+    for target in (0.9, 1.0, 1.15):
+        rate, rtt = np.array([500.0]), np.array([0.1])
+        action = space.label(50.0 * target * ONES, ONES, rate, rtt)
+        assert space.apply(action[:, None], ONES, rate)[1] == pytest.approx(500 * target)
+
+
+def test_indigos_fields_are_normalised_as_its_authors_do() -> None:
+    stats = _stats(
+        delay_ewma=20.0, delivery_rate_ewma=50.0, send_rate_ewma=100.0, cwnd=500.0, min_rtt=0.05
+    )
+    assert Indigo(1).observe(stats)[0] == pytest.approx([0.1, 0.25, 0.5, 0.1])
+    assert IndigoMinRtt(1).observe(stats)[0, 4] == pytest.approx(0.5)
+
+
+def test_auroras_history_shifts_and_holds_inflation_and_ratios() -> None:
+    space = Aurora(1)
+    space.observe(_stats(duration=0.1, acked=10, sent=12, rtt_sum=0.5, min_rtt=0.05))
+    seen = space.observe(_stats(duration=0.1, acked=10, sent=15, rtt_sum=0.6, min_rtt=0.05))[0]
+    assert seen[-3:] == pytest.approx([0.1, 0.02, 0.05])
+    assert seen[-6:-3] == pytest.approx([0.0, 0.0, 0.02])
+    assert (seen[:-6] == 0).all()
+
+
+def test_scale_free_features_do_not_depend_on_the_scale() -> None:
+    """A link ten times as fast and as short gives the same ratios."""
+    slow, fast = ScaleFree(1), ScaleFree(1)
+    ratios = [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12]
+    for k in range(30):
+        rtt = 0.08 if k < 20 else 0.11
+        a = _stats(
+            duration=0.1, sent=100, acked=100, rtt_sum=100 * rtt, rtt_last=rtt, min_rtt=0.08,
+            cwnd=80, inflight=80,
+        )  # fmt: skip
+        b = _stats(
+            duration=0.01, sent=100, acked=100, rtt_sum=10 * rtt, rtt_last=rtt / 10, min_rtt=0.008,
+            cwnd=80, inflight=80,
+        )  # fmt: skip
+        x, y = slow.observe(a)[0], fast.observe(b)[0]
+        assert x[ratios] == pytest.approx(y[ratios], abs=1e-9)
+    assert x[0] == pytest.approx(0.11 / 0.08 - 1)
+
+
+def test_silence_counts_as_delay() -> None:
+    space = ScaleFree(1)
+    space.observe(_stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_last=0.05, min_rtt=0.05))
+    for _ in range(30):
+        seen = space.observe(_stats(duration=0.01, rtt_last=0.05, min_rtt=0.05, cwnd=10))
+    assert seen[0, 0] == pytest.approx(4.0)

@@ -1,0 +1,38 @@
+"""Scores: the metrics are fields, and arrays of other shapes are refused."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from distrlcc.evaluate.scores import METRICS, SchemeScores, metric
+
+
+def test_every_metric_is_a_field_and_every_array_but_the_base_rtt_a_metric() -> None:
+    names = {f.name for f in fields(SchemeScores)}
+    keys = [m.key for m in METRICS]
+    assert names - set(keys) == {"scheme", "links", "base_rtt_ms", "learned"}
+    assert len(set(keys)) == len(keys)
+    assert metric("loss").title == "loss (%)"
+    assert metric("power").title == "power"
+
+
+def test_values_stand_in_the_order_of_the_metrics(
+    make_scores: Callable[..., SchemeScores],
+) -> None:
+    scores = make_scores("cubic", links=3, seeds=2)
+    values = scores.values()
+    assert values.shape == (len(METRICS), 3, 2)
+    assert np.array_equal(values[0], scores.power)
+    assert np.array_equal(values[-1], scores.excess_loss)
+    assert scores.seeds == 2
+    assert np.allclose(scores.power_mbps_per_ms * scores.mean_rtt_ms, scores.throughput_mbps)
+
+
+def test_other_shapes_are_our_bug(make_scores: Callable[..., SchemeScores]) -> None:
+    scores = make_scores("cubic", links=3, seeds=2)
+    with pytest.raises(ValueError, match="loss is"):
+        replace(scores, loss=np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="for 2 links"):
+        replace(scores, links=("a", "b"))

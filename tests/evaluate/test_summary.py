@@ -1,0 +1,89 @@
+"""Summaries: means by hand, ranking, JSON's keys and the table."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from distrlcc.evaluate.scores import METRICS, SchemeScores, metric
+from distrlcc.evaluate.summary import Interval, print_table, summarise, to_json
+
+Make = Callable[..., SchemeScores]
+
+
+def small(
+    make: Make, scheme: str, power: list[list[float]], *, learned: bool = False
+) -> SchemeScores:
+    array = np.array(power)
+    scores = make("cubic", links=array.shape[0], seeds=array.shape[1])
+    return replace(scores, scheme=scheme, power=array, learned=learned)
+
+
+def test_means_are_over_links_and_the_best_power_comes_first(make_scores: Make) -> None:
+    slow = small(make_scores, "slow", [[0.1, 0.3], [0.6, 0.6]])
+    fast = small(make_scores, "fast", [[0.9, 0.9], [0.5, 0.7]])
+    dead = small(make_scores, "dead", [[np.nan] * 2] * 2)
+    summary = summarise([slow, dead, fast])
+    assert [s.scheme for s in summary.schemes] == ["fast", "slow", "dead"]
+    power = summary.schemes[1].overall["power"]
+    assert power.mean == pytest.approx(0.4)  # links have 0.2 and 0.6
+    assert (power.low, power.high) == (pytest.approx(0.2), pytest.approx(0.6))
+    first = summary.schemes[1].scenarios[summary.links[0]]["power"]
+    assert (first.mean, first.low, first.high) == (
+        pytest.approx(0.2),
+        pytest.approx(0.1),
+        pytest.approx(0.3),
+    )
+
+
+def test_json_keeps_its_keys(make_scores: Make) -> None:
+    dead = small(make_scores, "dead", [[np.nan], [np.nan]])
+    good = small(make_scores, "good", [[0.5], [0.5]], learned=True)
+    data = json.loads(json.dumps(to_json(summarise([dead, good])), allow_nan=False))
+    assert (data["format"], data["version"], data["confidence"]) == ("distrlcc-summary", 1, 0.95)
+    assert (data["links"], data["seeds"]) == (2, 1)
+    assert data["ranking"] == ["good", "dead"]
+    assert list(data["metrics"]) == [m.key for m in METRICS]
+    assert data["metrics"]["loss"]["unit"] == "share"
+    scheme = data["schemes"]["good"]
+    assert scheme["learned"] is True
+    assert scheme["overall"]["power"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    assert list(scheme["scenarios"]) == list(good.links)
+    assert set(scheme["scenarios"][good.links[0]]) == set(data["metrics"])
+    none = {"mean": None, "low": None, "high": None}
+    assert data["schemes"]["dead"]["overall"]["power"] == none
+
+
+def test_links_of_one_name_do_not_hide_each_other(make_scores: Make) -> None:
+    scores = replace(small(make_scores, "a", [[0.1], [0.2], [0.3]]), links=("x", "y", "x"))
+    assert summarise([scores]).links == ("x", "y", "x (2)")
+
+
+def test_schemes_of_other_links_are_our_bug(make_scores: Make) -> None:
+    with pytest.raises(ValueError, match="other links or seeds"):
+        summarise([make_scores("bbr", 3, 2), make_scores("cubic", 3, 1)])
+    with pytest.raises(ValueError, match="no scores"):
+        summarise([])
+
+
+def test_an_interval_is_written_with_its_metric_s_digits() -> None:
+    assert Interval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
+    assert Interval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")
+    assert Interval(*[float("nan")] * 3).texts(metric("power")) == ("-", "")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table_fits_and_ranks(make_scores: Make, schemes: list[str], width: int) -> None:
+    out = StringIO()
+    summary = summarise([make_scores(s, links=20) for s in schemes])
+    print_table(summary, Console(file=out, width=width))
+    text = out.getvalue()
+    assert "…" not in text
+    assert "20 links, 5 seeds each" in text
+    rows = [line.split()[0] for line in text.splitlines() if line and line[0].isalpha()][2:]
+    assert rows == [s.scheme for s in summary.schemes]
+    assert all(len(line) <= width for line in text.splitlines())

@@ -1,0 +1,144 @@
+"""DAgger: learning on toys, the data set's ring, seeds and resumes."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from distrlcc.errors import ConfigError
+from distrlcc.learn.batch import Batch
+from distrlcc.learn.collect import Collector
+from distrlcc.learn.dagger import Dagger, DaggerConfig
+from distrlcc.learn.dataset import Dataset
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
+
+MakeSpec = Callable[..., PolicySpec]
+Train = Callable[..., list[float]]
+TOY = DaggerConfig(lr=5e-3, minibatch_size=256, rollout_length=32)
+
+
+def _setup(
+    make_env: Any, spec: PolicySpec, task: str, config: DaggerConfig, seed: int = 0
+) -> tuple[Dagger, Collector, Rollout]:
+    rollout = Rollout.allocate(spec, config.rollout_length, 32, config.sequence_length)
+    return Dagger(config, spec, seed), Collector(make_env(32, task), spec, seed), rollout
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "least"),
+    [("match", {}, 0.93), ("track", {}, 0.9), ("memory", {"kind": "lstm", "hidden": (16,)}, 0.97)],
+)
+def test_learns(
+    make_env: Any, make_spec: MakeSpec, train: Train, task: str, changes: Any, least: float
+) -> None:
+    spec = make_spec(task, **changes)
+    learner, collector, rollout = _setup(make_env, spec, task, TOY)
+    rewards = train(learner, collector, rollout, 6)
+    assert rewards[0] == 1.0  # the expert acts in the first round
+    assert rewards[-1] > least
+    assert learner.weights().expert_share == 0.0
+
+
+def test_expert_rounds(make_env: Any, make_spec: MakeSpec, train: Train) -> None:
+    config = dataclasses.replace(TOY, expert_rounds=2, num_epochs=1)
+    learner, collector, rollout = _setup(make_env, make_spec(), "match", config)
+    rewards = train(learner, collector, rollout, 3)
+    assert rewards[:2] == [1.0, 1.0]
+    assert rewards[2] < 1.0
+
+
+def test_rounds_end_early_without_gain(make_env: Any, make_spec: MakeSpec, train: Train) -> None:
+    config = dataclasses.replace(TOY, min_gain=10.0)
+    learner, collector, rollout = _setup(make_env, make_spec(), "match", config)
+    train(learner, collector, rollout, 1)
+    metrics = learner.update(rollout)
+    assert metrics["epochs"] == 2.0
+    assert metrics["dataset_samples"] == 2048.0
+    assert all(type(value) is float for value in metrics.values())
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": "lstm", "hidden": (8,)}])
+def test_resume_is_bit_identical(
+    make_env: Any, make_spec: MakeSpec, train: Train, changes: Any
+) -> None:
+    spec = make_spec("memory", **changes)
+    config = dataclasses.replace(TOY, capacity=2500, num_epochs=2)
+    learner, collector, rollout = _setup(make_env, spec, "memory", config)
+    train(learner, collector, rollout, 3)
+    again = Dagger(config, spec, seed=9)
+    again.load_state_dict(learner.state_dict())
+    segment = rollout.copy()
+    for _ in range(2):
+        assert learner.update(segment) == again.update(segment)
+    for name, array in learner.weights().arrays.items():
+        np.testing.assert_array_equal(array, again.weights().arrays[name])
+
+
+def _sequences(first: int, count: int) -> Batch:
+    values = torch.arange(first, first + count, dtype=torch.float32).repeat(2, 1)
+    return Batch(
+        obs=values.unsqueeze(-1).repeat(1, 1, 4),
+        actions=values.long(),
+        columns=torch.zeros(0, 2, count),
+        starts=values > 0,
+        states=values.unsqueeze(-1).repeat(1, 1, 8),
+        valid=None,
+    )
+
+
+def test_the_oldest_make_room(make_spec: MakeSpec) -> None:
+    dataset = Dataset(make_spec(kind="lstm", hidden=(8,)), capacity=11, length=2)
+    assert len(dataset) == 0
+    dataset.add(_sequences(0, 3))
+    assert len(dataset) == 3
+    dataset.add(_sequences(3, 4))
+    assert len(dataset) == 5
+    held = dataset.shuffled(torch.Generator().manual_seed(0))
+    assert sorted(held.actions[0].tolist()) == [2, 3, 4, 5, 6]
+    torch.testing.assert_close(held.obs[1, :, 0], held.states[0, :, 0])
+    assert held.samples == 10
+    dataset.add(_sequences(7, 12))
+    held = dataset.shuffled(torch.Generator().manual_seed(0))
+    assert sorted(held.actions[0].tolist()) == [14, 15, 16, 17, 18]
+    again = Dataset(make_spec(kind="lstm", hidden=(8,)), capacity=11, length=2)
+    again.load_state_dict(dataset.state_dict())
+    again.add(_sequences(19, 1))
+    held = again.shuffled(torch.Generator().manual_seed(0))
+    assert sorted(held.actions[0].tolist()) == [15, 16, 17, 18, 19]
+
+
+def test_loss_by_hand(make_spec: MakeSpec) -> None:
+    learner = Dagger(TOY, make_spec())
+    with torch.no_grad():
+        for parameter in learner.model.network.parameters():
+            parameter.zero_()
+        learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
+    batch = Batch(
+        obs=torch.zeros(1, 2, 4),
+        actions=torch.tensor([[0, 2]]),
+        columns=torch.zeros(0, 1, 2),
+        starts=torch.zeros(1, 2, dtype=torch.bool),
+        states=torch.zeros(2, 2, 0),
+        valid=None,
+    )
+    loss, accuracy = learner._loss(batch)
+    assert loss.item() == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
+    assert accuracy.item() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"minibatch_size": 0}, "minibatch_size is 0: expected 1 or more"),
+        ({"capacity": 8}, "at least one sequence of 16"),
+        ({"lr": -1.0}, "lr is -1.0"),
+        ({"l2": -1.0}, "l2 is -1.0: expected 0 or more"),
+    ],
+)
+def test_bad_configurations(make_spec: MakeSpec, changes: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Dagger(DaggerConfig(**changes), make_spec())
