@@ -1,0 +1,132 @@
+"""Laws that every simulator of a bottleneck keeps."""
+
+import numpy as np
+import pytest
+
+from distrlcc.control.state import CWND
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.simulator import Simulator
+
+STEP = 10_000_000
+
+
+def _run(link: Link, *flows: Flow, steps: int = 300, **options: bool) -> tuple[Simulator, dict]:
+    simulator = Simulator(1, len(flows), **options)
+    simulator.load(0, Scenario("test", link, flows, seed=3))
+    used = capacity = 0.0
+    for _ in range(steps):
+        simulator.advance(STEP)
+        used += simulator.results[0, col.USED]
+        capacity += simulator.results[0, col.CAPACITY]
+    return simulator, {"used": used, "capacity": capacity}
+
+
+def test_one_bdp_fills_the_link_without_a_queue() -> None:
+    # 12.032 Mbit/s is a packet a millisecond: 40 ms of propagation, 1 of service: 41.
+    simulator, _ = _run(Link(rate_mbps=12.032, delay_ms=20, queue_packets=100), Flow(cwnd=41))
+    assert simulator.results[0, col.USED] == pytest.approx(simulator.results[0, col.CAPACITY])
+    # At the step's end one packet has just departed and the next has not arrived yet.
+    assert simulator.results[0, col.QUEUE] == 0.0
+    assert simulator.stats().rtt_last[0] == pytest.approx(0.041)
+    assert simulator.results[0, col.BASE_RTT] == pytest.approx(0.041)
+
+
+def test_less_than_one_bdp_gets_its_share() -> None:
+    link = Link(rate_mbps=12.032, delay_ms=20, queue_packets=100)
+    _, totals = _run(link, Flow(cwnd=20), steps=1000)
+    assert totals["used"] / totals["capacity"] == pytest.approx(20 / 41, rel=0.01)
+
+
+def test_packets_above_the_bdp_stand_in_the_queue() -> None:
+    simulator, _ = _run(Link(rate_mbps=12.032, delay_ms=20), Flow(cwnd=61))
+    assert simulator.stats().rtt_last[0] == pytest.approx(0.061)
+
+
+@pytest.mark.parametrize("scheme", ["reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle"])
+@pytest.mark.parametrize("loss", [0.0, 0.02])
+def test_packets_are_conserved(scheme: str, loss: float) -> None:
+    link = Link(rate_mbps=8, delay_ms=15, queue_packets=20, loss=loss)
+    simulator, totals = _run(link, Flow(scheme), Flow("cubic", start_s=1.0, stop_s=2.0))
+    for row in simulator.flows:
+        pending = row[col.TAIL] - row[col.HEAD]
+        gone = row[col.DROPPED] + row[col.RANDOM_LOST]
+        assert row[col.SENT] == row[col.DELIVERED] + pending + gone
+    assert totals["used"] <= totals["capacity"] + 1e-6
+    assert totals["used"] > 0.5 * totals["capacity"]
+
+
+def test_random_loss_has_its_probability() -> None:
+    simulator, _ = _run(Link(rate_mbps=50, delay_ms=5, loss=0.1), Flow(cwnd=60), steps=1000)
+    row = simulator.flows[0]
+    assert row[col.RANDOM_LOST] / row[col.SENT] == pytest.approx(0.1, rel=0.06)
+
+
+def test_a_trace_wraps() -> None:
+    link = Link(trace="poisson:5:1", delay_ms=10)
+    long, _ = _run(link, Flow(cwnd=100), steps=7000)
+    start = Link(trace="poisson:5:1", delay_ms=10, trace_start_s=60.0)
+    first, _ = _run(link, Flow(cwnd=100), steps=500)
+    again, _ = _run(start, Flow(cwnd=100), steps=500)
+    assert np.array_equal(first.flows[0, col.SENT], again.flows[0, col.SENT])
+    assert long.flows[0, col.DELIVERED] == pytest.approx(7 / 6 * 24_900, rel=0.05)
+
+
+def test_a_changed_delay_moves_the_rtt() -> None:
+    link = Link(rate_mbps=12.032, delay_ms=20, changes=(Change(1.0, delay_ms=40),))
+    simulator, _ = _run(link, Flow(cwnd=20))
+    assert simulator.stats().rtt_last[0] == pytest.approx(0.081)
+    assert simulator.stats().min_rtt[0] == pytest.approx(0.041)
+
+
+def test_a_full_ring_grows_and_changes_nothing() -> None:
+    """Windows far above the first ring's size, beside the same in another batch."""
+    link = Link(rate_mbps=200, delay_ms=80)
+    many = Simulator(3)
+    for n in range(3):
+        many.load(n, Scenario("test", link, (Flow(cwnd=4000),), seed=3))
+    for _ in range(50):
+        many.advance(STEP)
+    one, _ = _run(link, Flow(cwnd=4000), steps=50)
+    assert int(one.flows[0, col.RING_MASK]) >= 2048
+    for column in (col.SENT, col.DELIVERED, col.STEP_RTT_SUM):
+        assert (many.flows[:, column] == one.flows[0, column]).all()
+
+
+def test_steps_of_any_length_give_the_same_deliveries() -> None:
+    link = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
+    whole, _ = _run(link, Flow("cubic"), steps=300)
+    parts = Simulator(1)
+    parts.load(0, Scenario("test", link, (Flow("cubic"),), seed=3))
+    rng = np.random.default_rng(1)
+    while parts.links[0, col.NOW] < 300 * STEP:
+        left = 300 * STEP - int(parts.links[0, col.NOW])
+        parts.advance(min(left, int(rng.integers(1, 50_000_000))))
+    assert parts.flows[0, col.DELIVERED] == whole.flows[0, col.DELIVERED]
+    assert parts.control[0, CWND] == whole.control[0, CWND]
+
+
+def test_two_equal_flows_share_a_link() -> None:
+    link = Link(rate_mbps=12, delay_ms=20, queue_packets=60)
+    simulator, _ = _run(link, Flow("reno"), Flow("reno"), steps=6000)
+    a, b = simulator.flows[:, col.DELIVERED]
+    assert 0.6 < a / b < 1.6
+
+
+def test_the_best_window_of_an_unchanging_link_is_its_bdp() -> None:
+    simulator, _ = _run(
+        Link(rate_mbps=12.032, delay_ms=20), Flow(cwnd=10), steps=20, with_best=True
+    )
+    assert simulator.results[0, col.BEST_CWND] == pytest.approx(41.0)
+
+
+def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit() -> None:
+    link = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
+    first, _ = _run(link, Flow("bbr"), steps=100)
+    other = Simulator(1)
+    other.load_state_dict(first.state_dict())
+    for _ in range(100):
+        first.advance(STEP)
+        other.advance(STEP)
+    assert np.array_equal(first.flows, other.flows)
+    assert np.array_equal(first.control, other.control)

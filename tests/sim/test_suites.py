@@ -1,0 +1,109 @@
+from pathlib import Path
+
+import pytest
+
+from distrlcc.config import to_toml
+from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.suites import SUITES, load_suite, scenario_by_id, with_scheme
+
+
+def test_the_same_id_is_the_same_link_everywhere() -> None:
+    assert scenario_by_id("random/test/17") == SUITES["random"].scenario("test", 17)
+    link = scenario_by_id("random/test/17").link
+    assert (link.rate_mbps, link.delay_ms, link.queue_packets) == (10.158, 11.362, 13)
+    assert scenario_by_id("indigo/22").link == Link(rate_mbps=100, delay_ms=10)
+    assert scenario_by_id("indigo/20").link.queue_packets == 94
+
+
+def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
+    test = SUITES["random"].scenarios("test")
+    links = [s.link for s in test]
+    assert len(test) == 512
+    assert all(5 <= (k.rate_mbps or 0) <= 100 and 5 <= k.delay_ms <= 50 for k in links)
+    lossy = [k.loss for k in links if k.loss > 0]
+    assert 0.2 < len(lossy) / 512 < 0.3
+    assert max(lossy) <= 0.01
+    others = {s.link for split in ("train", "validation")
+              for s in SUITES["random"].scenarios(split, 512)}  # fmt: skip
+    assert not others & set(links)
+
+
+def test_indigos_links_and_grid() -> None:
+    assert len(SUITES["indigo"].scenarios("test")) == 30
+    grid = SUITES["indigo-grid"].scenarios("test")
+    assert len(grid) == 27
+    assert grid[-1].link.delay_ms == 400
+
+
+def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "t.trace").write_text("1\n2\n")
+    scenario = Scenario(
+        "commuter",
+        Link(trace="t.trace", delay_ms=5, changes=(Change(2.0, delay_ms=9),)),
+        (Flow(), Flow("cubic", start_s=1.0)),
+        duration_s=5.0,
+    )
+    (tmp_path / "one.toml").write_text(to_toml(scenario))
+    read = load_suite(str(tmp_path / "one.toml")).scenarios("test")
+    assert read[0].link.trace == str(tmp_path / "t.trace")
+    assert read[0].flows == scenario.flows
+    assert read[0].link.changes == scenario.link.changes
+    assert with_scheme(read[0], "bbr").flows[0].scheme == "bbr"
+    (tmp_path / "two.toml").write_text(
+        'name = "pair"\n[[scenarios]]\nname = "a"\nlink = {rate_mbps = 5.0}\n'
+        '[[scenarios]]\nname = "b"\nlink = {rate_mbps = 6.0}\n'
+    )
+    assert [s.name for s in load_suite(str(tmp_path / "two.toml")).scenarios("test")] == ["a", "b"]
+
+
+def test_a_folder_of_traces_is_a_suite(tmp_path: Path) -> None:
+    (tmp_path / "x.up").write_text("5\n10000\n")
+    assert load_suite(str(tmp_path)).scenarios("test")[0].duration_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("randon", "did you mean random"), ("{}/empty", "no trace"), ("{}/none.toml", "cannot be")],
+)
+def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=says):
+        load_suite(name.format(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('name = "a"\nlink = {rate_mbps = 0.0}', "rate_mbps is 0.0"),
+        ('name = "a"\nlink = {rate_mbps = -3.0}', "rate_mbps is -3.0"),
+        ('name = "a"\nlink = {rate_mbps = nan}', "rate_mbps is nan"),
+        ('name = "a"\nlink = {}', "either rate_mbps or trace"),
+        ('name = "a"\nlink = {rate_mbs = 3.0}', "rate_mbps"),
+        ('name = "a"\nlink = {rate_mbps = 3.0, queue_packets = 0}', "queue_packets is 0"),
+        ('name = "a"\nduration_s = 0.0\nlink = {rate_mbps = 3.0}', "duration_s"),
+        ('name = "a"\nlink = {rate_mbps = 3.0, loss = 1.5}', "loss is 1.5"),
+        (
+            'name = "a"\nlink = {rate_mbps = 3.0, changes = [{at_s = 2.0}, {at_s = 1.0}]}',
+            "do not increase",
+        ),
+        (
+            'name = "a"\nlink = {rate_mbps = 3.0, changes = [{at_s = 2.0, rate_mbps = 0.0}]}',
+            "last rate_mbps is 0",
+        ),
+        ("name = [", "toml"),
+    ],
+)
+def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(DistrlccError) as caught:
+        load_suite(str(path))
+    assert says.lower() in str(caught.value).lower()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", ["random", "random/9x", "random/tset/3", "indigo/30", "what/3"])
+def test_an_unknown_scenario_is_refused(bad: str) -> None:
+    with pytest.raises(ConfigError):
+        scenario_by_id(bad)
