@@ -62,7 +62,7 @@ class ScaleFree(_Running):
     In order: interval RTT over min RTT - 1; its slow average; its change; the log of
     delivered * min RTT over cwnd for the fast rate, the slow rate and the greatest rate; log cwnd;
     log min RTT; share of packets lost in the step and its slow average; time without ACK and time
-    since the start in min RTTs (logs); packets in flight over cwnd; log of packets acknowledged.
+    since the start in min RTTs (logs, the latter bounded); packets in flight over cwnd; log of packets acknowledged.
     """
 
     size = 14
@@ -108,7 +108,8 @@ class ScaleFree(_Running):
                 lost,
                 v["loss"],
                 np.log1p(v["idle"] / min_rtt),
-                np.log1p(v["age"] / min_rtt) - 3.0,
+                # Slow start is over by then, and what was learned in short episodes holds later.
+                np.minimum(np.log1p(v["age"] / min_rtt), 3.0) - 3.0,
                 np.minimum(stats.inflight / cwnd, 2.0),
                 np.log1p(stats.acked) - 2.0,
             ],

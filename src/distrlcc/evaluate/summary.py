@@ -69,9 +69,12 @@ class Interval:
         return f"{self.mean * scale:.{digits}f}", f"{self.half_width * scale:.{digits}f}"
 
     def to_json(self) -> dict[str, float | None]:
-        """Return a dict whose undefined values are None."""
+        """Return a dict of six significant digits whose undefined values are None."""
         values = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {key: value if math.isfinite(value) else None for key, value in values.items()}
+        return {
+            key: float(f"{value:.6g}") if math.isfinite(value) else None
+            for key, value in values.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

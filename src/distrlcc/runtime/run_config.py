@@ -26,7 +26,7 @@ class NetworkConfig:
 class HeldOutConfig:
     """How checkpoints are scored while training: on the validation split of the same suites."""
 
-    every: int = 20
+    every: int = 50
     """Updates between two scorings."""
     links: int = 64
     """Links of one scoring."""
@@ -52,7 +52,7 @@ class RunConfig:
     """Environment steps to train for."""
     max_seconds: float = 0.0
     """Stop after this time, s, if the steps are not done by then; 0: no limit."""
-    checkpoint_every: int = 20
+    checkpoint_every: int = 50
     """Updates between two checkpoints."""
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

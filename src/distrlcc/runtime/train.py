@@ -66,7 +66,7 @@ class Counters:
     steps: int = 0
     episodes: int = 0
     seconds: float = 0.0
-    """Time spent training, s, over all resumes."""
+    """Time since the start, s, scoring and saving included, time between resumes not."""
     best_score: float = -1e30
     best_update: int = 0
     best_acting: Acting = "sample"
@@ -127,12 +127,10 @@ class Trainer:
         counters.update += 1
         counters.steps += self.rollout.samples
         counters.episodes += int(stats.episodes)
-        counters.seconds += seconds
         return {
             **stats.metrics(),
             **metrics,
             "steps": float(counters.steps),
-            "seconds": counters.seconds,
             "steps_per_second": self.rollout.samples / seconds,
             "share_environment": stats.environment_seconds / seconds,
             "share_inference": stats.inference_seconds / seconds,
@@ -219,11 +217,13 @@ def train(config: RunConfig, run: RunDirectory, progress: Progress, *, resume: b
             counters = trainer.counters
         run.rewind(counters.update)
     shown: str | None = None
+    begin = time.perf_counter() - counters.seconds
     with Stopper() as stopper:
         while counters.steps < config.total_steps and not stopper.signal:
             if config.max_seconds and counters.seconds >= config.max_seconds:
                 break
             metrics, stats = trainer.iterate()
+            counters.seconds = metrics["seconds"] = time.perf_counter() - begin
             alarm = trainer.alarm.check(stats)
             shown = alarm or shown
             if counters.update % config.held_out.every == 0:

@@ -1,0 +1,47 @@
+# make demo: set up, train a policy and prove it; make test: set up, lint, types, contracts, tests.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := runs/demo
+export PIP_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONUNBUFFERED := 1
+
+.PHONY: venv demo test check lint types contracts unit clean
+
+venv: $(VENV)/.ready
+
+# torch first: an unpinned torch would bring gigabytes of packages for GPUs.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=python3.12"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: venv
+	@rm -rf $(RUN)
+	$(BIN)/distrlcc train quickstart --out $(RUN)
+	$(BIN)/distrlcc evaluate $(RUN)/policy.safetensors --suite random --seeds 1 --out $(RUN)/report
+	$(BIN)/distrlcc evaluate $(RUN)/policy.safetensors --trace cellular:2000 --seeds 5 --out $(RUN)/report-cellular
+
+test: venv
+	@$(MAKE) --no-print-directory check
+
+check: lint types contracts unit
+
+lint:
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types:
+	$(BIN)/mypy
+
+contracts:
+	$(BIN)/lint-imports
+
+unit:
+	$(BIN)/python -m pytest -q
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,143 @@
+"""Measure policies and schemes on a suite or on traces, and write a report.
+
+  distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
+  distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
+  distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distrlcc.cli.parser import number
+from distrlcc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distrlcc.evaluate.contender import Contender
+    from distrlcc.evaluate.report import ReportInfo
+    from distrlcc.sim.scenario import Scenario
+
+AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files")
+    parser.add_argument(
+        "--against", default=AGAINST, metavar="A,B,…", help=f"schemes (default: {AGAINST})"
+    )
+    parser.add_argument(
+        "--suite", metavar="SUITE", help="a suite, TOML file or folder of traces (default: random)"
+    )
+    parser.add_argument(
+        "--trace", action="extend", nargs="+", default=[], metavar="FILE",
+        help="trace files, or cellular:SEED; alone, or beside --suite",
+    )  # fmt: skip
+    whole = number(1, whole=True)
+    parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
+    parser.add_argument("--seeds", type=whole, default=5, metavar="N", help="runs of each link")
+    parser.add_argument(
+        "--series", default="", metavar="LINK,…", help="links drawn over time (default: two)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the report there")
+    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate, print the table, write the report."""
+    from rich.console import Console
+
+    from distrlcc.evaluate.report import prepare_folder, write_report
+    from distrlcc.evaluate.runner import evaluate
+    from distrlcc.evaluate.summary import print_table, summarise, to_json
+
+    contenders = _contenders(args)
+    scenarios = _scenarios(args)
+    drawn = _drawn(args.series, scenarios)
+    if args.out is not None:
+        prepare_folder(args.out)
+    scores, series = [], []
+    for contender in contenders:
+        print(f"evaluating {contender.name} on {len(scenarios)} links ...", file=sys.stderr)
+        measured, recorded = evaluate(
+            contender, scenarios, seeds=args.seeds, series_links=drawn if args.out else ()
+        )
+        scores.append(measured)
+        series += recorded
+    summary = summarise(scores)
+    if args.json == "-":
+        print_table(summary, Console(stderr=True))
+    else:
+        print_table(summary, Console())
+    from distrlcc.cli.output import emit_json
+
+    emit_json(args.json, to_json(summary))
+    if args.out is not None:
+        page = write_report(args.out, scores, series, _info(args))
+        print(f"report: {page}", file=sys.stderr if args.json == "-" else sys.stdout)
+    return 0
+
+
+def _contenders(args: argparse.Namespace) -> list[Contender]:
+    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
+
+    contenders: list[Contender] = []
+    for path in args.policies:
+        contenders.append(contender_from_file(path, {c.name for c in contenders}))
+    for name in dict.fromkeys(filter(None, args.against.split(","))):
+        if name == "agent":
+            raise ConfigError("--against agent: 'agent' is the policy; give its file instead")
+        contenders.append(contender_from_scheme(name))
+    if not contenders:
+        raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
+    return contenders
+
+
+def _scenarios(args: argparse.Namespace) -> list[Scenario]:
+    from distrlcc.sim.suites import load_suite, trace_suite
+
+    scenarios: list[Scenario] = []
+    if args.suite is not None or not args.trace:
+        scenarios += load_suite(args.suite or "random").scenarios("test", args.links)
+    if args.trace:
+        scenarios += trace_suite(args.trace).scenarios("test")
+    return scenarios
+
+
+def _drawn(names: str, scenarios: list[Scenario]) -> tuple[int, ...]:
+    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
+    if not names:
+        return tuple(range(min(2, len(scenarios))))
+    chosen = [name for name in names.split(",") if name]
+    for name in chosen:
+        if name not in places:
+            first = ", ".join(list(places)[:3])
+            raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
+    return tuple(places[name] for name in chosen)
+
+
+def _info(args: argparse.Namespace) -> ReportInfo:
+    from datetime import UTC, datetime
+
+    from distrlcc.evaluate.report import ReportInfo
+    from distrlcc.runtime.versions import package_versions
+
+    names = [args.suite or "random"] if args.suite or not args.trace else []
+    names += [Path(trace).name for trace in args.trace]
+    return ReportInfo(
+        title="Congestion control evaluation",
+        suite=", ".join(names),
+        command="distrlcc " + shlex.join(sys.argv[1:]),
+        policies=tuple(args.policies),
+        seeds=tuple(range(args.seeds)),
+        versions=package_versions(),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        notes=(
+            "Throughput, utilisation, delays and losses are taken after the first second, which "
+            "has a column of its own.",
+        ),
+    )

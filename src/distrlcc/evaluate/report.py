@@ -1,0 +1,228 @@
+"""The report: one self-contained HTML page, its figures as PNG, and the numbers as JSON.
+
+The page loads nothing from elsewhere and runs no script; figures stand in it as SVG, for light and
+dark pages. ``write_report`` writes into a folder::
+
+    report.html      the page
+    summary.json     all means and intervals (distrlcc.evaluate.summary says which keys)
+    scatter.png      throughput against p95 queueing delay
+    series-LINK.png  one for each link with time series
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from distrlcc.errors import OutputError
+from distrlcc.evaluate.palette import DARK, LIGHT, looks
+from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
+from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, Series, metric
+from distrlcc.evaluate.summary import TABLE_METRICS, SchemeSummary, Summary, summarise, to_json
+
+MAX_LINKS = 60
+"""Links shown in the tables per link; all are in ``summary.json``."""
+
+_LINK_METRICS = (
+    "power",
+    "utilisation",
+    "queueing_delay_rtt",
+    "p95_queueing_delay_ms",
+    "excess_loss",
+)
+_TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
+_NO_RIVAL = "oracle"  # knows the link, so it is not marked as the best
+
+
+@dataclass(frozen=True)
+class ReportInfo:
+    """What was run, as the page says it."""
+
+    title: str
+    suite: str
+    """Name of the suite, or of the traces."""
+    command: str
+    """The command that makes this report again."""
+    policies: tuple[str, ...] = ()
+    """Policy files."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the runs."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of packages."""
+    date: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences under the table, such as how long each link was run."""
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make a folder and see that it can be written, before hours are spent on what goes in.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable.tmp"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror}") from None
+
+
+def write_report(
+    folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
+) -> Path:
+    """Write the report of an evaluation; everything is made before the first file is written.
+
+    Args:
+        folder: Where to; made if it is missing.
+        scores: One for each scheme, all on the same links.
+        series: Time series of chosen links, any order; links stand in order of first appearance.
+        info: What was run.
+
+    Returns:
+        The page.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    summary = summarise(scores)
+    by_link: dict[str, list[Series]] = {}
+    for one in series:
+        by_link.setdefault(one.link, []).append(one)
+    files = {"scatter.png": to_png(scatter(summary))}
+    for name, link in zip(_file_names(by_link), by_link, strict=True):
+        files[name] = to_png(time_series(by_link[link]))
+    files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
+    files["report.html"] = render(summary, by_link, info).encode()
+    prepare_folder(folder)
+    for name, data in files.items():
+        _write(folder / name, data)
+    return folder / "report.html"
+
+
+def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
+    """Return the page's HTML."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = resources.files("distrlcc.evaluate").joinpath("report.html.jinja").read_text("utf-8")
+    learned = [s for s in summary.schemes if s.learned]
+    links = _links(summary, learned)
+    rivals = [s.scheme for s in summary.schemes if s.scheme != _NO_RIVAL]
+    names = [(s.scheme, s.learned) for s in summary.schemes]
+    styles = {theme.name: looks(names, theme) for theme in (LIGHT, DARK)}
+    page = environment.from_string(text).render(
+        info=info,
+        summary=summary,
+        scatter=_picture(*(to_svg(scatter(summary, theme=theme)) for theme in (LIGHT, DARK))),
+        tiles=[_tile(learned[0], metric(key)) for key in _TILES] if learned else [],
+        best_policy=learned[0].scheme if learned else "",
+        rank=rivals.index(learned[0].scheme) + 1 if learned else 0,
+        rivals=rivals,
+        columns=[metric(key) for key in TABLE_METRICS],
+        rows=_rows(summary),
+        swatches=[
+            (name, styles["light"][name].color, styles["dark"][name].color) for name, _ in names
+        ],
+        link_tables=[_link_table(summary, links, metric(key)) for key in _LINK_METRICS],
+        left_out=len(summary.links) - len(links),
+        worst_first=learned[0].scheme if learned else "",
+        series=[
+            (link, _picture(*(to_svg(time_series(s, theme=theme)) for theme in (LIGHT, DARK))))
+            for link, s in by_link.items()
+        ],
+        metrics=METRICS,
+    )
+    return page + "\n"
+
+
+def _rows(summary: Summary) -> list[dict[str, Any]]:
+    """Return the ranked table's rows; a cell is mean, half width and whether it is the best."""
+    return [
+        {
+            "scheme": s.scheme,
+            "learned": s.learned,
+            "cells": [
+                (*s.overall[key].texts(metric(key)), s.scheme in _best(summary, metric(key)))
+                for key in TABLE_METRICS
+            ],
+        }
+        for s in summary.schemes
+    ]
+
+
+def _best(summary: Summary, m: Metric, link: str | None = None) -> set[str]:
+    """Return the schemes with the best mean as it is shown, ties and all."""
+    shown = {
+        s.scheme: (s.overall if link is None else s.scenarios[link])[m.key]
+        for s in summary.schemes
+        if s.scheme != _NO_RIVAL
+    }
+    texts = {name: interval.texts(m)[0] for name, interval in shown.items()}
+    values = {name: float(text) for name, text in texts.items() if text != "-"}
+    if not values:
+        return set()
+    best = max(values.values()) if m.better == "higher" else min(values.values())
+    return {name for name, value in values.items() if value == best}
+
+
+def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
+    """Choose links for the tables per link: where the best policy has the least power."""
+    if len(summary.links) <= MAX_LINKS or not learned:
+        return list(summary.links[:MAX_LINKS])
+    scenarios = learned[0].scenarios
+    return sorted(summary.links, key=lambda link: scenarios[link]["power"].mean)[:MAX_LINKS]
+
+
+def _link_table(summary: Summary, links: Sequence[str], m: Metric) -> dict[str, Any]:
+    rows = []
+    for link in links:
+        best = _best(summary, m, link)
+        cells = [(*s.scenarios[link][m.key].texts(m), s.scheme in best) for s in summary.schemes]
+        rows.append((link, cells))
+    return {"metric": m, "rows": rows}
+
+
+def _tile(scheme: SchemeSummary, m: Metric) -> tuple[str, str, str, str]:
+    mean, half = scheme.overall[m.key].texts(m)
+    return m.label, mean, half, m.unit
+
+
+def _picture(light: bytes, dark: bytes) -> dict[str, str]:
+    kind = "data:image/svg+xml;base64,"
+    return {
+        "light": kind + base64.b64encode(light).decode(),
+        "dark": kind + base64.b64encode(dark).decode(),
+    }
+
+
+def _file_names(links: Mapping[str, Any]) -> list[str]:
+    """Return a file name for each link that every file system takes, no two the same."""
+    names: list[str] = []
+    for link in links:
+        stem = re.sub(r"[^A-Za-z0-9.]+", "-", link).strip("-.")[:80] or "link"
+        name, count = f"series-{stem}.png", 1
+        while name in names:
+            count += 1
+            name = f"series-{stem}-{count}.png"
+        names.append(name)
+    return names
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
