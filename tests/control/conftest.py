@@ -33,7 +33,13 @@ class Driver:
     def cwnd(self) -> float:
         return self.controller.cwnd
 
-    def ack(self, rtt_ms: float = 100.0, after_ms: float = 1.0, lost: int = 0) -> None:
+    def ack(
+        self,
+        rtt_ms: float = 100.0,
+        after_ms: float = 1.0,
+        lost: int = 0,
+        rate: float | None = None,
+    ) -> None:
         """Acknowledge the next packet but ``lost``, ``after_ms`` after the last."""
         self.now += round(after_ms * MS)
         self.seq += lost + 1
@@ -50,7 +56,7 @@ class Driver:
             inflight=inflight,
             delivered=self.delivered,
             prior_delivered=before,
-            delivery_rate=(self.delivered - before) / rtt_ms * 1000,
+            delivery_rate=rate or (self.delivered - before) / rtt_ms * 1000,
         )
         self.controller.on_ack(ack, now=self.now)
         self.fill()

@@ -107,10 +107,9 @@ def test_probe_rtt_after_ten_seconds_holds_four_packets_for_200_ms(samples: Any)
     assert all(s.cwnd == 4 for s in probing)
     held = [s for s in probing if s.state[bbr_states.PROBE_RTT_DONE] > 0]
     assert all(s.inflight <= 4 for s in held)
-    assert held[-1].now - held[0].now >= 200e6
-    assert held[-1].now - held[0].now < 300e6
     assert min(s.rtt for s in held) == 40_000_000
     restored = next(s for s in samples if s.now > probing[-1].now)
+    assert 200e6 <= restored.now - held[0].now < 300e6
     assert restored.cwnd == pytest.approx(2 * BDP + 3, rel=0.03)
 
 
@@ -125,13 +124,13 @@ def test_probe_rtt_of_many_rounds_does_not_forget_the_bandwidth(link: Any, after
 
 def test_bandwidth_is_forgotten_after_ten_rounds(driver: Any) -> None:
     flow = driver("bbr")
-    for _ in range(3):
-        flow.round(rtt_ms=10)
-    fast = flow.state[bbr_model.BTLBW]
+    flow.ack(rtt_ms=10, rate=1000)
     start = flow.state[bbr_model.ROUND_COUNT]
-    while flow.state[bbr_model.BTLBW] > 0.5 * fast:
-        flow.ack(rtt_ms=1000, after_ms=10)
-    assert flow.state[bbr_model.ROUND_COUNT] - start == pytest.approx(11, abs=1)
+    for _ in range(2000):
+        flow.ack(rtt_ms=10, rate=500)
+        age = flow.state[bbr_model.ROUND_COUNT] - start
+        assert flow.state[bbr_model.BTLBW] == (1000 if age <= 10 else 500)
+    assert age > 11
 
 
 def test_the_seed_chooses_any_first_phase_but_the_draining_one(driver: Any) -> None:
@@ -159,9 +158,9 @@ def test_recovery_conserves_packets_for_a_round_and_restores_the_window(driver: 
     flow = driver("bbr")
     flow.round()
     before = flow.cwnd
-    flow.ack(lost=5)
     inflight = flow.sent - flow.seq - 1
-    assert flow.cwnd == inflight + 1
+    flow.ack(lost=5)
+    assert flow.cwnd == inflight - 6 + 1
     recover = flow.state[bbr_states.RECOVER]
     while flow.seq < recover - 1:
         flow.ack()

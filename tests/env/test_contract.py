@@ -2,10 +2,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 import distrlcc.env  # noqa: F401 - registers the environment
-from distrlcc.env.config import EnvConfig, RewardConfig
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.contract import check, check_all
+from distrlcc.env.rewards import RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 
@@ -15,8 +18,8 @@ def test_every_space_and_reward_keeps_the_contract(name: str, problem: str | Non
     assert problem is None, name
 
 
-def test_the_contract_notices_a_broken_environment(monkeypatch) -> None:
-    def broken(self, which):
+def test_the_contract_notices_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: LinkBatch, which: NDArray[np.int64]) -> NDArray[np.float32]:
         return np.full((len(which), self.observation_size), 7.0, np.float32)
 
     monkeypatch.setattr("distrlcc.env.batch.LinkBatch.first_observation", broken)

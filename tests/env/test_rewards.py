@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from distrlcc.env.config import RewardConfig
-from distrlcc.env.rewards import REWARDS, LinkView
+from distrlcc.env.rewards import REWARDS, LinkView, RewardConfig
 from distrlcc.types import IntervalStats
 
 

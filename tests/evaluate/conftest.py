@@ -59,8 +59,7 @@ def _series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series
     """A link whose capacity wanders, and a scheme that lags behind it."""
     shared = np.random.default_rng(len(link))
     time = (np.arange(buckets) + 0.5) * 0.1
-    steps = np.cumsum(shared.normal(0, 0.12, buckets))
-    capacity = 12 * np.exp(0.6 * np.sin(time / 3) + steps - steps.mean())
+    capacity = 12 * np.exp(0.6 * np.sin(time / 3) + shared.normal(0, 0.12, buckets))
     rng = np.random.default_rng(list(scheme.encode()))
     mean, delay, _, _ = PROFILES[scheme]
     lag = 1 + round(10 * delay)

@@ -64,7 +64,9 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
         return obs.astype(np.float32)
 
     def _info(self) -> dict[str, Any]:
-        return {"expert_action": self.label.copy(), "cwnd": np.full(self.num_envs, 2.0)}
+        # Windows start at 10 and stand at 2; those of even environments once rise at age 4.
+        rises = (self.age == 0) | ((self.index % 2 == 0) & (self.age == 4))
+        return {"expert_action": self.label.copy(), "cwnd": np.where(rises, 10.0, 2.0)}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.seed, self.clock = seed or 0, 0

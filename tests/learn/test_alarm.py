@@ -39,6 +39,8 @@ def test_both_at_once_and_off() -> None:
     assert "silent" in message
     assert CollapseAlarm(entropy_bound=-math.inf).check(CERTAIN) is None
     assert CollapseAlarm().check(CollectStats()) is None
+    diverged = CollectStats(steps=100, entropy=math.nan)
+    assert CollapseAlarm(entropy_bound=-math.inf).check(diverged) is not None
 
 
 def test_resume_does_not_ring_again() -> None:

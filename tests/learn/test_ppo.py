@@ -248,3 +248,10 @@ def test_advantages_are_normalised(make_spec: MakeSpec) -> None:
 def test_bad_configurations(make_spec: MakeSpec, changes: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PPO(PPOConfig(**changes), make_spec())
+
+
+def test_a_minibatch_holds_a_sequence(make_spec: MakeSpec) -> None:
+    config = PPOConfig(minibatch_size=15, sequence_length=16)
+    PPO(config, make_spec())
+    with pytest.raises(ConfigError, match="minibatch_size is 15: expected 16 or more"):
+        PPO(config, make_spec(kind="lstm", hidden=(8,)))

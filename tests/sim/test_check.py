@@ -1,6 +1,8 @@
 """The kernel agrees with the reference, and the comparison catches planted mistakes."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,10 @@ MUTANTS = {
         "while cursor_time < now:",
     ),
     "timer before ACK": ("if ack_time <= time:", "if ack_time < time:"),
-    "wrong timeout": ("timer = last_activity + col.TIMEOUT_NS", "timer = last_activity + 999000000"),
+    "wrong timeout": (
+        "timer = last_activity + col.TIMEOUT_NS",
+        "timer = last_activity + 999000000",
+    ),
     "service rounded down": (
         "departure = begin + (work + rate - 1) // rate",
         "departure = begin + work // rate",
@@ -35,8 +40,10 @@ MUTANTS = {
     "ACKs overtake": ("max(departure + row_rtt + extra, last_ack)", "departure + row_rtt + extra"),
     "loss of another flow": ("loss_hash(seed, best_flow, sent)", "loss_hash(seed, 0, sent)"),
     "higher flow first": ("best_flow = filling\n", "best_flow = n_flows - 1 - filling\n"),
-    "starts before ACKs": ("return (start if start < stop else FOREVER), 3",
-                           "return (start if start < stop else FOREVER), -1"),
+    "starts before ACKs": (
+        "return (start if start < stop else FOREVER), 3",
+        "return (start if start < stop else FOREVER), -1",
+    ),
     "event at the step's end": ("if time >= end:", "if time > end:"),
     "pacing forgets the present": (
         "next_send = max(next_send, now)\n                    elif now < stop",
@@ -53,7 +60,7 @@ MUTANTS = {
 }
 
 
-def _mutant(old: str, new: str):
+def _mutant(old: str, new: str) -> Callable[..., int]:
     """Run the kernel's source with one change, in plain Python."""
     source = Path(kernel_module.__file__).read_text()
     assert old in source, f"the mutant's target is gone: {old!r}"
@@ -61,12 +68,13 @@ def _mutant(old: str, new: str):
     source = source.replace(
         "from distrlcc.control.compiled import njit", "def njit(function): return function"
     )
-    namespace: dict[str, object] = {"__name__": "mutant"}
+    namespace: dict[str, Any] = {"__name__": "mutant"}
     exec(compile(source, "mutant", "exec"), namespace)
-    return namespace["advance"]
+    advance: Callable[..., int] = namespace["advance"]
+    return advance
 
 
-def _mismatches(kernel, scenarios: int = 60) -> int:
+def _mismatches(kernel: Callable[..., int], scenarios: int = 60) -> int:
     """Count scenarios that differ, up to the first."""
     with np.errstate(over="ignore"):
         for k in range(scenarios):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -49,7 +51,9 @@ def test_any_bytes_are_a_trace_or_a_trace_error(data: bytes) -> None:
     assert (np.diff(read.times_ns) >= 0).all()
 
 
-def test_missing_folder_and_huge_files_are_refused(tmp_path, monkeypatch) -> None:
+def test_missing_folder_and_huge_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         load_trace(str(tmp_path / "none"))
     with pytest.raises(TraceError, match="is a folder"):
@@ -74,6 +78,6 @@ def test_generators_are_seeded_and_of_the_rate_asked_for() -> None:
             load_trace(bad)
 
 
-def test_recorded_traces_have_their_published_rates(traces_folder) -> None:
+def test_recorded_traces_have_their_published_rates(traces_folder: Path) -> None:
     for name, mbps in (("Verizon-LTE-short.down", 5.04), ("ATT-LTE-driving-2016.up", 1.92)):
         assert load_trace(str(traces_folder / name)).mean_mbps == pytest.approx(mbps, abs=0.01)

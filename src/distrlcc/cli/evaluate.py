@@ -1,8 +1,8 @@
 """Measure policies and schemes on a suite or on traces, and write a report.
 
-  distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
-  distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
-  distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
+distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
+distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
+distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write a generated trace to a file in mahimahi's format.
 
-  distrlcc trace cellular:7 --out links/seven.trace
-  distrlcc trace poisson:12:1 --out links/poisson.trace
+distrlcc trace cellular:7 --out links/seven.trace
+distrlcc trace poisson:12:1 --out links/poisson.trace
 """
 
 from __future__ import annotations

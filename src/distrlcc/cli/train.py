@@ -1,8 +1,8 @@
 """Train a policy by a recipe.
 
-  distrlcc train quickstart --out runs/first
-  distrlcc train quickstart --set ppo.lr=3e-4 --set seed=7
-  distrlcc train --resume --out runs/first
+distrlcc train quickstart --out runs/first
+distrlcc train quickstart --set ppo.lr=3e-4 --set seed=7
+distrlcc train --resume --out runs/first
 """
 
 from __future__ import annotations

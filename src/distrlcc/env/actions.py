@@ -62,7 +62,7 @@ class WindowActions:
         """Return the action whose window is nearest to the best one, by ratio."""
         results = np.clip(cwnd[:, None] * self.factors + self.offsets, MIN_CWND, MAX_CWND)
         target = np.clip(best_cwnd, MIN_CWND, MAX_CWND)[:, None]
-        return np.argmin(np.abs(np.log(results / target)), axis=1)
+        return np.asarray(np.argmin(np.abs(np.log(results / target)), axis=1), np.int64)
 
 
 class RateActions:
@@ -86,7 +86,7 @@ class RateActions:
 
     def encode(self, actions: NDArray[Any]) -> Floats:
         """Return the actions themselves, bounded."""
-        return np.clip(np.asarray(actions, float).reshape(-1, 1), -10.0, 10.0)
+        return np.asarray(np.clip(actions, -10.0, 10.0), np.float64).reshape(-1, 1)
 
     def label(
         self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats

@@ -6,24 +6,8 @@ from dataclasses import dataclass, field
 
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS
+from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, unknown_name
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    """Which reward, and the weights of our own (the others are fixed by their papers)."""
-
-    name: str = "distrlcc"
-    """One of `distrlcc.env.rewards.REWARDS`."""
-    delay_weight: float = 0.5
-    """Price of a queueing delay of one round trip."""
-    loss_weight: float = 10.0
-    """Price of losing every packet."""
-
-    def __post_init__(self) -> None:
-        if self.name not in REWARDS:
-            raise unknown_name("reward", self.name, REWARDS)
 
 
 @dataclass(frozen=True)

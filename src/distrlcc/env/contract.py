@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from distrlcc.env.actions import ACTIONS
-from distrlcc.env.config import EnvConfig, RewardConfig
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS
+from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.env.single import LinkEnv
 from distrlcc.env.vector import LinkVectorEnv
 
@@ -38,7 +38,7 @@ def check(config: EnvConfig) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Gymnasium's taste in action bounds
             check_env(LinkEnv(config), skip_render_check=True)
-    except Exception as error:  # noqa: BLE001 - the checker raises whatever it likes
+    except Exception as error:
         return f"gymnasium's checker: {error}"
     return _check_vector(config)
 
@@ -46,7 +46,7 @@ def check(config: EnvConfig) -> str | None:
 def _check_vector(config: EnvConfig) -> str | None:
     first = _roll(LinkVectorEnv(N, config), seed=3)
     if first[-1] is not None:
-        return first[-1]
+        return str(first[-1])
     again = _roll(LinkVectorEnv(N, config), seed=3)
     if not _equal(first, again):
         return "the same seed gave different transitions"

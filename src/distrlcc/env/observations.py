@@ -62,7 +62,8 @@ class ScaleFree(_Running):
     In order: interval RTT over min RTT - 1; its slow average; its change; the log of
     delivered * min RTT over cwnd for the fast rate, the slow rate and the greatest rate; log cwnd;
     log min RTT; share of packets lost in the step and its slow average; time without ACK and time
-    since the start in min RTTs (logs, the latter bounded); packets in flight over cwnd; log of packets acknowledged.
+    since the start in min RTTs (logs, the latter bounded); packets in flight over cwnd; log of
+    packets acknowledged.
     """
 
     size = 14

@@ -7,17 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.errors import unknown_name
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
-if TYPE_CHECKING:
-    from distrlcc.env.config import RewardConfig
-
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Which reward, and the weights of our own (the others are fixed by their papers)."""
+
+    name: str = "distrlcc"
+    """One of `REWARDS`."""
+    delay_weight: float = 0.5
+    """Price of a queueing delay of one round trip."""
+    loss_weight: float = 10.0
+    """Price of losing every packet."""
+
+    def __post_init__(self) -> None:
+        if self.name not in REWARDS:
+            raise unknown_name("reward", self.name, REWARDS)
 
 
 @dataclass(slots=True)

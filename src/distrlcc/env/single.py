@@ -1,6 +1,7 @@
 """One sender on one link: ``gymnasium.make("distrlcc/Link-v0")``, for SB3, CleanRL and notebooks.
 
-Import `distrlcc.env` first, or name the module: ``gymnasium.make("distrlcc.env:distrlcc/Link-v0")``.
+Import `distrlcc.env` first, or name the module in the id:
+``gymnasium.make("distrlcc.env:distrlcc/Link-v0")``.
 """
 
 from __future__ import annotations

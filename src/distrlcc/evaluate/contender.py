@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.schemes import scheme_id
+from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
+from distrlcc.errors import PolicyFileError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.seeding import normal, stream_key, uniform
@@ -85,13 +88,33 @@ def contender_from_file(path: str, taken: set[str]) -> Contender:
     """Return a policy file as a contender, named after the file or its run's folder.
 
     Raises:
-        PolicyFileError: The file is no whole policy.
+        PolicyFileError: The file is no whole policy, or of other spaces than it names.
+        ConfigError: It names a space that does not exist.
     """
+    policy = NumpyPolicy.load(path)
+    _check_spaces(path, policy)
     place = Path(path)
     name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name
     while name in taken:
         name += "'"
-    return Contender(name, NumpyPolicy.load(path))
+    return Contender(name, policy)
+
+
+def _check_spaces(path: str, policy: NumpyPolicy) -> None:
+    """Refuse a policy whose inputs or outputs are not those of the spaces that it names."""
+    spec = policy.spec
+    batch = LinkBatch(1, Contender("", policy).env_config())
+    space = batch.actions.space
+    actions = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 1
+    for what, has, expected in (
+        (f"observation {spec.observation!r}", spec.observation_size, batch.observation_size),
+        (f"action {spec.action!r}", spec.action_size, actions),
+    ):
+        if has != expected:
+            raise PolicyFileError(
+                f"{path}: its network takes {has} elements for {what}, this distrlcc has "
+                f"{expected}; train it again, or use the distrlcc that wrote it"
+            )
 
 
 def contender_from_policy(name: str, policy: PolicyFile) -> Contender:

@@ -60,35 +60,34 @@ def place_labels(
         soft: What is covered if there is no other way: lines.
         unit: Pixels in a point (1/72 inch), to scale distances.
     """
-    candidates = [_candidates(point, size, unit) for point, size in zip(points, sizes, strict=True)]
-    chosen: list[Box | None] = [None] * len(points)
+    candidates: list[list[tuple[float, Box]]] = []  # cost of what does not move, and the place
+    for point, size in zip(points, sizes, strict=True):
+        places = _candidates(point, size, unit)
+        candidates.append([(r / 100 + _cost(b, bounds, hard, soft, unit), b) for r, b in places])
+    chosen: dict[int, Box] = {}
     for _ in range(_SWEEPS):
-        for index, places in enumerate(candidates):
-            others = [b for i, b in enumerate(chosen) if b is not None and i != index]
-            chosen[index] = min(
-                (box for _, box in places),
-                key=_Cost(dict((b, r) for r, b in places), bounds, hard, soft, others, unit),
+        for index, options in enumerate(candidates):
+            others = [box for i, box in chosen.items() if i != index]
+            _, _, chosen[index] = min(
+                (cost + _covered(box, others, unit), rank, box)
+                for rank, (cost, box) in enumerate(options)
             )
-    return [box for box in chosen if box is not None]
+    return [chosen[index] for index in range(len(points))]
 
 
-@dataclass(frozen=True)
-class _Cost:
-    radii: dict[Box, float]
-    bounds: Box
-    hard: Sequence[Box]
-    soft: Sequence[Box]
-    others: Sequence[Box]
-    unit: float
+def _cost(box: Box, bounds: Box, hard: Sequence[Box], soft: Sequence[Box], unit: float) -> float:
+    """Return how bad a place is, whatever the other labels do.
 
-    def __call__(self, box: Box) -> float:
-        outside = box.area - box.overlap(self.bounds)
-        margin = box.grown(1.5 * self.unit)
-        covered = sum(margin.overlap(b) for b in self.hard)
-        covered += sum(margin.overlap(b) for b in self.others)
-        crossed = sum(box.overlap(b) for b in self.soft)
-        # Per label area, so that a far place without overlap beats a near one with any.
-        return (100 * outside + 50 * covered + 5 * crossed) / box.area + self.radii[box] / 100
+    Areas count per label area, so that a far place without overlap beats a near one with any.
+    """
+    outside = box.area - box.overlap(bounds)
+    crossed = sum(box.overlap(b) for b in soft)
+    return (100 * outside + 5 * crossed) / box.area + _covered(box, hard, unit)
+
+
+def _covered(box: Box, others: Sequence[Box], unit: float) -> float:
+    margin = box.grown(1.5 * unit)
+    return 50 * sum(margin.overlap(b) for b in others) / box.area
 
 
 def _candidates(

@@ -30,9 +30,7 @@ class Recorder:
             stats, view = self._batch.stats(), self._batch.view()
             queue = self._batch.simulator.results[n, col.QUEUE]
             delay = max(stats.rtt_sum[n] - stats.acked[n] * view.base_rtt[n], 0.0)
-            self._rows.append(
-                (stats.duration[n], view.capacity[n], stats.acked[n], delay, queue)
-            )
+            self._rows.append((stats.duration[n], view.capacity[n], stats.acked[n], delay, queue))
 
     def series(self) -> Series:
         """Return the link's series, one element per bucket."""
@@ -41,17 +39,18 @@ class Recorder:
         bucket = np.floor((np.cumsum(seconds) - seconds / 2) / BUCKET_S).astype(int)
 
         def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.bincount(bucket, values)
+            return np.bincount(bucket, values).astype(np.float64)
 
         length = np.maximum(total(seconds), 1e-9)
         packets = total(acked)
+        mean_delay = 1e3 * total(delay) / np.maximum(packets, 1)
         return Series(
             scheme=self._contender.name,
             learned=self._contender.policy is not None,
             link=self._name,
-            time_s=(np.arange(len(length)) + 0.5) * BUCKET_S,
+            time_s=np.asarray((np.arange(len(length)) + 0.5) * BUCKET_S, np.float64),
             capacity_mbps=total(capacity) * _MBIT / length,
             rate_mbps=packets * _MBIT / length,
-            queueing_delay_ms=np.where(packets > 0, 1e3 * total(delay) / np.maximum(packets, 1), np.nan),
+            queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
             queue_packets=total(queue * seconds) / length,
         )

@@ -31,7 +31,8 @@ class CollapseAlarm:
         """Look at one collection; return a line to show, or None."""
         lines = []
         entropy = stats.entropy / max(stats.steps, 1.0)
-        if self._starts("entropy", stats.steps > 0 and entropy < self._entropy_bound):
+        # Written so that an entropy that is not a number, as after divergence, rings as well.
+        if self._starts("entropy", stats.steps > 0 and not entropy >= self._entropy_bound):
             lines.append(
                 f"the policy's entropy fell to {entropy:.3g} nats (bound "
                 f"{self._entropy_bound:.3g}): it no longer explores; raise entropy_coeff or lower "

@@ -9,7 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from distrlcc.errors import ConfigError
 from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
 
 
 @dataclass(slots=True)
@@ -60,6 +62,19 @@ class Batch:
                 self.states[:, i:j],
                 None if self.valid is None else self.valid[:, i:j],
             )
+
+
+def check_minibatch(spec: PolicySpec, minibatch_size: int, sequence_length: int) -> None:
+    """Check that a minibatch holds a whole sequence, or some would be empty on every rank.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    if spec.state_size and minibatch_size < sequence_length:
+        raise ConfigError(
+            f"minibatch_size is {minibatch_size}: expected {sequence_length} or more, one sequence "
+            "of the LSTM (sequence_length)"
+        )
 
 
 def sequences(rows: Tensor, length: int) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.batch import Batch, batch_of
+from distrlcc.learn.batch import Batch, batch_of, check_minibatch
 from distrlcc.learn.dataset import Dataset
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.model import Model
@@ -96,6 +96,7 @@ class Dagger:
             ConfigError: If the configuration does not fit.
         """
         config.validate()
+        check_minibatch(spec, config.minibatch_size, config.sequence_length)
         self.config = config
         self._reducer = reducer or LocalReducer()
         self.model = Model(

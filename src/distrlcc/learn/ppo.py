@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.batch import Batch, batch_of
+from distrlcc.learn.batch import Batch, batch_of, check_minibatch
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.model import Model
 from distrlcc.learn.reducer import LocalReducer, Reducer
@@ -116,6 +116,7 @@ class PPO:
             ConfigError: If the configuration does not fit.
         """
         config.validate()
+        check_minibatch(spec, config.minibatch_size, config.sequence_length)
         self.config = config
         self._reducer = reducer or LocalReducer()
         self.model = Model(

@@ -20,7 +20,8 @@ def bench(config: RunConfig, seconds: float) -> dict[str, float]:
     trainer = Trainer(config)
     trainer.iterate()
     trainer.iterate()
-    rows, begin = [], time.perf_counter()
+    rows: list[dict[str, float]] = []
+    begin = time.perf_counter()
     while len(rows) < 3 or time.perf_counter() - begin < seconds:
         rows.append(trainer.iterate()[0])
     names = ("share_environment", "share_inference", "share_update")

@@ -14,7 +14,7 @@ import numpy as np
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import Reference, Agent
+from distrlcc.sim.reference import Agent, Reference
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 
@@ -43,7 +43,7 @@ def random_script(seed: int, number: int) -> Script:
     link = _random_link(rng, even)
     seconds = float(rng.uniform(0.5, 4.0))
     flows = tuple(_random_flow(rng, even, seconds) for _ in range(int(rng.integers(1, 6))))
-    steps = []
+    steps: list[int] = []
     while sum(steps) < seconds * 1e9:
         steps.append(10_000_000 if even else int(rng.integers(1_000, 60_000_000)))
     shape = (len(steps), len(flows))
@@ -69,7 +69,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
 
     kind = rng.choice(["rate", "schedule", "trace"])
     delay = float(rng.integers(0, 40)) if even else choose(0.1, 80.0)
-    queue: dict[str, int] = {}
+    queue: dict[str, Any] = {}
     pick = rng.random()
     if pick < 0.5:
         queue["queue_packets"] = int(choose(1, 300))
@@ -154,7 +154,7 @@ def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | N
 def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
     for k, sender in enumerate(reference.senders):
         row: Any = simulator.flows[k]
-        seen = {
+        seen: dict[str, tuple[Any, Any]] = {
             "sent": (int(row[col.SENT]), len(sender.packets)),
             "acked": (int(row[col.STEP_ACKED]), sender.acked),
             "lost": (int(row[col.STEP_LOST]), sender.lost),

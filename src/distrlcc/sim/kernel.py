@@ -373,7 +373,7 @@ def advance(
                         break
                     pending -= 1
                     departure = -1
-                    waited = np.int64(0)
+                    waited: Any = np.int64(0)
                     if is_trace:
                         while cursor_time <= now:
                             cursor += 1
@@ -440,14 +440,14 @@ def advance(
                             row_rtt = rtts[n, segment]
                             row_loss = losses[n, segment]
                             row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
-                        ack_time = np.int64(-1)
+                        ack_at: Any = np.int64(-1)
                         if row_loss > 0 and loss_hash(seed, best_flow, sent) < row_loss:
                             random_lost += 1
                         else:
-                            ack_time = max(departure + row_rtt + extra, last_ack)
-                            last_ack = ack_time
+                            ack_at = max(departure + row_rtt + extra, last_ack)
+                            last_ack = ack_at
                             slot = ring_start + (tail & ring_mask)
-                            ring[slot, col.R_ACK_TIME] = ack_time
+                            ring[slot, col.R_ACK_TIME] = ack_at
                             ring[slot, col.R_SEND_TIME] = now
                             ring[slot, col.R_DELIVERED_TIME] = delivered_time
                             ring[slot, col.R_COUNTS] = (sent << 32) | delivered
@@ -460,7 +460,7 @@ def advance(
                             log[log[0, 0], 0] = best_flow
                             log[log[0, 0], 1] = now
                             log[log[0, 0], 2] = departure
-                            log[log[0, 0], 3] = ack_time
+                            log[log[0, 0], 3] = ack_at
                     sent += 1
                     step_sent += 1
                     last_activity = now
@@ -511,11 +511,11 @@ def advance(
                     step_lost += lost
                     if with_ewmas:
                         delay = (last_rtt - min_rtt) * 1e-6
-                        rate_sample = (delivered - prior) * MEGABITS_PER_PACKET / max(
-                            1e-3, elapsed * 1e-9
+                        rate_sample = (
+                            (delivered - prior) * MEGABITS_PER_PACKET / max(1e-3, elapsed * 1e-9)
                         )
-                        send_sample = (sent - seq) * MEGABITS_PER_PACKET / max(
-                            1e-3, last_rtt * 1e-9
+                        send_sample = (
+                            (sent - seq) * MEGABITS_PER_PACKET / max(1e-3, last_rtt * 1e-9)
                         )
                         if step_acked == 0:
                             delay_ewma = delay
@@ -530,8 +530,16 @@ def advance(
                         histograms[1, f, delay_bin(last_rtt)] += 1
                     if scheme > ORACLE:
                         on_ack(
-                            scheme, state, now, last_rtt, seq, sent, lost, sent - next_ack,
-                            delivered, prior,
+                            scheme,
+                            state,
+                            now,
+                            last_rtt,
+                            seq,
+                            sent,
+                            lost,
+                            sent - next_ack,
+                            delivered,
+                            prior,
                             (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1),
                         )
                         window = int(state[CWND])

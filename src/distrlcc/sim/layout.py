@@ -87,4 +87,4 @@ TOTAL_USED = 5  # packets' worth that was used since the episode's start
 LINK_RESULTS = 6
 
 HISTOGRAM_BINS = 1408
-"""Bins of a delay histogram; bin b starts at 100 us * (1.01**b - 1), the last one holds the rest."""
+"""Bins of a delay histogram; bin b starts at 100 us * (1.01**b - 1), the last holds the rest."""

@@ -56,10 +56,10 @@ class Agent:
         self.pacing_rate = mbps * 1e6 / (8 * PACKET_BYTES)
 
     def on_ack(self, ack: Ack, *, now: int) -> None:
-        pass
+        """Leave the window as it was set."""
 
     def on_timeout(self, *, now: int, sent: int) -> None:
-        pass
+        """Leave the window as it was set."""
 
 
 class _Sender:
@@ -260,10 +260,10 @@ def build_link(link: Link) -> BottleneckLink:
             built.step()
         return built
     rate = link.rate_mbps or 0.0
-    schedule = [(0, round(rate * 1e6))]
-    for change in link.changes:
-        if change.rate_mbps is not None:
-            schedule.append((round(change.at_s * NANOSECONDS), round(change.rate_mbps * 1e6)))
+    changes = [(c.at_s, c.rate_mbps) for c in link.changes if c.rate_mbps is not None]
+    schedule = [
+        (round(at * NANOSECONDS), round(mbps * 1e6)) for at, mbps in [(0.0, rate), *changes]
+    ]
     return RateLink(schedule, queue)
 
 

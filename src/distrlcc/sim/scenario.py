@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from distrlcc.control.schemes import scheme_id
 from distrlcc.errors import ConfigError
 
 MAX_RATE_MBPS = 400_000.0
@@ -110,6 +111,7 @@ class Flow:
     """First pacing rate of an ``agent``, Mbit/s; None: window-limited alone."""
 
     def __post_init__(self) -> None:
+        scheme_id(self.scheme)
         _check("flows.start_s", self.start_s, 0.0, 1e6)
         _check("flows.stop_s", self.stop_s, 0.0, 1e6)
         _check("flows.extra_rtt_ms", self.extra_rtt_ms, 0.0, MAX_DELAY_MS)

@@ -28,7 +28,7 @@ from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray, IntervalStats
 
 IntArray = NDArray[np.int64]
 
@@ -190,9 +190,7 @@ class Simulator:
             row, control = rows[k], self.control[n * self.n_flows + k]
             row[col.SCHEME] = scheme_id(flow.scheme)
             row[col.START] = round(flow.start_s * NANOSECONDS)
-            row[col.STOP] = (
-                col.FOREVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
-            )
+            row[col.STOP] = col.FOREVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
             row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
             row[col.FLOW_SEED] = scenario.seed * 64 + k
             control[:] = 0.0
@@ -246,19 +244,26 @@ class Simulator:
 
     def stats(self) -> IntervalStats:
         """Return what every flow saw in the newest step, ``[N * K]``."""
-        flows, seconds = self.flows, 1.0 / NANOSECONDS
+        flows = self.flows
+
+        def count(column: int) -> FloatArray:
+            return flows[:, column].astype(np.float64)
+
+        def seconds(column: int) -> FloatArray:
+            return np.asarray(flows[:, column] / NANOSECONDS, np.float64)
+
         ewmas = self.ewmas if len(self.ewmas) else np.zeros((len(flows), 3))
         return IntervalStats(
             duration=np.repeat(self._duration, self.n_flows),
-            sent=flows[:, col.STEP_SENT].astype(float),
-            acked=flows[:, col.STEP_ACKED].astype(float),
-            lost=flows[:, col.STEP_LOST].astype(float),
-            timeouts=flows[:, col.STEP_TIMEOUTS].astype(float),
-            rtt_sum=flows[:, col.STEP_RTT_SUM] * seconds,
-            rtt_min=flows[:, col.STEP_RTT_MIN] * seconds,
-            rtt_max=flows[:, col.STEP_RTT_MAX] * seconds,
-            rtt_last=flows[:, col.LAST_RTT] * seconds,
-            min_rtt=flows[:, col.MIN_RTT] * seconds,
+            sent=count(col.STEP_SENT),
+            acked=count(col.STEP_ACKED),
+            lost=count(col.STEP_LOST),
+            timeouts=count(col.STEP_TIMEOUTS),
+            rtt_sum=seconds(col.STEP_RTT_SUM),
+            rtt_min=seconds(col.STEP_RTT_MIN),
+            rtt_max=seconds(col.STEP_RTT_MAX),
+            rtt_last=seconds(col.LAST_RTT),
+            min_rtt=seconds(col.MIN_RTT),
             cwnd=self.control[:, CWND].copy(),
             pacing_rate=self.control[:, PACING].copy(),
             inflight=(flows[:, col.SENT] - flows[:, col.NEXT_ACK]).astype(float),
@@ -291,7 +296,7 @@ _compiled: Any = None
 
 def _compiled_kernel() -> Any:
     """Import the kernel on first use, saying so when it must be compiled."""
-    global _compiled  # noqa: PLW0603
+    global _compiled
     if _compiled is None:
         if is_cold():
             print("compiling the simulator (about 10 s, once) ...", file=sys.stderr)  # noqa: T201

@@ -65,7 +65,7 @@ def _draws(suite: str, split: str, index: int, count: int) -> list[float]:
 
 
 def _between(u: float, low: float, high: float) -> float:
-    return low * (high / low) ** u
+    return float(low * (high / low) ** u)
 
 
 def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:

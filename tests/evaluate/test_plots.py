@@ -1,0 +1,146 @@
+"""Figures: what they show, that labels can be read, and that equal input gives equal files."""
+
+import io
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+
+from distrlcc.evaluate.palette import DARK, LIGHT, looks
+from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
+from distrlcc.evaluate.scores import SchemeScores, Series
+from distrlcc.evaluate.summary import Summary, summarise
+
+Make = Callable[..., SchemeScores]
+MakeSeries = Callable[..., Series]
+
+
+@pytest.fixture
+def summary(make_scores: Make, schemes: list[str]) -> Summary:
+    return summarise([make_scores(s, links=30) for s in schemes])
+
+
+def labels(figure: Figure) -> list[Text]:
+    return [t for t in figure.axes[0].texts if not t.get_text().startswith("better")]
+
+
+def test_scatter_reverses_the_delay_axis_and_labels_everyone(
+    summary: Summary, schemes: list[str]
+) -> None:
+    figure = scatter(summary)
+    (axes,) = figure.axes
+    left, right = axes.get_xlim()
+    assert left > right > 0
+    assert axes.get_xscale() == "log"
+    assert "p95 queueing delay (ms)" in axes.get_xlabel()
+    assert axes.get_ylabel() == "throughput (Mbit/s)"
+    texts = labels(figure)
+    assert sorted(t.get_text() for t in texts) == sorted(schemes)
+    bold = [t.get_text() for t in texts if t.get_weight() == "bold"]
+    assert bold == ["quickstart"]
+
+
+def test_labels_do_not_overlap_when_schemes_are_close(make_scores: Make) -> None:
+    base = make_scores("quickstart", links=30)
+    rng = np.random.default_rng(0)
+    close = [
+        replace(
+            base,
+            scheme=f"policy-{i}",
+            p95_queueing_delay_ms=base.p95_queueing_delay_ms * (1 + 0.05 * rng.normal()),
+            throughput_mbps=base.throughput_mbps * (1 + 0.02 * rng.normal()),
+        )
+        for i in range(6)
+    ]
+    figure = scatter(summarise([*close, make_scores("cubic", links=30)]))
+    figure.canvas.draw()
+    area = figure.axes[0].get_window_extent()
+    boxes = [t.get_window_extent() for t in labels(figure)]
+    for a, b in itertools.combinations(boxes, 2):
+        assert not a.overlaps(b)
+    assert all(area.x0 <= b.x0 and b.x1 <= area.x1 for b in boxes)
+    assert all(area.y0 <= b.y0 and b.y1 <= area.y1 for b in boxes)
+
+
+def test_close_delays_get_a_linear_axis_and_the_undefined_no_place(make_scores: Make) -> None:
+    dead = make_scores("bbr", links=4)
+    dead = replace(dead, p95_queueing_delay_ms=np.full_like(dead.power, np.nan))
+    figure = scatter(summarise([make_scores("copa", 4), make_scores("vegas", 4), dead]))
+    assert figure.axes[0].get_xscale() == "linear"
+    assert sorted(t.get_text() for t in labels(figure)) == ["copa", "vegas"]
+
+
+def test_a_single_scheme_without_delay_can_be_drawn(make_scores: Make) -> None:
+    one = make_scores("oracle", links=1, seeds=1)
+    zero = replace(one, p95_queueing_delay_ms=np.zeros((1, 1)), throughput_mbps=np.zeros((1, 1)))
+    to_png(scatter(summarise([zero])))
+    undefined = replace(one, p95_queueing_delay_ms=np.full((1, 1), np.nan))
+    to_png(scatter(summarise([undefined])))
+
+
+def test_time_series_shows_capacity_rates_and_delays(make_series: MakeSeries) -> None:
+    figure = time_series([make_series(s) for s in ("cubic", "quickstart")])
+    upper, lower = figure.axes
+    assert upper.get_ylabel() == "rate (Mbit/s)"
+    assert lower.get_ylabel() == "queueing delay (ms)"
+    assert lower.get_xlabel() == "time (s)"
+    assert len(upper.lines) == len(lower.lines) == 2
+    names = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert names == ["quickstart", "capacity", "cubic"]
+    assert upper.get_xlim() == pytest.approx((0.0, 30.0), abs=1e-9)
+    widths = {line.get_label(): line.get_linewidth() for line in upper.lines}
+    assert widths["quickstart"] > widths["cubic"]
+
+
+def test_far_delays_are_logarithmic_and_near_ones_linear(make_series: MakeSeries) -> None:
+    near = time_series([make_series("vegas"), make_series("bbr")])
+    far = time_series([make_series("oracle"), make_series("cubic")])
+    assert near.axes[1].get_yscale() == "linear"
+    assert far.axes[1].get_yscale() == "symlog"
+
+
+def test_odd_series_can_be_drawn(make_series: MakeSeries) -> None:
+    for buckets in (3, 20):
+        one = make_series("copa", buckets=buckets)
+        silent = replace(
+            one, rate_mbps=np.zeros(buckets), queueing_delay_ms=np.full(buckets, np.nan)
+        )
+        to_png(time_series([silent]))
+    first = make_series("copa", buckets=3)
+    arrays = ("time_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
+    to_png(time_series([replace(first, **{a: getattr(first, a)[:1] for a in arrays})]))
+
+
+def test_png_has_200_dpi_and_equal_figures_are_equal_files(summary: Summary) -> None:
+    before = dict(mpl.rcParams)
+    png = to_png(scatter(summary))
+    image = Image.open(io.BytesIO(png))
+    assert image.width == 960
+    assert image.info["dpi"] == pytest.approx((200, 200), abs=0.1)
+    assert to_png(scatter(summary)) == png
+    svg = to_svg(scatter(summary, theme=DARK))
+    assert to_svg(scatter(summary, theme=DARK)) == svg
+    assert DARK.background.encode() in svg
+    assert b"<text" not in svg
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_name_with_dollars_is_no_formula(make_scores: Make, make_series: MakeSeries) -> None:
+    name = r"$\frac{$"
+    to_png(scatter(summarise([replace(make_scores("copa", 2), scheme=name)])))
+    to_svg(time_series([replace(make_series("copa"), scheme=name)]))
+
+
+def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
+    several = [("a", True), ("cubic", False), ("b", True), ("mine", False), ("yours", False)]
+    together = looks(several, LIGHT)
+    assert together["cubic"] == looks([("cubic", False)], LIGHT)["cubic"]
+    assert len({look.color for look in together.values()}) == 5
+    assert [name for name, look in together.items() if look.learned] == ["a", "b"]
+    assert looks(several, DARK)["cubic"].color != together["cubic"].color

@@ -1,0 +1,188 @@
+"""The report: self-contained, complete, escaped, and written whole or not at all."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from distrlcc.errors import OutputError
+from distrlcc.evaluate.report import ReportInfo, prepare_folder, render, write_report
+from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
+from distrlcc.evaluate.summary import summarise
+
+Make = Callable[..., SchemeScores]
+MakeSeries = Callable[..., Series]
+
+INFO = ReportInfo(
+    title="quickstart against CUBIC",
+    suite="random (test split)",
+    command="distrlcc evaluate policy.safetensors --seeds 2",
+    policies=("policy.safetensors",),
+    seeds=(0, 1),
+    versions={"distrlcc": "0.1.0"},
+    notes=("Each link ran for 10 s.",),
+)
+
+VOID = {"meta", "source", "img", "link", "br"}
+
+
+class Page(HTMLParser):
+    """Collects text and attributes, and requires that every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.attributes += [(key, value or "") for key, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def read(html: str) -> Page:
+    page = Page()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    page.text = re.sub(r"\s+", " ", page.text)
+    return page
+
+
+def test_the_report_is_whole_and_self_contained(
+    tmp_path: Path, make_scores: Make, make_series: MakeSeries
+) -> None:
+    names = ("quickstart", "cubic", "oracle")
+    scores = [make_scores(s, links=8, seeds=2) for s in names]
+    series = [make_series(s, link) for link in ("LTE a/b", "LTE a b") for s in names]
+    path = write_report(tmp_path / "new" / "report", scores, series, INFO)
+    assert path == tmp_path / "new" / "report" / "report.html"
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        "report.html",
+        "scatter.png",
+        "series-LTE-a-b-2.png",
+        "series-LTE-a-b.png",
+        "summary.json",
+    ]
+    page = read(path.read_text())
+    assert not {"script", "link", "iframe", "object"} & set(page.seen)
+    for key, value in page.attributes:
+        if key in ("src", "srcset", "href"):
+            assert value.startswith("data:image/svg+xml;base64,")
+    assert "url(" not in path.read_text()
+    assert "@import" not in path.read_text()
+    assert page.seen.count("picture") == 3
+    for text in (
+        "quickstart against CUBIC",
+        "3 schemes on 8 links of random (test split), 2 seeds each",
+        "quickstart ranks 1 of 2 by power, the oracle apart",
+        "distrlcc evaluate policy.safetensors --seeds 2",
+        "distrlcc 0.1.0",
+        "Each link ran for 10 s.",
+        "LTE a/b",
+    ):
+        assert text in page.text
+    for metric in METRICS:
+        assert metric.definition.replace("  ", " ") in page.text
+    summary = summarise(scores)
+    for scheme in summary.schemes:
+        assert f"{scheme.overall['power'].mean:.3f}" in page.text
+    stored = json.loads((path.parent / "summary.json").read_text())
+    assert stored["ranking"] == [s.scheme for s in summary.schemes]
+
+
+def test_the_best_of_a_column_is_marked_without_the_oracle(make_scores: Make) -> None:
+    summary = summarise([make_scores(s, links=8) for s in ("cubic", "bbr", "oracle")])
+    html = render(summary, {}, INFO)
+    ranked = html[html.index('class="ranked"') :].split("</table>")[0]
+    rows = re.findall(r'scope="row".*?</i>(\w+)</th>(.*?)</tr>', ranked, re.DOTALL)
+    best = {name: 'class="best"' in cells for name, cells in rows}
+    assert best == {"oracle": False, "bbr": True, "cubic": True}
+    powers = {name: re.findall(r"<td[^>]*>", cells)[0] for name, cells in rows}
+    assert "best" in powers["bbr"]
+    assert "best" not in powers["cubic"]
+
+
+def test_long_suites_show_sixty_links_and_say_so(make_scores: Make) -> None:
+    scores = [make_scores(s, links=100, seeds=1) for s in ("quickstart", "cubic")]
+    summary = summarise(scores)
+    page = read(render(summary, {}, INFO))
+    assert (
+        "60 of 100 links, those with the least power of quickstart first; 40 are left" in page.text
+    )
+    powers = summary.schemes[0].scenarios
+    worst = min(summary.links, key=lambda link: powers[link]["power"].mean)
+    best = max(summary.links, key=lambda link: powers[link]["power"].mean)
+    assert worst in page.text
+    assert best not in page.text
+
+
+def test_without_policies_or_series_those_parts_are_absent(make_scores: Make) -> None:
+    page = read(render(summarise([make_scores("cubic", 2), make_scores("bbr", 2)]), {}, INFO))
+    assert "ranks" not in page.text
+    assert "Over time" not in page.text
+
+
+def test_names_are_escaped(tmp_path: Path, make_scores: Make, make_series: MakeSeries) -> None:
+    evil = "<script>alert(1)</script>"
+    scores = replace(make_scores("copa", 2), scheme=evil, links=(evil, "../../etc/x"), learned=True)
+    series = [replace(make_series("copa"), scheme=evil, link=link) for link in (evil, "../../x")]
+    info = replace(INFO, title=evil, command=evil, notes=(evil,))
+    path = write_report(tmp_path / "r", [scores], series, info)
+    page = read(path.read_text())
+    assert "script" not in page.seen
+    assert evil in page.text
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+    assert (path.parent / "series-x.png").exists()
+
+
+def test_an_unwritable_place_is_one_line_and_nothing_is_left(
+    tmp_path: Path, make_scores: Make
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(OutputError, match="cannot write") as caught:
+            write_report(folder, [make_scores("cubic", 2)], [], INFO)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(OutputError, match="cannot write"):
+            prepare_folder(folder)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    prepare_folder(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_failed_rewrite_leaves_the_old_page(
+    tmp_path: Path, make_scores: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [make_scores("cubic", 2)]
+    path = write_report(tmp_path / "r", scores, [], INFO)
+    before = path.read_bytes()
+
+    write = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if "report.html" not in self.name:
+            return write(self, data)
+        write(self, data[:100])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OutputError, match="No space left on device"):
+            write_report(tmp_path / "r", scores, [], replace(INFO, title="new"))
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob(".*"))
