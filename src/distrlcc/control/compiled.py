@@ -42,11 +42,6 @@ CACHE_FOLDER = _cache_folder()
 numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
 
 
-def is_cold() -> bool:
-    """Tell whether nothing was compiled into the cache yet, so that a first call takes seconds."""
-    return not any(CACHE_FOLDER.rglob("*.nbi"))
-
-
 def njit(function: Any) -> Any:
     """Compile with numba: cached, without the interpreter lock, NumPy's division rules."""
     return numba.njit(cache=True, nogil=True, error_model="numpy")(function)

@@ -23,7 +23,8 @@ takes three times as long. A ring that is full ends the call with the environmen
 caller enlarges the ring and calls again, and nothing has changed but the time taken.
 """
 
-# ruff: noqa: C901 - one function on purpose: state in locals is what makes it fast.
+# ruff: noqa: C901, SIM102 - one function, for state in locals is what makes it fast; and numba
+# leaves out what stands under `x is not None`, alone in its condition, where x is None.
 
 from __future__ import annotations
 
@@ -172,6 +173,7 @@ def advance(
     control: Any,
     ring: Any,
     departures: Any,
+    schemes: Any,
     ewmas: Any,
     link_results: Any,
     with_best: bool,
@@ -192,13 +194,14 @@ def advance(
         control: float64 ``[F, STATE_SIZE]``, controllers' state.
         ring: int64 ``[·, RECORD]``, all flows' packets in flight.
         departures: int64 ``[·]``, scheduled links' rings of departures.
-        ewmas: float64 ``[F, 3]``, Indigo's, filled; or ``[0, 3]`` to leave them out.
+        schemes: True if any flow runs a scheme, else None.
+        ewmas: float64 ``[F, 3]``, Indigo's, filled; or None.
         link_results: float64 ``[N, LINK_RESULTS]``, filled; `TOTAL_USED` goes on from step to step.
         with_best: Whether to fill `BEST_CWND`, which costs some time on traces.
         histograms: int32 ``[2, F, HISTOGRAM_BINS]``: queueing delays, then RTTs, of the packets
-            that got through; or ``[2, 0, 1]`` to leave them out.
+            that got through; or None.
         log: int64 ``[·, 4]``: row 0 holds (rows used, …), then one row a packet sent: flow, send
-            time, departure (-1 dropped), ACK time (-1 dropped or lost); ``[0, 4]`` to leave it out.
+            time, departure (-1 dropped), ACK time (-1 dropped or lost); or None.
 
     Returns:
         -1, or the first environment with a flow (the one with `PENDING` not negative) whose ring
@@ -206,9 +209,6 @@ def advance(
     """
     n_links = links.shape[0]
     n_flows = flows.shape[0] // n_links
-    with_ewmas = ewmas.shape[0] > 0
-    with_histograms = histograms.shape[1] > 0
-    with_log = log.shape[0] > 0
     for n in range(n_links):
         link = links[n]
         end = until[n]
@@ -255,7 +255,7 @@ def advance(
             for f in range(first_flow, first_flow + n_flows):
                 for column in range(col.STEP_SENT, col.STEP_RTT_MAX + 1):
                     flows[f, column] = 0
-                if with_ewmas:
+                if ewmas is not None:
                     ewmas[f, :] = 0.0
                 if flows[f, col.SCHEME] == ORACLE:
                     best = best_window(
@@ -345,7 +345,7 @@ def advance(
             step_acked = flows[f, col.STEP_ACKED]
             step_lost = flows[f, col.STEP_LOST]
             rtt_sum = flows[f, col.STEP_RTT_SUM]
-            rtt_min = flows[f, col.STEP_RTT_MIN]
+            rtt_min = flows[f, col.STEP_RTT_MIN] if step_acked > 0 else FOREVER
             rtt_max = flows[f, col.STEP_RTT_MAX]
             dropped = flows[f, col.DROPPED]
             random_lost = flows[f, col.RANDOM_LOST]
@@ -353,7 +353,7 @@ def advance(
             delay_ewma = 0.0
             rate_ewma = 0.0
             send_ewma = 0.0
-            if with_ewmas:
+            if ewmas is not None:
                 delay_ewma = ewmas[f, 0]
                 rate_ewma = ewmas[f, 1]
                 send_ewma = ewmas[f, 2]
@@ -368,9 +368,13 @@ def advance(
             while True:
                 # Send at `now`; the packet's whole fate is settled here.
                 while pending > 0:
-                    if tail - head > ring_mask or (with_log and log[0, 0] + 1 >= log.shape[0]):
+                    if tail - head > ring_mask:
                         full = True
                         break
+                    if log is not None:
+                        if log[0, 0] + 1 >= log.shape[0]:
+                            full = True
+                            break
                     pending -= 1
                     departure = -1
                     waited: Any = np.int64(0)
@@ -427,7 +431,7 @@ def advance(
                                 departures[place] = departure
                     if departure < 0:
                         dropped += 1
-                        if with_log:
+                        if log is not None:
                             log[0, 0] += 1
                             log[log[0, 0], 0] = best_flow
                             log[log[0, 0], 1] = now
@@ -453,9 +457,9 @@ def advance(
                             ring[slot, col.R_COUNTS] = (sent << 32) | delivered
                             tail += 1
                             queueing_sum += waited
-                            if with_histograms:
+                            if histograms is not None:
                                 histograms[0, f, delay_bin(waited)] += 1
-                        if with_log:
+                        if log is not None:
                             log[0, 0] += 1
                             log[log[0, 0], 0] = best_flow
                             log[log[0, 0], 1] = now
@@ -469,17 +473,21 @@ def advance(
                 pending = 0
 
                 slot = ring_start + (head & ring_mask)
-                time, kind = next_event(
-                    started,
-                    start,
-                    stop,
-                    ring[slot, col.R_ACK_TIME] if head < tail else FOREVER,
-                    last_activity,
-                    pacing,
-                    next_send,
-                    sent - next_ack,
-                    window,
-                )
+                time = ring[slot, col.R_ACK_TIME] if head < tail else FOREVER
+                kind = 0
+                # Most often it is an ACK, and nothing else can come before.
+                if pacing > 0.0 or not started or time > last_activity + col.TIMEOUT_NS:
+                    time, kind = next_event(
+                        started,
+                        start,
+                        stop,
+                        time,
+                        last_activity,
+                        pacing,
+                        next_send,
+                        sent - next_ack,
+                        window,
+                    )
                 if time >= end:
                     break
                 if time >= other_time and (
@@ -504,12 +512,11 @@ def advance(
                     last_rtt = now - send_time
                     if min_rtt == 0 or last_rtt < min_rtt:
                         min_rtt = last_rtt
-                    if step_acked == 0 or last_rtt < rtt_min:
-                        rtt_min = last_rtt
+                    rtt_min = min(rtt_min, last_rtt)
                     rtt_max = max(rtt_max, last_rtt)
                     rtt_sum += last_rtt
                     step_lost += lost
-                    if with_ewmas:
+                    if ewmas is not None:
                         delay = (last_rtt - min_rtt) * 1e-6
                         rate_sample = (
                             (delivered - prior) * MEGABITS_PER_PACKET / max(1e-3, elapsed * 1e-9)
@@ -526,24 +533,25 @@ def advance(
                             rate_ewma += 0.125 * (rate_sample - rate_ewma)
                             send_ewma += 0.125 * (send_sample - send_ewma)
                     step_acked += 1
-                    if with_histograms:
+                    if histograms is not None:
                         histograms[1, f, delay_bin(last_rtt)] += 1
-                    if scheme > ORACLE:
-                        on_ack(
-                            scheme,
-                            state,
-                            now,
-                            last_rtt,
-                            seq,
-                            sent,
-                            lost,
-                            sent - next_ack,
-                            delivered,
-                            prior,
-                            (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1),
-                        )
-                        window = int(state[CWND])
-                        pacing = state[PACING]
+                    if schemes is not None:
+                        if scheme > ORACLE:
+                            on_ack(
+                                scheme,
+                                state,
+                                now,
+                                last_rtt,
+                                seq,
+                                sent,
+                                lost,
+                                sent - next_ack,
+                                delivered,
+                                prior,
+                                (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1),
+                            )
+                            window = int(state[CWND])
+                            pacing = state[PACING]
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     elif now < stop:
@@ -553,18 +561,20 @@ def advance(
                     next_send = now + pacing_interval(pacing)
                 elif kind == 2:
                     flows[f, col.STEP_TIMEOUTS] += 1
-                    if scheme > ORACLE:
-                        on_timeout(scheme, state, now, sent)
-                        window = int(state[CWND])
-                        pacing = state[PACING]
+                    if schemes is not None:
+                        if scheme > ORACLE:
+                            on_timeout(scheme, state, now, sent)
+                            window = int(state[CWND])
+                            pacing = state[PACING]
                     next_send = max(next_send, now)
                     pending = 1
                 else:
                     started = True
-                    if scheme > ORACLE:
-                        initialise(scheme, state, now, flows[f, col.FLOW_SEED], state[CWND])
-                        window = int(state[CWND])
-                        pacing = state[PACING]
+                    if schemes is not None:
+                        if scheme > ORACLE:
+                            initialise(scheme, state, now, flows[f, col.FLOW_SEED], state[CWND])
+                            window = int(state[CWND])
+                            pacing = state[PACING]
                     delivered_time = now
                     last_activity = now
                     next_send = now
@@ -587,12 +597,12 @@ def advance(
             flows[f, col.STEP_ACKED] = step_acked
             flows[f, col.STEP_LOST] = step_lost
             flows[f, col.STEP_RTT_SUM] = rtt_sum
-            flows[f, col.STEP_RTT_MIN] = rtt_min
+            flows[f, col.STEP_RTT_MIN] = rtt_min if step_acked > 0 else 0
             flows[f, col.STEP_RTT_MAX] = rtt_max
             flows[f, col.DROPPED] = dropped
             flows[f, col.RANDOM_LOST] = random_lost
             flows[f, col.QUEUEING_SUM] = queueing_sum
-            if with_ewmas:
+            if ewmas is not None:
                 ewmas[f, 0] = delay_ewma
                 ewmas[f, 1] = rate_ewma
                 ewmas[f, 2] = send_ewma

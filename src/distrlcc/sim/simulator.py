@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.compiled import is_cold
-from distrlcc.control.schemes import scheme_id
+from distrlcc.control.compiled import CACHE_FOLDER
+from distrlcc.control.schemes import ORACLE, scheme_id
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
@@ -103,11 +103,14 @@ class Simulator:
         self.departures: IntArray = np.zeros(1, np.int64)
         self.ewmas = np.zeros((n_all if with_ewmas else 0, 3))
         self.results = np.zeros((n_links, col.LINK_RESULTS))
-        bins = col.HISTOGRAM_BINS if with_histograms else 1
-        self.histograms = np.zeros((2, n_all if with_histograms else 0, bins), np.int32)
+        counted = n_all if with_histograms else 0
+        self.histograms = np.zeros((2, counted, col.HISTOGRAM_BINS), np.int32)
         self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
         self.with_best = with_best
-        self._kernel = kernel
+        self._optional = tuple(a if a.size else None for a in (self.ewmas, self.histograms))
+        self._planted = kernel
+        self._kernel: tuple[Callable[..., int], bool | None] | None = None
+        self._with_schemes = False
         self._duration = np.zeros(n_links)
         self._trace_places: dict[str, int] = {}
         self._ring_used = n_all * _FIRST_RING
@@ -189,6 +192,8 @@ class Simulator:
         for k, flow in enumerate(scenario.flows):
             row, control = rows[k], self.control[n * self.n_flows + k]
             row[col.SCHEME] = scheme_id(flow.scheme)
+            if row[col.SCHEME] > ORACLE and not self._with_schemes:
+                self._with_schemes, self._kernel = True, None
             row[col.START] = round(flow.start_s * NANOSECONDS)
             row[col.STOP] = col.FOREVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
             row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
@@ -209,18 +214,33 @@ class Simulator:
 
     def advance(self, step_ns: int | IntArray) -> None:
         """Advance every link by a step's length, ns, one for all or one for each."""
-        kernel = self._kernel or _compiled_kernel()
         until = self.links[:, col.NOW] + step_ns
-        self._duration[:] = np.asarray(step_ns) / NANOSECONDS
+        self._duration[:] = step_ns
+        ewmas, histograms = self._optional
         while True:
+            kernel, schemes = self._kernel or self._choose_kernel()
+            log = self.log if self.log.size else None
             stuck = kernel(
                 until, self.links, self.times, self.rates, self.rtts, self.losses, self.traces,
-                self.flows, self.control, self.ring, self.departures, self.ewmas, self.results,
-                self.with_best, self.histograms, self.log,
+                self.flows, self.control, self.ring, self.departures, schemes, ewmas, self.results,
+                self.with_best, histograms, log,
             )  # fmt: skip
             if stuck < 0:
                 return
             self._make_room(stuck)
+
+    def _choose_kernel(self) -> tuple[Callable[..., int], bool | None]:
+        """Return the kernel and its `schemes`; what is absent is compiled away.
+
+        A batch that keeps histograms or a log gets the kernel with schemes, so that fewer variants
+        are compiled.
+        """
+        ewmas, histograms = self._optional
+        logs = self.log.size > 0
+        schemes = True if self._with_schemes or histograms is not None or logs else None
+        variant = f"{schemes is not None}-{ewmas is not None}-{histograms is not None}-{logs}"
+        self._kernel = self._planted or _compiled_kernel(variant.lower()), schemes
+        return self._kernel
 
     def _make_room(self, n: int) -> None:
         if self.log.shape[0] and self.log[0, 0] + 1 >= self.log.shape[0]:
@@ -254,7 +274,7 @@ class Simulator:
 
         ewmas = self.ewmas if len(self.ewmas) else np.zeros((len(flows), 3))
         return IntervalStats(
-            duration=np.repeat(self._duration, self.n_flows),
+            duration=np.repeat(self._duration / NANOSECONDS, self.n_flows),
             sent=count(col.STEP_SENT),
             acked=count(col.STEP_ACKED),
             lost=count(col.STEP_LOST),
@@ -289,18 +309,22 @@ class Simulator:
         self._trace_places = {k: int(v) for k, v in state.pop("trace_places").items()}
         for name, value in state.items():
             setattr(self, name, np.array(value))
+        self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
+        self._optional = self.ewmas if self.ewmas.size else None, self._optional[1]
+        self._kernel = None
 
 
-_compiled: Any = None
+def _compiled_kernel(variant: str) -> Any:
+    """Import the kernel; say so when a variant of it must be compiled first."""
+    marker = CACHE_FOLDER / f"variant-{variant}"
+    if variant not in _announced:
+        _announced.add(variant)
+        if not marker.exists():
+            print("compiling the simulator (some seconds, once) ...", file=sys.stderr)  # noqa: T201
+            marker.touch()
+    from distrlcc.sim.kernel import advance  # noqa: PLC0415 - compiles
+
+    return advance
 
 
-def _compiled_kernel() -> Any:
-    """Import the kernel on first use, saying so when it must be compiled."""
-    global _compiled
-    if _compiled is None:
-        if is_cold():
-            print("compiling the simulator (about 10 s, once) ...", file=sys.stderr)  # noqa: T201
-        from distrlcc.sim.kernel import advance  # noqa: PLC0415 - compiles
-
-        _compiled = advance
-    return _compiled
+_announced: set[str] = set()
