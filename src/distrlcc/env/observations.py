@@ -59,7 +59,7 @@ class _Running:
 class ScaleFree(_Running):
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
 
-    In order: interval RTT over min RTT - 1; its slow average; its change; the log of
+    In order: the log of interval RTT over min RTT; its slow average; its change; the log of
     delivered * min RTT over cwnd for the fast rate, the slow rate and the greatest rate; log cwnd;
     log min RTT; share of packets lost in the step and its slow average; time without ACK and time
     since the start in min RTTs (logs, the latter bounded); packets in flight over cwnd; log of
@@ -85,7 +85,7 @@ class ScaleFree(_Running):
         # A queue that answers no more is at least as long as the silence.
         delay = np.where(known, mean_rtt / min_rtt - 1.0, 0.0)
         delay = np.where(known, np.maximum(delay, v["idle"] / min_rtt - 1.0), 0.0)
-        delay = np.clip(delay, 0.0, 20.0)
+        delay = np.log1p(np.clip(delay, 0.0, 400.0))
         change, v["delay"] = delay - v["delay"], delay
         weight = np.clip(stats.duration / min_rtt, 0.0, 1.0)
         v["slow_delay"] += 0.25 * weight * (delay - v["slow_delay"])
@@ -100,9 +100,9 @@ class ScaleFree(_Running):
         cwnd = np.maximum(stats.cwnd, 1.0)
         return np.stack(
             [
-                np.minimum(delay, 4.0),
-                np.minimum(v["slow_delay"], 4.0),
-                np.clip(change, -2.0, 2.0),
+                delay,
+                v["slow_delay"],
+                change,
                 *(np.log((v[k] * min_rtt + 0.1) / cwnd) for k in ("fast", "slow", "top")),
                 np.log(cwnd) - 4.0,
                 np.log(min_rtt * 30.0),

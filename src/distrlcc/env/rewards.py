@@ -59,11 +59,13 @@ def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floa
     """Ours: utilisation - a * queueing delay in RTTs - b * loss.
 
     Capacity that is wasted counts against the link's mean rate, so that a trace's quiet moments
-    weigh little; the queueing delay is bounded at 10 RTTs, which an outage alone can reach.
+    weigh little. Above one RTT the price of delay grows with its logarithm: an outage alone makes
+    hundreds of RTTs, and shall not be all that is learned from.
     """
     wasted = (link.capacity - link.used) / (link.mean_rate * stats.duration)
     rtt = np.where(stats.rtt_last > 0, _mean_rtt(stats), link.base_rtt)
-    delay = np.clip(rtt / link.base_rtt - 1.0, 0.0, 10.0)
+    delay = np.maximum(rtt / link.base_rtt - 1.0, 0.0)
+    delay = np.where(delay > 1.0, 1.0 + np.log(np.maximum(delay, 1.0)), delay)
     return np.asarray(
         1.0 - wasted - config.delay_weight * delay - config.loss_weight * _loss(stats)
     )

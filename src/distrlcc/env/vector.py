@@ -54,7 +54,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             seed: Chooses the scenarios, by environment and episode.
             first_index: Global index of the first environment: the same environments in one
                 process or in many draw the same scenarios.
-            with_labels: Keep the oracle's labels in ``info["expert_action"]``.
+            with_labels: Put the oracle's labels in ``info["expert_action"]``, not zeros.
 
         Raises:
             ConfigError: A suite does not exist.
@@ -67,7 +67,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._n_flows = max(
             len(suite.scenario(split, k).flows) for suite in self._suites for k in range(4)
         )
-        self._with_labels = with_labels
+        self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self.batch = LinkBatch(
             num_envs, self.config, n_flows=self._n_flows, with_labels=with_labels
         )
@@ -151,8 +151,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         info: dict[str, Any] = {
             "cwnd": self.batch.simulator.control[:: self._n_flows, 0].copy(),
         }
-        if self._with_labels:
-            info["expert_action"] = self.batch.labels()
+        info["expert_action"] = self.batch.labels() if self._with_labels else self._no_labels
         return info
 
     def state_dict(self) -> dict[str, Any]:

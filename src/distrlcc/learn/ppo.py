@@ -39,6 +39,8 @@ class PPOConfig:
     """Discount per step."""
     lambda_: float = 0.95
     """Decay of generalised advantage estimation."""
+    reward_scale: float = 1.0
+    """Factor of the rewards; 1 - gamma brings values, and so the value loss, to the rewards' size."""
     use_critic: bool = True
     """Subtract the critic's values and bootstrap from them; False learns from returns alone."""
     use_gae: bool = True
@@ -66,7 +68,8 @@ class PPOConfig:
     vf_loss_coeff: float = 0.5
     """Weight of the value loss."""
     vf_clip_param: float = 10.0
-    """Bound of one sample's squared value error."""
+    """Bound of one sample's squared value error; beyond it the critic learns nothing from a sample,
+    so scale rewards until values are small."""
     clip_param: float = 0.2
     """The paper's epsilon."""
     grad_clip: float = 0.5
@@ -92,7 +95,7 @@ class PPOConfig:
         for name in ("gamma", "lambda_"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 to 1")
-        for name in ("lr", "clip_param", "kl_target", "vf_clip_param"):
+        for name in ("lr", "clip_param", "kl_target", "vf_clip_param", "reward_scale"):
             if not getattr(self, name) > 0.0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected more than 0")
         for name in ("entropy_coeff", "kl_coeff", "vf_loss_coeff", "grad_clip"):
@@ -143,6 +146,7 @@ class PPO:
             config.gamma,
             config.lambda_ if config.use_gae else 1.0,
             use_critic=config.use_critic,
+            reward_scale=config.reward_scale,
         )
         batch = self._batch(rollout, self._normalized(advantages), targets)
         sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())

@@ -11,7 +11,12 @@ Float32 = NDArray[np.float32]
 
 
 def generalized_advantages(
-    rollout: Rollout, gamma: float, lambda_: float, *, use_critic: bool = True
+    rollout: Rollout,
+    gamma: float,
+    lambda_: float,
+    *,
+    use_critic: bool = True,
+    reward_scale: float = 1.0,
 ) -> tuple[Float32, Float32]:
     """Compute generalised advantage estimates (https://arxiv.org/abs/1506.02438, equation 16).
 
@@ -24,6 +29,7 @@ def generalized_advantages(
         gamma: Discount per step.
         lambda_: The estimator's decay.
         use_critic: False takes every value as 0: advantages are then discounted returns.
+        reward_scale: Factor of the rewards.
 
     Returns:
         Advantages and value targets, float32 ``[steps, N]``.
@@ -39,6 +45,7 @@ def generalized_advantages(
         next_values = zero
     done = rollout.terminated[:steps] | rollout.truncated[:steps]
     alive = 1.0 - done.astype(np.float32)
+    rewards = rollout.rewards[:steps] * np.float32(reward_scale)
     # Zero where the episode terminated, even if it was truncated in the same step.
     final_values = np.where(
         rollout.truncated[:steps] & ~rollout.terminated[:steps], final_values, 0
@@ -46,7 +53,7 @@ def generalized_advantages(
     following = zero
     for t in range(steps - 1, -1, -1):
         bootstrap = alive[t] * next_values + final_values[t]
-        delta = rollout.rewards[t] + np.float32(gamma) * bootstrap - values[t]
+        delta = rewards[t] + np.float32(gamma) * bootstrap - values[t]
         following = delta + np.float32(gamma * lambda_) * alive[t] * following
         advantages[t] = following
         next_values = values[t]

@@ -16,5 +16,5 @@ def quickstart() -> RunConfig:
             suites=("random", "cellular", "dynamic"),
             suite_weights=(0.7, 0.2, 0.1),
         ),
-        ppo=PPOConfig(),
+        ppo=PPOConfig(reward_scale=0.05),
     )

@@ -102,7 +102,9 @@ class Trainer:
     def __init__(self, config: RunConfig) -> None:
         """Build environment, learner and collector."""
         self.config = config
-        self.env = LinkVectorEnv(config.num_envs, config.env, seed=config.seed)
+        self.env = LinkVectorEnv(
+            config.num_envs, config.env, seed=config.seed, with_labels=config.dagger is not None
+        )
         self.spec = policy_spec(config, self.env)
         self.learner = build_learner(config, self.spec)
         self.collector = Collector(self.env, self.spec, config.seed)

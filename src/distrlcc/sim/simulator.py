@@ -113,6 +113,7 @@ class Simulator:
         self._with_schemes = False
         self._duration = np.zeros(n_links)
         self._trace_places: dict[str, int] = {}
+        self._traces_used = 0
         self._ring_used = n_all * _FIRST_RING
         self._departures_used = 0
         self._departure_rings = np.zeros((n_links, 2), np.int64)
@@ -156,10 +157,7 @@ class Simulator:
             self.rtts[n, k], self.losses[n, k] = rtt, loss
 
     def _load_trace(self, row: IntArray, trace: Trace, start_ns: int) -> None:
-        place = self._trace_places.get(trace.name)
-        if place is None:
-            place = self._trace_places[trace.name] = len(self.traces)
-            self.traces = np.concatenate([self.traces, trace.times_ns])
+        place = self._place_trace(trace)
         shift = start_ns % trace.period_ns
         first = int(np.searchsorted(trace.times_ns, shift, side="right"))
         row[col.IS_TRACE] = 1
@@ -168,6 +166,18 @@ class Simulator:
         row[[col.CURSOR, col.NEXT]] = first
         row[[col.CURSOR_ROW, col.NEXT_ROW]] = first
         row[[col.CURSOR_BASE, col.NEXT_BASE]] = -shift
+
+    def _place_trace(self, trace: Trace) -> int:
+        place = self._trace_places.get(trace.name)
+        if place is None:
+            place = self._trace_places[trace.name] = self._traces_used
+            self._traces_used += len(trace.times_ns)
+            if self._traces_used > len(self.traces):
+                grown = np.zeros(2 * self._traces_used, np.int64)
+                grown[:place] = self.traces[:place]
+                self.traces = grown
+            self.traces[place : self._traces_used] = trace.times_ns
+        return place
 
     def _departure_ring(self, n: int, limit: int) -> int:
         start, size = (int(x) for x in self._departure_rings[n])
@@ -294,11 +304,11 @@ class Simulator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
-        names = ("links", "times", "rates", "rtts", "losses", "traces", "flows", "control", "ring",
+        names = ("links", "times", "rates", "rtts", "losses", "flows", "control", "ring",
                  "departures", "ewmas", "results", "_duration", "_departure_rings")  # fmt: skip
         state: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
         state["ring_used"], state["departures_used"] = self._ring_used, self._departures_used
-        state["trace_places"] = dict(self._trace_places)
+        state["traces"] = list(self._trace_places)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -306,7 +316,9 @@ class Simulator:
         state = dict(state)
         self._ring_used = int(state.pop("ring_used"))
         self._departures_used = int(state.pop("departures_used"))
-        self._trace_places = {k: int(v) for k, v in state.pop("trace_places").items()}
+        self._trace_places, self._traces_used = {}, 0
+        for name in state.pop("traces"):
+            self._place_trace(load_trace(name))
         for name, value in state.items():
             setattr(self, name, np.array(value))
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
