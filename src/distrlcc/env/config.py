@@ -27,7 +27,7 @@ class EnvConfig:
     """Length of a step, ms; the least length when `interval_rtts` is set."""
     interval_rtts: float = 0.0
     """Length of a step in minimum RTTs, as Aurora's monitor intervals; 0: `step_ms` alone."""
-    episode_s: float = 4.0
+    episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
     """Whether first episodes start at different ages, so that not all end at once."""

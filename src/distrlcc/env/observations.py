@@ -67,18 +67,21 @@ class ScaleFree(_Running):
     """
 
     size = 14
+    WINDOW_S = 4.0
+    """The minimum RTT is taken over one to two windows of this length, s."""
 
     def __init__(self, n: int) -> None:
         super().__init__(
-            n, delay=0.0, slow_delay=0.0, fast=0.0, slow=0.0, top=0.0, loss=0.0, idle=0.0, age=0.0
-        )
+            n, delay=0.0, slow_delay=0.0, fast=0.0, slow=0.0, top=0.0, loss=0.0, idle=0.0, age=0.0,
+            least=np.inf, least_before=np.inf, window=0.0,
+        )  # fmt: skip
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, 14]``."""
         v = self.values
         seen = stats.acked > 0
         known = stats.min_rtt > 0
-        min_rtt = np.where(known, stats.min_rtt, 0.1)
+        min_rtt = np.where(known, self._windowed_min_rtt(stats), 0.1)
         mean_rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
         v["idle"] = np.where(seen, 0.0, v["idle"] + stats.duration)
         v["age"] += stats.duration
@@ -116,6 +119,18 @@ class ScaleFree(_Running):
             ],
             axis=1,
         )
+
+    def _windowed_min_rtt(self, stats: IntervalStats) -> Floats:
+        """Return the least RTT of the last one to two windows, so that a longer path is noticed."""
+        v = self.values
+        v["window"] += stats.duration
+        over = v["window"] >= self.WINDOW_S
+        v["least_before"] = np.where(over, v["least"], v["least_before"])
+        v["least"] = np.where(over, np.inf, v["least"])
+        v["window"] = np.where(over, 0.0, v["window"])
+        v["least"] = np.where(stats.acked > 0, np.minimum(v["least"], stats.rtt_min), v["least"])
+        least = np.minimum(v["least"], v["least_before"])
+        return np.where(np.isfinite(least), least, stats.min_rtt)
 
 
 class Indigo(_Running):

@@ -40,7 +40,7 @@ class PPOConfig:
     lambda_: float = 0.95
     """Decay of generalised advantage estimation."""
     reward_scale: float = 1.0
-    """Factor of the rewards; 1 - gamma brings values, and so the value loss, to the rewards' size."""
+    """Factor of the rewards; 1 - gamma brings values, and so their loss, to the rewards' size."""
     use_critic: bool = True
     """Subtract the critic's values and bootstrap from them; False learns from returns alone."""
     use_gae: bool = True

@@ -9,11 +9,11 @@ def imitation() -> RunConfig:
     """DAgger with the default features and actions."""
     return RunConfig(
         recipe="imitation",
-        num_envs=256,
-        total_steps=2_000_000,
+        num_envs=512,
+        total_steps=8_000_000,
         max_seconds=165.0,
-        env=EnvConfig(suites=("random", "cellular", "dynamic"), suite_weights=(0.7, 0.2, 0.1)),
-        dagger=DaggerConfig(),
+        env=EnvConfig(suites=("random", "cellular", "dynamic"), suite_weights=(0.5, 0.35, 0.15)),
+        dagger=DaggerConfig(num_epochs=1, capacity=400_000, minibatch_size=8192),
     )
 
 

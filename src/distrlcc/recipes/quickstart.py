@@ -14,7 +14,7 @@ def quickstart() -> RunConfig:
         max_seconds=165.0,
         env=EnvConfig(
             suites=("random", "cellular", "dynamic"),
-            suite_weights=(0.7, 0.2, 0.1),
+            suite_weights=(0.5, 0.35, 0.15),
         ),
         ppo=PPOConfig(reward_scale=0.05),
     )
