@@ -69,11 +69,12 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
     for k in range(30):
         rtt = 0.08 if k < 20 else 0.11
         a = _stats(
-            duration=0.1, sent=100, acked=100, rtt_sum=100 * rtt, rtt_last=rtt, min_rtt=0.08,
+            duration=0.1, sent=100, acked=100, rtt_sum=100 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.08,
             cwnd=80, inflight=80,
         )  # fmt: skip
         b = _stats(
-            duration=0.01, sent=100, acked=100, rtt_sum=10 * rtt, rtt_last=rtt / 10, min_rtt=0.008,
+            duration=0.01, sent=100, acked=100, rtt_sum=10 * rtt, rtt_last=rtt / 10, rtt_min=rtt / 10,
+            min_rtt=0.008,
             cwnd=80, inflight=80,
         )  # fmt: skip
         x, y = slow.observe(a)[0], fast.observe(b)[0]
@@ -83,7 +84,22 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
 
 def test_silence_counts_as_delay() -> None:
     space = ScaleFree(1)
-    space.observe(_stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_last=0.05, min_rtt=0.05))
+    space.observe(
+        _stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_last=0.05, rtt_min=0.05, min_rtt=0.05)
+    )
     for _ in range(30):
         seen = space.observe(_stats(duration=0.01, rtt_last=0.05, min_rtt=0.05, cwnd=10))
     assert seen[0, 0] == pytest.approx(np.log(0.3 / 0.05), rel=0.01)
+
+
+def test_a_longer_path_is_noticed_after_two_windows() -> None:
+    space = ScaleFree(1)
+    for k in range(1000):
+        rtt = 0.05 if k < 100 else 0.1
+        seen = space.observe(
+            _stats(duration=0.01, acked=1, rtt_sum=rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.05)
+        )
+        if k == 300:
+            assert seen[0, 0] == pytest.approx(np.log(2.0))
+    assert seen[0, 0] == 0.0
+    assert seen[0, 7] == pytest.approx(np.log(0.1 * 30))
