@@ -1,0 +1,168 @@
+"""Measured figures of links whose answers are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.evaluate.contender import (
+    contender_from_file,
+    contender_from_policy,
+    contender_from_scheme,
+)
+from distrlcc.evaluate.runner import _percentile, evaluate
+from distrlcc.learn.ppo import PPO, PPOConfig
+from distrlcc.policy.policy_file import Acting, PolicyFile, save_policy
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.sim.layout import HISTOGRAM_BINS
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.suites import load_suite
+
+RATE = 12.032  # a packet a millisecond
+
+
+def _fixed(cwnd: float, **link: float) -> Scenario:
+    values: dict[str, float] = {"rate_mbps": RATE, "delay_ms": 20, **link}
+    return Scenario("fixed", Link(**values), (Flow("fixed", cwnd=cwnd),), duration_s=4.0)  # type: ignore[arg-type]
+
+
+def _policy(acting: Acting = "sample", **changes: object) -> PolicyFile:
+    config = EnvConfig(**changes)  # type: ignore[arg-type]
+    batch = LinkBatch(1, config)
+    discrete = config.action in ("multiplicative", "indigo")
+    spec = PolicySpec(
+        config.observation,
+        batch.observation_size,
+        config.action,
+        "discrete" if discrete else "continuous",
+        batch.actions.size,
+        hidden=(8,),
+        interval_rtts=config.interval_rtts or None,
+    )
+    return PolicyFile(spec, PPO(PPOConfig(), spec, seed=3).weights().arrays, acting)
+
+
+def test_half_a_window_has_half_the_link_and_no_queue() -> None:
+    scores, _ = evaluate(contender_from_scheme("fixed"), [_fixed(20.5), _fixed(41), _fixed(61)])
+    half, full, above = range(3)
+    assert scores.utilisation[:, 0] == pytest.approx([20 / 41, 1, 1], abs=0.005)
+    assert scores.base_rtt_ms[:, 0] == pytest.approx([41] * 3)
+    assert scores.mean_rtt_ms[:, 0] == pytest.approx([41, 41, 61], abs=0.01)
+    assert scores.mean_queueing_delay_ms[:, 0] == pytest.approx([0, 0, 20], abs=0.01)
+    assert scores.p95_queueing_delay_ms[above, 0] == pytest.approx(20, rel=0.011)
+    assert scores.p95_rtt_ms[above, 0] == pytest.approx(61, rel=0.011)
+    assert scores.queueing_delay_rtt[above, 0] == pytest.approx(20 / 41, rel=0.01)
+    assert scores.power[:, 0] == pytest.approx([20 / 41, 1, 41 / 61], abs=0.005)
+    assert scores.throughput_mbps[full, 0] == pytest.approx(RATE, rel=0.005)
+    assert (scores.loss == 0).all()
+    assert scores.first_second_utilisation[half, 0] < scores.first_second_utilisation[full, 0]
+
+
+def test_loss_is_told_apart_into_the_links_and_the_senders() -> None:
+    random, full = _fixed(41, loss=0.1), _fixed(80, queue_packets=20)
+    scores, _ = evaluate(contender_from_scheme("fixed"), [random, full])
+    assert scores.loss[0, 0] == pytest.approx(0.1, abs=0.02)
+    assert scores.excess_loss[0, 0] == 0
+    assert scores.loss[1, 0] == scores.excess_loss[1, 0] > 0.1
+
+
+def test_capacity_follows_the_schedule_and_the_trace() -> None:
+    changing = Link(rate_mbps=RATE, delay_ms=5, changes=(Change(2.0, rate_mbps=RATE / 2),))
+    trace = Link(trace="poisson:6:1", delay_ms=5)
+    flows = (Flow("fixed", cwnd=200),)
+    scores, series = evaluate(
+        contender_from_scheme("fixed"),
+        [Scenario("changing", changing, flows, duration_s=3.0),
+         Scenario("trace", trace, flows, duration_s=5.0)],
+        series_links=(0,),
+    )  # fmt: skip
+    assert scores.utilisation[:, 0] == pytest.approx([1, 1], abs=0.002)
+    assert scores.throughput_mbps[:, 0] == pytest.approx([0.75 * RATE, 6], rel=0.03)
+    assert series[0].capacity_mbps[5] == pytest.approx(RATE)
+    assert series[0].capacity_mbps[-1] == pytest.approx(RATE / 2)
+    assert series[0].queue_packets[-5] > 100
+
+
+def test_a_silent_flow_is_not_a_number_and_not_an_error() -> None:
+    flows = (Flow("fixed", start_s=0.0, stop_s=0.5),)
+    scenario = Scenario("silent", Link(rate_mbps=RATE), flows, duration_s=3.0)
+    scores, _ = evaluate(contender_from_scheme("fixed"), [scenario])
+    assert scores.utilisation[0, 0] == 0
+    assert scores.power[0, 0] == 0
+    assert np.isnan(scores.mean_rtt_ms[0, 0])
+
+
+def test_percentiles_of_histograms_are_within_a_percent() -> None:
+    delays = np.random.default_rng(0).exponential(30e6, 20_000)
+    bins = np.bincount(
+        np.minimum((np.log1p(delays * 1e-5) * 100.49917).astype(int), HISTOGRAM_BINS - 1),
+        minlength=HISTOGRAM_BINS,
+    ).astype(float)
+    expected = np.percentile(delays, 95) * 1e-6
+    assert _percentile(bins[None], 0.95)[0] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("acting", ["sample", "argmax"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"observation": "aurora", "action": "rate", "interval_rtts": 0.5},
+     {"observation": "indigo", "action": "indigo"}],
+)  # fmt: skip
+def test_a_policy_acts_the_same_for_the_same_seed(
+    acting: Acting, changes: dict[str, object]
+) -> None:
+    contender = contender_from_policy("p", _policy(acting, **changes))
+    scenarios = load_suite("random").scenarios("test", 6)
+    a, _ = evaluate(contender, scenarios, seeds=2)
+    b, _ = evaluate(contender, scenarios, seeds=2)
+    assert np.array_equal(a.values(), b.values(), equal_nan=True)
+    assert a.learned
+    lossy = [k for k, s in enumerate(scenarios) if s.link.loss > 0]
+    assert (a.loss[lossy, 0] != a.loss[lossy, 1]).any()
+
+
+def test_links_do_not_influence_each_other() -> None:
+    scenarios = load_suite("cellular").scenarios("test", 4)
+    contender = contender_from_scheme("bbr")
+    together, _ = evaluate(contender, scenarios)
+    alone, _ = evaluate(contender, scenarios[2:3])
+    assert np.array_equal(together.values()[:, 2], alone.values()[:, 0])
+
+
+def test_the_command_writes_report_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine" / "policy.safetensors"
+    save_policy(path, _policy())
+    out, figures = tmp_path / "report", tmp_path / "figures.json"
+    words = ["evaluate", str(path), "--against", "cubic,oracle", "--links", "3", "--seeds", "2",
+             "--trace", "cellular:9", "--suite", "random", "--out", str(out),
+             "--json", str(figures)]  # fmt: skip
+    assert main(words) == 0
+    page = (out / "report.html").read_text()
+    assert "random/test/2" in page
+    assert "trace/cellular:9" in page
+    data = json.loads(figures.read_text())
+    assert set(data["schemes"]) == {"mine", "cubic", "oracle"}
+    assert data["ranking"][0] == "oracle"
+    overall = data["schemes"]["mine"]["overall"]
+    assert overall["utilisation"]["low"] <= overall["utilisation"]["mean"]
+    assert len(data["schemes"]["cubic"]["scenarios"]) == 4
+    assert str(out / "report.html") in capsys.readouterr().out
+    capsys.readouterr()
+    assert main(["evaluate", "--against", "vegas", "--links", "1", "--seeds", "1",
+                 "--json", "-"]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out)["ranking"] == ["vegas"]
+
+
+def test_two_policies_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    save_policy(path, _policy())
+    first = contender_from_file(str(path), set())
+    assert contender_from_file(str(path), {first.name}).name != first.name
