@@ -7,8 +7,7 @@
     ├── TraceError           a trace file that is malformed, empty, decreasing or too large
     ├── PolicyFileError      a policy file that is truncated, foreign or of another shape
     ├── CheckpointError      a checkpoint that is truncated or from another configuration
-    ├── OutputError          a place that cannot be written
-    └── MissingExtraError    an optional dependency that is not installed
+    └── OutputError          a place that cannot be written
 """
 
 from __future__ import annotations
@@ -39,10 +38,6 @@ class CheckpointError(DistrlccError):
 
 class OutputError(DistrlccError):
     """A place that cannot be written."""
-
-
-class MissingExtraError(DistrlccError):
-    """An optional dependency that is not installed."""
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:

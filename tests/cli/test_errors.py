@@ -24,6 +24,9 @@ def _fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return lines[0]
 
 
+ONE_SUITE = ("env.suite_weights=[1.0]",)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -41,7 +44,59 @@ def _fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (("train", "quickstart", "--set", "ppo"), "ppo"),
         (("train", "quickstart", "--set", "dagger.lr=1"), "dagger"),
         (("train", "quickstart", "--set", "num_envs=0"), "num_envs is 0"),
-        (("train", "quickstart", "--set", "env.suites=['randm']", "--print-config"), "suite"),
+        (
+            ("train", "quickstart", "--out", "{}/r", "--set", *ONE_SUITE, "env.suites=['randm']"),
+            "did you mean random",
+        ),
+        (
+            (
+                "train",
+                "quickstart",
+                "--out",
+                "{}/r",
+                "--set",
+                *ONE_SUITE,
+                "env.suites=['{}/empty.toml']",
+            ),
+            "no scenarios",
+        ),
+        (
+            (
+                "train",
+                "quickstart",
+                "--out",
+                "{}/r",
+                "--set",
+                *ONE_SUITE,
+                "env.suites=['{}/pair.toml']",
+            ),
+            "expected agent first",
+        ),
+        (("train", "quickstart", "--out", "{}/r", "--set", "network.hidden=[0]"), "hidden"),
+        (("train", "quickstart", "--out", "{}/r", "--set", "held_out.seconds=0.01"), "episode_s"),
+        (
+            (
+                "train",
+                "quickstart",
+                "--out",
+                "{}/r",
+                "--set",
+                "network.kind=lstm",
+                "ppo.minibatch_size=4",
+            ),
+            "minibatch",
+        ),
+        (("train", "quickstart", "--out", "{}/r", "--set", "seed=99999999999999999"), "seed"),
+        (("train", "quickstart", "--set", "env.suite_weights=[nan,1,1]"), "suite_weights"),
+        (("train", "quickstart", "--set", "env.reward.delay_weight=nan"), "delay_weight is nan"),
+        (("evaluate", "--suite", "{}/empty.toml"), "no scenarios"),
+        (("evaluate", "--suite", "{}/seed.toml"), "seed is"),
+        (("evaluate", "--suite", "{}/pair.toml"), "expected agent first"),
+        (("evaluate", "--suite", "{}/tiny.toml"), "changes.rate_mbps is 1e-07"),
+        (("evaluate", "--suite", "random/tset/3"), "did you mean test"),
+        (("evaluate", "--links", "1", "--json", "/proc/none/x"), "cannot write"),
+        (("bench", "sim", "--json", "/proc/none/x"), "cannot write"),
+        (("evaluate", "a\0b"), "no policy file"),
         (("train", "quickstart", "--ouut", "x"), "did you mean --out"),
         (("train", "--resume"), "--resume needs --out"),
         (("train", "--resume", "--out", "{}/none"), "holds no run"),
@@ -81,6 +136,14 @@ def test_bad_input_is_one_line(
     (tmp_path / "falling.trace").write_text("3\n2\n")
     (tmp_path / "words.trace").write_text("twelve\n")
     (tmp_path / "far.trace").write_text("99999999999\n")
+    (tmp_path / "empty.toml").write_text('name = "none"\nscenarios = []\n')
+    pair = '[[scenarios]]\nname = "a"\nlink = {rate_mbps = 1.0}\n'
+    pair += pair.replace('"a"', '"b"') + 'flows = [{scheme = "agent"}, {scheme = "agent"}]\n'
+    (tmp_path / "pair.toml").write_text(pair)
+    (tmp_path / "seed.toml").write_text(f'name = "z"\nseed = {2**62}\nlink = {{rate_mbps = 1.0}}\n')
+    (tmp_path / "tiny.toml").write_text(
+        'name = "z"\n[link]\nrate_mbps = 1.0\nchanges = [{at_s = 1.0, rate_mbps = 1e-7}]\n'
+    )
     (tmp_path / "zero.toml").write_text('name = "z"\nlink = {rate_mbps = 0.0}\n')
     (tmp_path / "negative.toml").write_text('name = "z"\nlink = {rate_mbps = -1.0}\n')
     (tmp_path / "key.toml").write_text('name = "z"\nlink = {rate = 1.0}\n')

@@ -46,7 +46,7 @@ def test_truncation_keeps_the_final_observation_apart() -> None:
     assert not terminated.any()
     assert (observation == 0).all()
     assert (info["final_obs"] != 0).any(axis=1).all()
-    assert info["episode"]["utilisation"].shape == (4,)
+    assert info["link_episode"]["utilisation"].shape == (4,)
 
 
 def test_staggered_episodes_do_not_end_together() -> None:
@@ -80,7 +80,7 @@ def test_the_oracle_fills_the_links_without_a_queue() -> None:
         _, _, _, truncated, info = env.step(info["expert_action"])
         if truncated.any():
             break
-    episode = info["episode"]
+    episode = info["link_episode"]
     assert episode["utilisation"].mean() > 0.97
     assert episode["queueing_delay"].mean() < 0.05
 
@@ -119,3 +119,39 @@ def test_sb3_trains_on_the_environment() -> None:
     model.learn(3072)
     assert any((a != b).any() for a, b in zip(before, model.policy.parameters(), strict=True))
     assert model.num_timesteps == 3072
+
+
+def test_gymnasiums_statistics_wrappers_work() -> None:
+    from gymnasium.wrappers import RecordEpisodeStatistics
+    from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorStatistics
+
+    single = RecordEpisodeStatistics(gymnasium.make("distrlcc/Link-v0", episode_s=0.2))
+    single.reset(seed=1)
+    for _ in range(20):
+        *_, info = single.step(3)
+    assert info["episode"]["l"] == 20
+    vector = VectorStatistics(LinkVectorEnv(3, EnvConfig(episode_s=0.2, stagger=False)))
+    vector.reset(seed=1)
+    for _ in range(20):
+        *_, info = vector.step(np.full(3, 3))
+    assert info["episode"]["l"].tolist() == [20, 20, 20]
+
+
+def test_unseeded_environments_differ_and_each_reset_is_the_next_link() -> None:
+    envs = [gymnasium.make("distrlcc/Link-v0", episode_s=0.1) for _ in range(4)]
+    rates = set()
+    for env in envs:
+        env.reset()
+        rates.add(env.unwrapped._vector.batch.mean_rate[0])  # type: ignore[attr-defined]
+    assert len(rates) == 4
+    again = [gymnasium.make("distrlcc/Link-v0", episode_s=0.1) for _ in range(2)]
+    sequences: list[list[float]] = [[], []]
+    for env, sequence, step in zip(again, sequences, (True, False), strict=True):
+        env.reset(seed=5)
+        for _ in range(3):
+            sequence.append(env.unwrapped._vector.batch.mean_rate[0])  # type: ignore[attr-defined]
+            for _ in range(10 if step else 0):
+                _, _, _, truncated, info = env.step(5)
+            assert not step or (truncated and info["cwnd"] > 10)
+            env.reset()
+    assert sequences[0] == sequences[1]

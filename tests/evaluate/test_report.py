@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import OutputError
-from distrlcc.evaluate.report import ReportInfo, prepare_folder, render, write_report
+from distrlcc.evaluate.report import ReportInfo, render, write_report
 from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
 from distrlcc.evaluate.summary import summarise
+from distrlcc.files import require_writable
 
 Make = Callable[..., SchemeScores]
 MakeSeries = Callable[..., Series]
@@ -159,9 +160,9 @@ def test_an_unwritable_place_is_one_line_and_nothing_is_left(
             write_report(folder, [make_scores("cubic", 2)], [], INFO)
         assert "\n" not in str(caught.value)
         with pytest.raises(OutputError, match="cannot write"):
-            prepare_folder(folder)
+            require_writable(folder)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    prepare_folder(tmp_path / "new")
+    require_writable(tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -172,16 +173,15 @@ def test_a_failed_rewrite_leaves_the_old_page(
     path = write_report(tmp_path / "r", scores, [], INFO)
     before = path.read_bytes()
 
-    write = Path.write_bytes
+    replace = Path.replace
 
-    def full(self: Path, data: bytes) -> int:
+    def full(self: Path, target: Path) -> Path:
         if "report.html" not in self.name:
-            return write(self, data)
-        write(self, data[:100])
+            return replace(self, target)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "replace", full)
         with pytest.raises(OutputError, match="No space left on device"):
             write_report(tmp_path / "r", scores, [], replace(INFO, title="new"))
     assert path.read_bytes() == before

@@ -11,6 +11,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
+from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import (
     contender_from_file,
     contender_from_policy,
@@ -29,7 +30,7 @@ RATE = 12.032  # a packet a millisecond
 
 def _fixed(cwnd: float, **link: float) -> Scenario:
     values: dict[str, float] = {"rate_mbps": RATE, "delay_ms": 20, **link}
-    return Scenario("fixed", Link(**values), (Flow("fixed", cwnd=cwnd),), duration_s=4.0)  # type: ignore[arg-type]
+    return Scenario("fixed", Link(**values), (Flow(cwnd=cwnd),), duration_s=4.0)  # type: ignore[arg-type]
 
 
 def _policy(acting: Acting = "sample", **changes: object) -> PolicyFile:
@@ -75,7 +76,7 @@ def test_loss_is_told_apart_into_the_links_and_the_senders() -> None:
 def test_capacity_follows_the_schedule_and_the_trace() -> None:
     changing = Link(rate_mbps=RATE, delay_ms=5, changes=(Change(2.0, rate_mbps=RATE / 2),))
     trace = Link(trace="poisson:6:1", delay_ms=5)
-    flows = (Flow("fixed", cwnd=200),)
+    flows = (Flow(cwnd=200),)
     scores, series = evaluate(
         contender_from_scheme("fixed"),
         [Scenario("changing", changing, flows, duration_s=3.0),
@@ -90,7 +91,7 @@ def test_capacity_follows_the_schedule_and_the_trace() -> None:
 
 
 def test_a_silent_flow_is_not_a_number_and_not_an_error() -> None:
-    flows = (Flow("fixed", start_s=0.0, stop_s=0.5),)
+    flows = (Flow(start_s=0.0, stop_s=0.5),)
     scenario = Scenario("silent", Link(rate_mbps=RATE), flows, duration_s=3.0)
     scores, _ = evaluate(contender_from_scheme("fixed"), [scenario])
     assert scores.utilisation[0, 0] == 0
@@ -166,3 +167,53 @@ def test_two_policies_of_one_name_are_told_apart(tmp_path: Path) -> None:
     save_policy(path, _policy())
     first = contender_from_file(str(path), set())
     assert contender_from_file(str(path), {first.name}).name != first.name
+
+
+def test_mean_queueing_delay_lies_below_the_rtt_on_an_endless_queue() -> None:
+    scenario = Scenario("endless", Link(rate_mbps=10, delay_ms=20), duration_s=10.0)
+    scores, _ = evaluate(contender_from_scheme("cubic"), [scenario])
+    mean, p95 = scores.mean_queueing_delay_ms[0, 0], scores.p95_queueing_delay_ms[0, 0]
+    assert 100 < mean < p95
+    assert scores.mean_rtt_ms[0, 0] == pytest.approx(mean + 40 + 1.2032, abs=0.01)
+
+
+def test_a_changing_path_has_no_power_above_one() -> None:
+    change = Change(5.0, rate_mbps=50.0, delay_ms=5.0)
+    link = Link(rate_mbps=2, delay_ms=60, changes=(change,))
+    scores, _ = evaluate(contender_from_scheme("oracle"), [Scenario("c", link, duration_s=10.0)])
+    assert 0.9 < scores.power[0, 0] <= 1.0
+    assert scores.mean_queueing_delay_ms[0, 0] < 1.0
+
+
+def test_links_with_other_numbers_of_flows_do_not_matter_to_the_oracle() -> None:
+    one = Scenario("one", Link(rate_mbps=12, delay_ms=20, queue_packets=50), duration_s=4.0)
+    two = Scenario("two", one.link, (Flow(), Flow("cubic", start_s=1.0)), duration_s=4.0)
+    alone, _ = evaluate(contender_from_scheme("oracle"), [one])
+    beside, _ = evaluate(contender_from_scheme("oracle"), [one, two])
+    assert np.array_equal(alone.values()[:, 0], beside.values()[:, 0])
+    assert alone.utilisation[0, 0] > 0.99
+
+
+def test_beside_another_flow_power_is_of_the_own_share() -> None:
+    link = Link(rate_mbps=12, delay_ms=20, queue_packets=200)
+    scenario = Scenario("late", link, (Flow(start_s=2.0), Flow("cubic")), duration_s=8.0)
+    scores, _ = evaluate(contender_from_scheme("vegas"), [scenario])
+    share = scores.throughput_mbps[0, 0] / 12
+    assert scores.utilisation[0, 0] > 0.95
+    assert share < 0.6
+    base = scores.base_rtt_ms[0, 0] / scores.mean_rtt_ms[0, 0]
+    assert scores.power[0, 0] == pytest.approx(share * base, rel=0.02)
+
+
+@pytest.mark.parametrize("schemes", [("cubic",), ("cubic", "agent"), ("agent", "agent")])
+def test_one_policy_drives_one_flow(schemes: tuple[str, ...]) -> None:
+    scenario = Scenario("s", Link(rate_mbps=12), tuple(Flow(name) for name in schemes))
+    with pytest.raises(ConfigError, match="expected agent first"):
+        evaluate(contender_from_scheme("vegas"), [scenario])
+
+
+def test_long_steps_are_spread_over_the_series() -> None:
+    contender = contender_from_policy("p", _policy(interval_rtts=6.0))
+    scenario = Scenario("slow", Link(rate_mbps=RATE, delay_ms=20), duration_s=3.0)
+    _, series = evaluate(contender, [scenario], series_links=(0,))
+    assert series[0].capacity_mbps == pytest.approx(RATE)

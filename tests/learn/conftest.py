@@ -92,13 +92,13 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
         if done.any():
             info["final_obs"], info["_final_obs"] = final, done
             zeros = np.zeros(self.num_envs)
-            info["episode"] = {
+            info["link_episode"] = {
                 "return": self.returns.copy(),
                 "utilisation": zeros,
                 "queueing_delay": zeros,
                 "loss": zeros,
             }
-            info["_episode"] = done
+            info["_link_episode"] = done
             self.returns = np.where(done, 0.0, self.returns)
         return obs, rewards, np.zeros(self.num_envs, np.bool_), done, info
 

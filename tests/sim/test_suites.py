@@ -5,7 +5,13 @@ import pytest
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
-from distrlcc.sim.suites import SUITES, load_suite, scenario_by_id, with_scheme
+from distrlcc.sim.suites import (
+    SUITES,
+    load_suite,
+    scenario_by_id,
+    trace_suite,
+    with_scheme,
+)
 
 
 def test_the_same_id_is_the_same_link_everywhere() -> None:
@@ -58,8 +64,8 @@ def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_traces_is_a_suite(tmp_path: Path) -> None:
-    (tmp_path / "x.up").write_text("5\n10000\n")
-    assert load_suite(str(tmp_path)).scenarios("test")[0].duration_s == 10.0
+    (tmp_path / "x.up").write_text("5\n40000\n")
+    assert load_suite(str(tmp_path)).scenarios("test")[0].duration_s == 40.0
 
 
 @pytest.mark.parametrize(
@@ -107,3 +113,30 @@ def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, text: str, says: str) 
 def test_an_unknown_scenario_is_refused(bad: str) -> None:
     with pytest.raises(ConfigError):
         scenario_by_id(bad)
+
+
+def test_given_suites_have_the_same_links_and_other_losses_in_other_splits() -> None:
+    test, train = (SUITES["indigo"].scenario(split, 20) for split in ("test", "train"))
+    assert test.link == train.link
+    assert test.seed != train.seed
+
+
+def test_training_on_traces_starts_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "x.trace").write_text("1\n")
+    suite = load_suite(str(tmp_path))
+    assert suite.scenarios("test")[0].duration_s == 30.0
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "x.trace").write_text("5\n50000\n")
+    suite = load_suite(str(tmp_path / "y"))
+    starts = {suite.scenario("train", k).link.trace_start_s for k in range(20)}
+    assert len(starts) == 20
+    assert 20 < max(starts) < 50
+    assert suite.scenario("test", 0).link.trace_start_s == 0.0
+
+
+def test_equal_names_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.trace").write_text("1\n")
+    suite = trace_suite([str(tmp_path / "a" / "t.trace"), str(tmp_path / "b" / "t.trace")])
+    assert [s.name for s in suite.scenarios("test")] == ["trace/t.trace", "trace/t.trace (2)"]

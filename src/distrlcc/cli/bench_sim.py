@@ -17,9 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    from distrlcc.cli.output import emit_json
+    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.sim.bench import bench
 
+    check_json_target(args.json)
     result = bench(args.envs, args.steps, args.repeats)
     if args.json != "-":
         for name, row in result["links"].items():

@@ -17,10 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    from distrlcc.cli.output import emit_json
+    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.recipes.registry import recipe
     from distrlcc.runtime.bench import bench
 
+    check_json_target(args.json)
     result = {
         name: bench(recipe(chosen), args.seconds)
         for name, chosen in (("ppo_mlp", "quickstart"), ("dagger_mlp", "imitation"))

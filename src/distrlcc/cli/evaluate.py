@@ -51,15 +51,18 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate, print the table, write the report."""
     from rich.console import Console
 
-    from distrlcc.evaluate.report import prepare_folder, write_report
+    from distrlcc.cli.output import check_json_target, emit_json
+    from distrlcc.evaluate.report import write_report
     from distrlcc.evaluate.runner import evaluate
     from distrlcc.evaluate.summary import print_table, summarise, to_json
+    from distrlcc.files import require_writable
 
     contenders = _contenders(args)
     scenarios = _scenarios(args)
     drawn = _drawn(args.series, scenarios)
     if args.out is not None:
-        prepare_folder(args.out)
+        require_writable(args.out)
+    check_json_target(args.json)
     scores, series = [], []
     for contender in contenders:
         print(f"evaluating {contender.name} on {len(scenarios)} links ...", file=sys.stderr)
@@ -73,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
         print_table(summary, Console(stderr=True))
     else:
         print_table(summary, Console())
-    from distrlcc.cli.output import emit_json
-
     emit_json(args.json, to_json(summary))
     if args.out is not None:
         page = write_report(args.out, scores, series, _info(args))
@@ -85,10 +86,12 @@ def run(args: argparse.Namespace) -> int:
 def _contenders(args: argparse.Namespace) -> list[Contender]:
     from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
 
+    schemes = list(dict.fromkeys(filter(None, args.against.split(","))))
     contenders: list[Contender] = []
     for path in args.policies:
-        contenders.append(contender_from_file(path, {c.name for c in contenders}))
-    for name in dict.fromkeys(filter(None, args.against.split(","))):
+        taken = {*schemes, *(contender.name for contender in contenders)}
+        contenders.append(contender_from_file(path, taken))
+    for name in schemes:
         if name == "agent":
             raise ConfigError("--against agent: 'agent' is the policy; give its file instead")
         contenders.append(contender_from_scheme(name))
@@ -98,13 +101,15 @@ def _contenders(args: argparse.Namespace) -> list[Contender]:
 
 
 def _scenarios(args: argparse.Namespace) -> list[Scenario]:
-    from distrlcc.sim.suites import load_suite, trace_suite
+    from distrlcc.sim.suites import check_one_agent, load_suite, trace_suite
 
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
         scenarios += load_suite(args.suite or "random").scenarios("test", args.links)
     if args.trace:
         scenarios += trace_suite(args.trace).scenarios("test")
+    for scenario in scenarios:
+        check_one_agent(scenario)
     return scenarios
 
 

@@ -1,38 +1,23 @@
-"""``--json FILE|-`` and output files that are written whole or not at all."""
+"""``--json FILE|-``."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from distrlcc.errors import OutputError
+from distrlcc.files import require_writable, write_atomically
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name and rename it.
+def check_json_target(target: str | None) -> None:
+    """See that ``--json``'s file can be written, before the work whose result it takes.
 
     Raises:
-        OutputError: The place cannot be written.
+        OutputError: It cannot.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w") as stream:
-                stream.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror}; choose a place you may write to"
-        ) from None
+    if target not in (None, "-"):
+        require_writable(Path(str(target)).resolve().parent)
 
 
 def emit_json(target: str | None, value: Any) -> None:
@@ -43,21 +28,4 @@ def emit_json(target: str | None, value: Any) -> None:
     if target == "-":
         sys.stdout.write(text)
     else:
-        write_text(Path(target), text)
-
-
-def require_writable(folder: Path) -> None:
-    """Make a folder and try to write in it, before work begins that would be lost.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder)
-        os.close(handle)
-        Path(name).unlink()
-    except OSError as error:
-        raise OutputError(
-            f"cannot write in {folder}: {error.strerror}; choose another --out"
-        ) from None
+        write_atomically(Path(target), text.encode())

@@ -18,12 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the trace and say what it is."""
-    from distrlcc.cli.output import write_text
+    from distrlcc.files import require_writable, write_atomically
     from distrlcc.sim.trace import load_trace
 
     trace = load_trace(args.trace)
     times = trace.times_ns // 1_000_000
-    write_text(args.out, "\n".join(str(time) for time in times) + "\n")
+    require_writable(args.out.resolve().parent)
+    write_atomically(args.out, ("\n".join(str(time) for time in times) + "\n").encode())
     seconds = trace.period_ns / 1e9
     print(f"{args.out}: {seconds:.1f} s, {len(times)} opportunities, {trace.mean_mbps:.2f} Mbit/s")
     return 0

@@ -8,15 +8,14 @@ distrlcc train --resume --out runs/first
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.run_config import RunConfig
     from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runtime.train import Trainer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.recipes.registry import recipe
     from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
     from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runtime.train import Trainer
 
     assignments = list(args.assignments)
     if args.seed is not None:
@@ -48,34 +48,37 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("--resume needs --out DIR, the run to go on with")
         began = RunDirectory.read_config(args.out, RunConfig)
         config = override(began if args.recipe is None else recipe(args.recipe), assignments)
-        kept = {k: getattr(began, k) for k in EXTENDABLE}
-        resumed = replace(config, **kept)
     else:
         if args.recipe is None:
             raise ConfigError("no recipe; expected a name of 'distrlcc list recipes'")
-        config = resumed = override(recipe(args.recipe), assignments)
+        config = override(recipe(args.recipe), assignments)
     if args.print_config:
         print(to_toml(config), end="")
         return 0
+    # Built first: what does not fit is found before anything is written.
+    trainer = Trainer(config)
     tensorboard = not args.no_tensorboard
     if args.resume:
-        directory = RunDirectory.resume(args.out, resumed, tensorboard=tensorboard)
+        directory = RunDirectory.resume(
+            args.out, config, tensorboard=tensorboard, extendable=EXTENDABLE
+        )
     else:
         directory = RunDirectory.create(
             args.out, config, recipe=config.recipe, seeds={"seed": config.seed},
-            tensorboard=tensorboard,
+            tensorboard=tensorboard, extendable=EXTENDABLE,
         )  # fmt: skip
-    return _train(config, directory, resume=args.resume)
+    return _train(trainer, directory, resume=args.resume)
 
 
-def _train(config: RunConfig, directory: RunDirectory, *, resume: bool) -> int:
+def _train(trainer: Trainer, directory: RunDirectory, *, resume: bool) -> int:
     import sys
 
     from distrlcc.runtime.progress import Progress
     from distrlcc.runtime.train import train
 
+    config = trainer.config
     with directory, Progress(config.total_steps, max_seconds=config.max_seconds) as progress:
-        stopped = train(config, directory, progress, resume=resume)
+        stopped = train(trainer, directory, progress, resume=resume)
     if stopped:
         print(
             f"distrlcc: stopped; saved. Go on with: distrlcc train --resume --out {directory.path}",

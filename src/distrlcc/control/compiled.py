@@ -1,13 +1,16 @@
 """``njit`` with a disk cache that sees every edit.
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
-hash of every source file of `distrlcc.control` and `distrlcc.sim`: an edit means a new folder.
+hash of every source file of `distrlcc.control`, `distrlcc.sim` and of the package's own folder: an
+edit means a new folder.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def _source_hash() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
-    for folder in ("control", "sim"):
+    for folder in ("", "control", "sim"):
         for path in sorted((_PACKAGE / folder).glob("*.py")):
             digest.update(path.name.encode())
             digest.update(path.read_bytes())
@@ -35,7 +38,9 @@ def _cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    return Path(tempfile.mkdtemp(prefix="distrlcc-numba-"))
+    temporary = Path(tempfile.mkdtemp(prefix="distrlcc-numba-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return temporary
 
 
 CACHE_FOLDER = _cache_folder()

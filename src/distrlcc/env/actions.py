@@ -25,6 +25,8 @@ class ActionSpace(Protocol):
     """Elements of the previous action's encoding in an observation."""
     initial: tuple[float, float]
     """First window (packets) and pacing rate (packets/s; 0: none)."""
+    least_rate: float
+    """Least pacing rate, packets/s."""
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return new windows and pacing rates, ``[N]``."""
@@ -40,6 +42,7 @@ class WindowActions:
     """A discrete action changes the window: ``cwnd * factor + offset``."""
 
     initial = (INITIAL_CWND, 0.0)
+    least_rate = 0.0
 
     def __init__(self, factors: tuple[float, ...], offsets: tuple[float, ...]) -> None:
         """Take one factor and one offset (packets) per action."""
@@ -71,6 +74,7 @@ class RateActions:
     size = 1
     initial = (MAX_CWND * 8, 100.0)
     MIN_RATE, MAX_RATE = 40.0, 40_000.0
+    least_rate = MIN_RATE
 
     def __init__(self, scale: float) -> None:
         """Take the change of rate that an action of 1 makes."""

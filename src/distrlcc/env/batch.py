@@ -144,6 +144,13 @@ class LinkBatch:
             results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self._base_rtt
         )
 
+    def windows(self) -> Floats:
+        """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""
+        control = self.simulator.control[:: self.n_flows]
+        pacing = control[:, PACING]
+        paced = np.where(pacing > self.actions.least_rate, pacing * self._base_rtt, 0.0)
+        return np.where(pacing > 0, paced, control[:, CWND])
+
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment, ``[N]``."""
         control = self.simulator.control[:: self.n_flows]

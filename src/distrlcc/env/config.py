@@ -42,7 +42,8 @@ class EnvConfig:
                 f"suite_weights has {len(self.suite_weights)} entries for {len(self.suites)} "
                 "suites; expected one for each"
             )
-        if min(self.suite_weights) < 0 or sum(self.suite_weights) <= 0:
+        weights = self.suite_weights
+        if not all(0 <= w < float("inf") for w in weights) or sum(weights) <= 0:
             raise ConfigError(f"suite_weights {self.suite_weights}: expected a positive sum")
         for name, value, low in (
             ("step_ms", self.step_ms, 0.1),

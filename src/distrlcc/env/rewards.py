@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.errors import unknown_name
+from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
 Floats = NDArray[np.float64]
@@ -31,6 +31,9 @@ class RewardConfig:
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
             raise unknown_name("reward", self.name, REWARDS)
+        for name in ("delay_weight", "loss_weight"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
 
 
 @dataclass(slots=True)

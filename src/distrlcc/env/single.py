@@ -33,7 +33,7 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
             changes: Fields of `EnvConfig` to change, such as ``reward`` or ``episode_s``.
         """
         config = replace(config or EnvConfig(), **{"stagger": False, **changes})
-        self._vector = LinkVectorEnv(1, config, split=split)
+        self._vector = LinkVectorEnv(1, config, split=split, autoreset=False)
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 
@@ -48,8 +48,7 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Advance by one step."""
         observation, reward, terminated, truncated, info = self._vector.step(np.asarray([action]))
-        if truncated[0]:
-            observation = info.pop("final_obs")
+        info.pop("final_obs", None)
         return (
             observation[0],
             float(reward[0]),

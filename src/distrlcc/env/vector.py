@@ -5,14 +5,15 @@ Autoreset is SAME_STEP: where an episode ended, the observation is the next epis
 does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
 - ``expert_action`` ``[N]``: the oracle's label for the observation returned;
-- ``cwnd`` ``[N]``: windows, packets;
+- ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
-- ``episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
-  ``[N]``, with ``_episode`` ``[N]``.
+- ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
+  ``[N]``, with ``_link_episode`` ``[N]`` (``episode`` is Gymnasium's own statistics wrapper's).
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.spaces import observation_box
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import load_suite
+from distrlcc.sim.suites import check_one_agent, load_suite
 
 Array = NDArray[Any]
 
@@ -41,9 +42,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         config: EnvConfig | None = None,
         *,
         split: str = "train",
-        seed: int = 0,
+        seed: int | None = None,
         first_index: int = 0,
         with_labels: bool = True,
+        autoreset: bool = True,
     ) -> None:
         """Set up N environments; the links come with the first reset.
 
@@ -51,10 +53,11 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             num_envs: Environments, N.
             config: What the environments are.
             split: Which scenarios of the suites: ``train`` or ``test``.
-            seed: Chooses the scenarios, by environment and episode.
+            seed: Chooses the scenarios, by environment and episode; None draws one.
             first_index: Global index of the first environment: the same environments in one
                 process or in many draw the same scenarios.
             with_labels: Put the oracle's labels in ``info["expert_action"]``, not zeros.
+            autoreset: Whether an episode's end starts the next one; else call `reset`.
 
         Raises:
             ConfigError: A suite does not exist.
@@ -64,9 +67,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._suites = [load_suite(name) for name in self.config.suites]
         weights = np.cumsum(self.config.suite_weights)
         self._suite_edges = weights / weights[-1]
-        self._n_flows = max(
-            len(suite.scenario(split, k).flows) for suite in self._suites for k in range(4)
-        )
+        self._n_flows = max(suite.most_flows for suite in self._suites)
+        for suite in self._suites:
+            for index in range(suite.held_out if suite.most_flows > 1 else 1):
+                check_one_agent(suite.scenario(split, index))
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self.batch = LinkBatch(
             num_envs, self.config, n_flows=self._n_flows, with_labels=with_labels
@@ -76,7 +80,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._indices = np.arange(first_index, first_index + num_envs)
-        self._key = stream_key(seed, "env")
+        self._autoreset = autoreset
+        self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
         self._episodes = np.zeros(num_envs, np.int64)
         self._ends = np.zeros(num_envs)
         self._time = np.zeros(num_envs)
@@ -132,9 +137,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if truncated.any():
             ended = np.flatnonzero(truncated)
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
-            info["episode"], info["_episode"] = self._episode(), truncated.copy()
-            self._start(ended)
-            observation[ended] = self.batch.first_observation(ended)
+            info["link_episode"], info["_link_episode"] = self._episode(), truncated.copy()
+            if self._autoreset:
+                self._start(ended)
+                observation[ended] = self.batch.first_observation(ended)
         info.update(self._info())
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
 
@@ -148,9 +154,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         }
 
     def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = {
-            "cwnd": self.batch.simulator.control[:: self._n_flows, 0].copy(),
-        }
+        info: dict[str, Any] = {"cwnd": self.batch.windows()}
         info["expert_action"] = self.batch.labels() if self._with_labels else self._no_labels
         return info
 

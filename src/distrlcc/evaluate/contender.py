@@ -87,6 +87,10 @@ def contender_from_scheme(name: str) -> Contender:
 def contender_from_file(path: str, taken: set[str]) -> Contender:
     """Return a policy file as a contender, named after the file or its run's folder.
 
+    Args:
+        path: The file.
+        taken: Names that it must not have.
+
     Raises:
         PolicyFileError: The file is no whole policy, or of other spaces than it names.
         ConfigError: It names a space that does not exist.
@@ -105,7 +109,13 @@ def _check_spaces(path: str, policy: NumpyPolicy) -> None:
     spec = policy.spec
     batch = LinkBatch(1, Contender("", policy).env_config())
     space = batch.actions.space
-    actions = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 1
+    discrete = isinstance(space, gymnasium.spaces.Discrete)
+    kind, actions = ("discrete", batch.actions.size) if discrete else ("continuous", 1)
+    if spec.action_kind != kind:
+        raise PolicyFileError(
+            f"{path}: its actions are {spec.action_kind}, those of {spec.action!r} are {kind}; "
+            "train it again, or use the distrlcc that wrote it"
+        )
     for what, has, expected in (
         (f"observation {spec.observation!r}", spec.observation_size, batch.observation_size),
         (f"action {spec.action!r}", spec.action_size, actions),

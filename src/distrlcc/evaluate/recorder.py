@@ -35,20 +35,23 @@ class Recorder:
     def series(self) -> Series:
         """Return the link's series, one element per bucket."""
         rows = np.array(self._rows)
-        seconds, capacity, acked, delay, queue = rows.T
-        bucket = np.floor((np.cumsum(seconds) - seconds / 2) / BUCKET_S).astype(int)
+        ends = np.concatenate([[0.0], np.cumsum(rows[:, 0])])
+        edges = np.append(np.arange(0.0, ends[-1] - 1e-9, BUCKET_S), ends[-1])
 
         def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.bincount(bucket, values).astype(np.float64)
+            """Sum over buckets; a step longer than a bucket is spread evenly."""
+            sums = np.concatenate([[0.0], np.cumsum(values)])
+            return np.diff(np.interp(edges, ends, sums))
 
-        length = np.maximum(total(seconds), 1e-9)
+        seconds, capacity, acked, delay, queue = rows.T
+        length = np.diff(edges)
         packets = total(acked)
-        mean_delay = 1e3 * total(delay) / np.maximum(packets, 1)
+        mean_delay = 1e3 * total(delay) / np.maximum(packets, 1e-9)
         return Series(
             scheme=self._contender.name,
             learned=self._contender.policy is not None,
             link=self._name,
-            time_s=np.asarray((np.arange(len(length)) + 0.5) * BUCKET_S, np.float64),
+            time_s=(edges[1:] + edges[:-1]) / 2,
             capacity_mbps=total(capacity) * _MBIT / length,
             rate_mbps=packets * _MBIT / length,
             queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),

@@ -22,11 +22,11 @@ from typing import Any
 
 import jinja2
 
-from distrlcc.errors import OutputError
 from distrlcc.evaluate.palette import DARK, LIGHT, looks
 from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
 from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, Series, metric
 from distrlcc.evaluate.summary import TABLE_METRICS, SchemeSummary, Summary, summarise, to_json
+from distrlcc.files import require_writable, write_atomically
 
 MAX_LINKS = 60
 """Links shown in the tables per link; all are in ``summary.json``."""
@@ -62,21 +62,6 @@ class ReportInfo:
     """Sentences under the table, such as how long each link was run."""
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make a folder and see that it can be written, before hours are spent on what goes in.
-
-    Raises:
-        OutputError: It cannot.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable.tmp"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror}") from None
-
-
 def write_report(
     folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
 ) -> Path:
@@ -103,9 +88,9 @@ def write_report(
         files[name] = to_png(time_series(by_link[link]))
     files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
     files["report.html"] = render(summary, by_link, info).encode()
-    prepare_folder(folder)
+    require_writable(folder)
     for name, data in files.items():
-        _write(folder / name, data)
+        write_atomically(folder / name, data)
     return folder / "report.html"
 
 
@@ -216,13 +201,3 @@ def _file_names(links: Mapping[str, Any]) -> list[str]:
             name = f"series-{stem}-{count}.png"
         names.append(name)
     return names
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None

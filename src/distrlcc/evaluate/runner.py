@@ -102,7 +102,10 @@ def _run(
     actor = contender.actor(count, seed) if contender.policy is not None else None
     recorders = [Recorder(batch, n, contender, scenarios[n].name) for n in series_links]
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
-    warmup = np.minimum(int(WARMUP_S * NANOSECONDS), ends // 2)
+    starts = np.array([round(s.flows[0].start_s * NANOSECONDS) for s in scenarios])
+    starts = np.minimum(starts, ends // 2)
+    warmup = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
+    shared = np.array([len(s.flows) > 1 for s in scenarios])
     before, after = _Totals(count), _Totals(count)
     # Sums over steps, first during the warm-up and then after it.
     sums = np.zeros((2, len(_SUMS), count))
@@ -110,34 +113,38 @@ def _run(
     everyone = np.arange(count)
     now = batch.simulator.links[:, col.NOW].copy()
     while (now < ends).any():
-        phase, running = (now >= warmup).astype(int), now < ends
+        phase, running = (now >= warmup).astype(int), (now >= starts) & (now < ends)
         if actor is None:
             batch.advance()
         else:
             observation, _ = batch.step(actor.act(observation))
         view, stats = batch.view(), batch.stats()
-        step = [view.used, view.capacity, stats.rtt_sum, stats.acked,
-                view.base_rtt * stats.duration, stats.duration]  # fmt: skip
+        step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
         for recorder in recorders:
             recorder.record(running)
         now = batch.simulator.links[:, col.NOW].copy()
         before.take(batch, now >= warmup)
         after.take(batch, now >= ends)
-    return _measure(before, after, sums), [r.series() for r in recorders]
+    return _measure(before, after, sums, shared), [r.series() for r in recorders]
 
 
-_SUMS = ("used", "capacity", "rtt", "acked", "base_rtt", "seconds")
+_SUMS = ("used", "capacity", "rtt", "acked", "seconds")
 
 
-def _measure(before: _Totals, after: _Totals, sums: Floats) -> dict[str, Floats]:
+def _measure(
+    before: _Totals, after: _Totals, sums: Floats, shared: NDArray[np.bool_]
+) -> dict[str, Floats]:
     sent, delivered, dropped, random_lost, queueing = (after.counts - before.counts).T
     queueing_bins, rtt_bins = after.histograms - before.histograms
-    used, capacity, rtt, acked, base, seconds = sums[1]
+    used, capacity, rtt, acked, seconds = sums[1]
     utilisation = used / np.maximum(capacity, 1e-9)
-    base_ms = 1e3 * base / seconds
     mean_rtt = np.where(acked > 0, 1e3 * rtt / np.maximum(acked, 1), np.nan)
     queueing_ms = np.where(delivered > 0, queueing / np.maximum(delivered, 1) * 1e-6, np.nan)
+    # What is not queueing: exact where the path changes too.
+    base_ms = mean_rtt - queueing_ms
+    # Beside other flows a flow's power is of its own share.
+    share = np.where(shared, acked / np.maximum(capacity, 1e-9), utilisation)
     return {
         "throughput_mbps": acked * _MBIT / seconds,
         "utilisation": utilisation,
@@ -150,7 +157,7 @@ def _measure(before: _Totals, after: _Totals, sums: Floats) -> dict[str, Floats]
         "queueing_delay_rtt": queueing_ms / base_ms,
         "loss": (dropped + random_lost) / np.maximum(sent, 1),
         "excess_loss": dropped / np.maximum(sent, 1),
-        "power": np.where(acked > 0, utilisation * base_ms / mean_rtt, 0.0),
+        "power": np.where(acked > 0, share * base_ms / mean_rtt, 0.0),
     }
 
 

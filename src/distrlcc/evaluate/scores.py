@@ -39,7 +39,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "power", "power", "", 3, "higher",
         "Utilisation divided by (mean RTT / base RTT): Kleinrock's power, scaled so that a full "
-        "link without a queue has 1.",
+        "link without a queue has 1; beside other flows, of the flow's own share of the link.",
     ),
     Metric(
         "throughput_mbps", "throughput", "Mbit/s", 2, "higher",
@@ -55,11 +55,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "mean_queueing_delay_ms", "mean queueing delay", "ms", 1, "lower",
-        "Time that a packet waits in the bottleneck's queue, mean over delivered packets.",
+        "Time that a packet waits in the bottleneck's queue, mean over acknowledged packets.",
     ),
     Metric(
         "p95_queueing_delay_ms", "p95 queueing delay", "ms", 1, "lower",
-        "The same, 95th percentile over delivered packets.",
+        "The same, 95th percentile over acknowledged packets.",
     ),
     Metric(
         "queueing_delay_rtt", "queueing delay", "RTT", 3, "lower",
@@ -136,11 +136,6 @@ class SchemeScores:
     def seeds(self) -> int:
         """Seeds of each link, S."""
         return int(self.power.shape[1])
-
-    @property
-    def power_mbps_per_ms(self) -> FloatArray:
-        """Kleinrock's power as throughput per mean RTT, Mbit/s/ms ``[L, S]``."""
-        return self.throughput_mbps / self.mean_rtt_ms
 
     def values(self) -> FloatArray:
         """Return all metrics as ``[M, L, S]``, in the order of :data:`METRICS`."""

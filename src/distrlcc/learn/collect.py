@@ -31,6 +31,9 @@ from distrlcc.policy.sampling import (
 from distrlcc.policy.spec import PolicySpec
 
 Acting = Literal["sample", "argmax"]
+
+SILENT_STEPS = 2
+"""An episode of fewer steps is not called silent."""
 # Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -52,7 +55,7 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, and at episodes' ends ``final_obs`` and ``episode``.
+                ``expert_action``, ``cwnd``, and at episodes' ends ``final_obs``, ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
             acting: Draw from the policy, or take its likeliest action (its mean).
@@ -70,6 +73,7 @@ class Collector:
         self._labels = self._no_actions()
         self._starts = np.ones(count, np.bool_)
         self._silent = np.ones(count, np.bool_)
+        self._age = np.zeros(count, np.int64)
         self._state = np.zeros((2, count, spec.state_size), np.float32)
         self._weights: Weights | None = None
         self._network: NumpyNetwork | None = None
@@ -86,6 +90,7 @@ class Collector:
         self._labels = self._labels_of(info)
         self._starts[:] = True
         self._silent[:] = True
+        self._age[:] = 0
         self._started = True
 
     def collect(self, rollout: Rollout, stop: Callable[[int], bool] | None = None) -> CollectStats:
@@ -181,6 +186,7 @@ class Collector:
         stats.minimum_window += float(at_minimum.sum())
         # Where an episode ended, info speaks of the next one.
         self._silent &= at_minimum | done
+        self._age += 1
 
     def _value_ends(self, network: NumpyNetwork, rollout: Rollout, ends: list[_Ends]) -> None:
         """Value what would have followed where episodes were cut off, and the rollout's rest."""
@@ -194,15 +200,17 @@ class Collector:
             rollout.final_values[rows, columns] = network.step(obs, state)[1]
 
     def _see_ends(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
-        ended = info["_episode"]
-        episode = info["episode"]
+        ended = info["_link_episode"]
+        episode = info["link_episode"]
         stats.episodes += float(ended.sum())
         stats.episode_return += float(episode["return"][ended].sum())
         stats.utilisation += float(episode["utilisation"][ended].sum())
         stats.queueing_delay += float(episode["queueing_delay"][ended].sum())
         stats.loss += float(episode["loss"][ended].sum())
-        stats.silent_episodes += float(self._silent[done].sum())
+        silent = self._silent & (self._age >= SILENT_STEPS)
+        stats.silent_episodes += float(silent[done].sum())
         self._silent[done] = True
+        self._age[done] = 0
 
     def _draws(self, length: int) -> NDArray[np.float64]:
         """Draw for all rows at once, ``[length, N]`` or ``[length, N, A]``."""
@@ -245,6 +253,7 @@ class Collector:
             "labels": self._labels.copy(),
             "starts": self._starts.copy(),
             "silent": self._silent.copy(),
+            "age": self._age.copy(),
             "state": self._state.copy(),
         }
 
@@ -256,4 +265,5 @@ class Collector:
         self._labels = np.array(state["labels"])
         self._starts = np.array(state["starts"])
         self._silent = np.array(state["silent"])
+        self._age = np.array(state["age"])
         self._state = np.array(state["state"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from distrlcc.errors import ConfigError, OutputError, PolicyFileError
+from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.spec import PolicySpec
 
@@ -63,23 +63,8 @@ def save_policy(path: str | os.PathLike[str], policy: PolicyFile) -> None:
         "policy": json.dumps(header, sort_keys=True),
     }
     arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(save(arrays, metadata))
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(
-            f"cannot write policy file {target}: {error.strerror}; choose a place you may write to"
-        ) from error
+    require_writable(target.parent)
+    write_atomically(target, save(arrays, metadata))
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
@@ -119,7 +104,7 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]:
-    if not source.is_file():
+    if "\0" in str(source) or not source.is_file():
         raise PolicyFileError(f"no policy file at {source}; check the path")
     try:
         with safe_open(source, framework="numpy") as stream:

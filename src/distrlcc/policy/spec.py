@@ -63,8 +63,15 @@ class PolicySpec:
                 raise ConfigError(f"{name} is {value!r}: expected an integer of {least} or more")
         if not self.hidden or any(not isinstance(h, int) or h < 1 for h in self.hidden):
             raise ConfigError(f"hidden is {self.hidden!r}: expected one or more positive widths")
-        if not (math.isfinite(self.step_ms) and self.step_ms > 0):
-            raise ConfigError(f"step_ms is {self.step_ms!r}: expected a positive time in ms")
+        for name in ("observation", "action"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected a name")
+        for name in ("step_ms", "interval_rtts"):
+            value = getattr(self, name)
+            if value is None and name == "interval_rtts":
+                continue
+            if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} is {value!r}: expected a positive number")
 
     @property
     def dense(self) -> tuple[int, ...]:

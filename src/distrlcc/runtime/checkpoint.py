@@ -16,7 +16,6 @@ whoever is killed while writing leaves the last good file.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import zlib
 from collections.abc import Mapping
@@ -29,7 +28,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from distrlcc.config import toml_differences
-from distrlcc.errors import CheckpointError, OutputError
+from distrlcc.errors import CheckpointError
+from distrlcc.files import write_atomically
 
 FORMAT = "distrlcc-checkpoint"
 VERSION = "1"
@@ -109,30 +109,6 @@ def load_checkpoint(
         ) from None
     assert isinstance(state, dict)
     return state
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, sync it and rename it into place.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # without it a power cut may undo the rename
-        finally:
-            os.close(folder)
-    except OSError as error:
-        if not isinstance(error, NotADirectoryError):
-            temporary.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _check(

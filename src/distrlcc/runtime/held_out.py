@@ -69,6 +69,6 @@ class HeldOut:
             ended = running & truncated
             if ended.any():
                 for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
-                    row[ended] = info["episode"][name][ended]
+                    row[ended] = info["link_episode"][name][ended]
                 running &= ~truncated
         return HeldOutScore(float(np.mean(rewards / steps)), *seen.mean(axis=1).tolist())

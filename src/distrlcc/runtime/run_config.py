@@ -10,6 +10,9 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.dagger import DaggerConfig
 from distrlcc.learn.ppo import PPOConfig
 
+MAX_VALUE = 2**48
+"""Greatest seed, number of steps and the like."""
+
 
 @dataclass(frozen=True)
 class NetworkConfig:
@@ -72,8 +75,8 @@ class RunConfig:
             ("max_seconds", self.max_seconds, 0),
             ("seed", self.seed, 0),
         ):
-            if value < low:
-                raise ConfigError(f"{name} is {value}; expected {low} or more")
+            if not low <= value <= MAX_VALUE:
+                raise ConfigError(f"{name} is {value}; expected {low} to {MAX_VALUE}")
         if self.ppo is not None:
             self.ppo.validate()
         if self.dagger is not None:

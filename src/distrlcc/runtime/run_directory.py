@@ -23,19 +23,20 @@ import json
 import math
 import numbers
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import differences, digest, from_toml, to_toml
 from distrlcc.errors import CheckpointError, OutputError
+from distrlcc.files import write_atomically
 from distrlcc.runtime.checkpoint import (
     DamagedCheckpointError,
     load_checkpoint,
     save_checkpoint,
-    write_atomically,
 )
 from distrlcc.runtime.versions import package_versions, versions
 
@@ -51,11 +52,18 @@ C = TypeVar("C", bound="DataclassInstance")
 class RunDirectory:
     """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
 
-    def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: DataclassInstance,
+        *,
+        tensorboard: bool = True,
+        extendable: Sequence[str] = (),
+    ) -> None:
         """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
         self._toml = to_toml(config)
-        self._digest = digest(config)
+        self._digest = digest(_identity(config, extendable))
         self._tensorboard = tensorboard
         self._purge: int | None = None
         self._metrics: TextIO | None = None
@@ -71,6 +79,7 @@ class RunDirectory:
         seeds: Mapping[str, int] | None = None,
         tensorboard: bool = True,
         root: Path = Path("runs"),
+        extendable: Sequence[str] = (),
     ) -> RunDirectory:
         """Begin a run in a new or empty folder.
 
@@ -81,13 +90,14 @@ class RunDirectory:
             seeds: The run's seeds, written to ``versions.json``.
             tensorboard: Whether to write TensorBoard event files.
             root: Where default folders go.
+            extendable: Keys that a later resume may change.
 
         Raises:
             ConfigError: The configuration does not fit its own types.
             OutputError: The folder holds a run or something else, or cannot be written.
         """
         path = out if out is not None else _fresh(root, recipe)
-        run = cls(path, config, tensorboard=tensorboard)
+        run = cls(path, config, tensorboard=tensorboard, extendable=extendable)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "config.toml").exists():
@@ -108,20 +118,34 @@ class RunDirectory:
 
     @classmethod
     def resume(
-        cls, out: Path, config: DataclassInstance, *, tensorboard: bool = True
+        cls,
+        out: Path,
+        config: DataclassInstance,
+        *,
+        tensorboard: bool = True,
+        extendable: Sequence[str] = (),
     ) -> RunDirectory:
         """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
+
+        Args:
+            out: The folder.
+            config: The run's configuration; where extendable keys differ, they are the run's now.
+            tensorboard: Whether to write TensorBoard event files.
+            extendable: Keys that may differ, such as when the run ends.
 
         Raises:
             CheckpointError: The run has another configuration; names the keys that differ.
             OutputError: The folder holds no run.
         """
-        changed = differences(cls.read_config(out, type(config)), config)
+        began = cls.read_config(out, type(config))
+        changed = differences(_identity(began, extendable), _identity(config, extendable))
         if changed:
             raise CheckpointError(
                 f"{out} is a run of another config (its value != this one's): {'; '.join(changed)}"
             )
-        run = cls(out, config, tensorboard=tensorboard)
+        run = cls(out, config, tensorboard=tensorboard, extendable=extendable)
+        if began != config:
+            write_atomically(out / "config.toml", run._toml.encode())
         with suppress(OSError, ValueError):  # a lost note of versions does not stop a run
             noted = json.loads((out / "versions.json").read_text())
             noted.setdefault("resumed", []).append(versions())
@@ -261,6 +285,12 @@ class RunDirectory:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _identity(config: C, extendable: Sequence[str]) -> C:
+    """Return a configuration with its extendable keys at their defaults."""
+    defaults = {f.name: f.default for f in fields(config) if f.name in extendable}
+    return replace(config, **defaults)
 
 
 def _fresh(root: Path, recipe: str) -> Path:

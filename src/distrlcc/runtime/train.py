@@ -100,7 +100,13 @@ class Trainer:
     """A run's parts, set up from its configuration, with one state to save and load."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Build environment, learner and collector."""
+        """Build environment, learner and collector.
+
+        Raises:
+            ConfigError: Something in the configuration does not exist or fit.
+            TraceError: A trace cannot be read.
+        """
+        prepare_process()
         self.config = config
         self.env = LinkVectorEnv(
             config.num_envs, config.env, seed=config.seed, with_labels=config.dagger is not None
@@ -193,11 +199,11 @@ class Trainer:
             self.best = Weights(int(state["best"]["version"]), state["best"]["arrays"])
 
 
-def train(config: RunConfig, run: RunDirectory, progress: Progress, *, resume: bool) -> int:
+def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bool) -> int:
     """Train until the steps, the time or the user say stop.
 
     Args:
-        config: What to train.
+        trainer: What to train.
         run: Where everything is written; closed by the caller.
         progress: Where the user looks.
         resume: Go on from the run's newest checkpoint.
@@ -209,9 +215,7 @@ def train(config: RunConfig, run: RunDirectory, progress: Progress, *, resume: b
         CheckpointError: The checkpoint cannot be resumed.
         OutputError: The run directory cannot be written.
     """
-    prepare_process()
-    trainer = Trainer(config)
-    counters = trainer.counters
+    config, counters = trainer.config, trainer.counters
     if resume:
         loaded = run.load()
         if loaded is not None:
@@ -239,8 +243,11 @@ def train(config: RunConfig, run: RunDirectory, progress: Progress, *, resume: b
             progress.update(metrics, alarm=shown)
             if counters.update % config.checkpoint_every == 0:
                 run.save(trainer.state_dict())
-        held_out, score = trainer.score()
+        # Saved before the closing score, so that stopping and resuming changes nothing.
         run.save(trainer.state_dict())
+        held_out, score = trainer.score()
+        if counters.best_update == counters.update:
+            run.save(trainer.state_dict(), best=True)
         save_policy(run.policy_path, trainer.policy())
         final = {k: v for k, v in asdict(score).items() if k != "reward"}
         progress.update({**held_out, **final}, alarm=shown)

@@ -198,8 +198,8 @@ def advance(
         ewmas: float64 ``[F, 3]``, Indigo's, filled; or None.
         link_results: float64 ``[N, LINK_RESULTS]``, filled; `TOTAL_USED` goes on from step to step.
         with_best: Whether to fill `BEST_CWND`, which costs some time on traces.
-        histograms: int32 ``[2, F, HISTOGRAM_BINS]``: queueing delays, then RTTs, of the packets
-            that got through; or None.
+        histograms: int32 ``[2, F, HISTOGRAM_BINS]``: queueing delays, then RTTs, of the
+            acknowledged packets; or None.
         log: int64 ``[·, 4]``: row 0 holds (rows used, …), then one row a packet sent: flow, send
             time, departure (-1 dropped), ACK time (-1 dropped or lost); or None.
 
@@ -268,7 +268,7 @@ def advance(
                         now,
                         end - now,
                     )
-                    control[f, CWND] = math.ceil(best / n_flows)
+                    control[f, CWND] = math.ceil(best / link[col.FLOWS])
         full = False
         while True:
             # Which flow acts next, and until when may it go on without looking at the others?
@@ -455,10 +455,8 @@ def advance(
                             ring[slot, col.R_SEND_TIME] = now
                             ring[slot, col.R_DELIVERED_TIME] = delivered_time
                             ring[slot, col.R_COUNTS] = (sent << 32) | delivered
+                            ring[slot, col.R_WAIT] = waited
                             tail += 1
-                            queueing_sum += waited
-                            if histograms is not None:
-                                histograms[0, f, delay_bin(waited)] += 1
                         if log is not None:
                             log[0, 0] += 1
                             log[log[0, 0], 0] = best_flow
@@ -533,7 +531,9 @@ def advance(
                             rate_ewma += 0.125 * (rate_sample - rate_ewma)
                             send_ewma += 0.125 * (send_sample - send_ewma)
                     step_acked += 1
+                    queueing_sum += ring[slot, col.R_WAIT]
                     if histograms is not None:
+                        histograms[0, f, delay_bin(ring[slot, col.R_WAIT])] += 1
                         histograms[1, f, delay_bin(last_rtt)] += 1
                     if schemes is not None:
                         if scheme > ORACLE:
@@ -657,5 +657,5 @@ def advance(
             step = end - link[col.STEP_START]
             extra = flows[first_flow, col.EXTRA_RTT]
             best = best_window(link, times[n], rates[n], rtts[n], traces, extra, end, step)
-            link_results[n, col.BEST_CWND] = best / n_flows
+            link_results[n, col.BEST_CWND] = best / link[col.FLOWS]
     return -1

@@ -33,7 +33,8 @@ STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 +
 STEP_START = 20  # when the present step started
 STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
 SERVICE = 22  # unchanging rate link: transmission time of a packet, ns
-LINK_COLUMNS = 23
+FLOWS = 23  # flows of the scenario, which share the oracle's window
+LINK_COLUMNS = 24
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0
@@ -67,7 +68,7 @@ STEP_RTT_MAX = 26
 # ... since the episode began:
 DROPPED = 27  # by the queue
 RANDOM_LOST = 28  # by the link
-QUEUEING_SUM = 29  # queueing delay of the packets that got through, ns
+QUEUEING_SUM = 29  # queueing delay of the acknowledged packets, ns
 FLOW_COLUMNS = 30
 
 # One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
@@ -75,7 +76,8 @@ R_ACK_TIME = 0
 R_SEND_TIME = 1
 R_DELIVERED_TIME = 2
 R_COUNTS = 3  # sequence number << 32 | delivered count when sent
-RECORD = 4
+R_WAIT = 4  # queueing delay
+RECORD = 5
 
 # Steps' results per link, float64 [N, LINK_RESULTS].
 CAPACITY = 0  # packets that the link could carry in the step

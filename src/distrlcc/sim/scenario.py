@@ -27,9 +27,11 @@ from dataclasses import dataclass, field
 from distrlcc.control.schemes import scheme_id
 from distrlcc.errors import ConfigError
 
+MIN_RATE_MBPS = 1e-3
 MAX_RATE_MBPS = 400_000.0
 MAX_DELAY_MS = 60_000.0
 MAX_QUEUE_PACKETS = 10_000_000
+MAX_SEED = 2**48
 
 
 def _check(name: str, value: float | None, low: float, high: float) -> None:
@@ -49,7 +51,8 @@ class Change:
 
     def __post_init__(self) -> None:
         _check("changes.at_s", self.at_s, 1e-9, 1e6)
-        _check("changes.rate_mbps", self.rate_mbps, 0.0, MAX_RATE_MBPS)
+        if self.rate_mbps != 0:
+            _check("changes.rate_mbps", self.rate_mbps, MIN_RATE_MBPS, MAX_RATE_MBPS)
         _check("changes.delay_ms", self.delay_ms, 0.0, MAX_DELAY_MS)
         _check("changes.loss", self.loss, 0.0, 1.0)
 
@@ -78,7 +81,7 @@ class Link:
     def __post_init__(self) -> None:
         if (self.rate_mbps is None) == (self.trace is None):
             raise ConfigError("link: give either rate_mbps or trace")
-        _check("link.rate_mbps", self.rate_mbps, 1e-3, MAX_RATE_MBPS)
+        _check("link.rate_mbps", self.rate_mbps, MIN_RATE_MBPS, MAX_RATE_MBPS)
         _check("link.trace_start_s", self.trace_start_s, 0.0, 1e7)
         _check("link.delay_ms", self.delay_ms, 0.0, MAX_DELAY_MS)
         _check("link.loss", self.loss, 0.0, 1.0)
@@ -131,6 +134,7 @@ class Scenario:
     """Seed of the random loss and of the schemes' random phases."""
 
     def __post_init__(self) -> None:
-        _check("duration_s", self.duration_s, 0.01, 1e5)
+        _check("duration_s", self.duration_s, 0.1, 1e5)
+        _check("seed", self.seed, 0, MAX_SEED)
         if not 1 <= len(self.flows) <= 64:
             raise ConfigError(f"{self.name}: {len(self.flows)} flows; expected 1 to 64")

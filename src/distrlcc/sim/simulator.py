@@ -9,8 +9,7 @@ Use::
     simulator.advance(10_000_000)          # 10 ms
     stats = simulator.stats()              # IntervalStats of [N * K]
 
-What is left out on purpose: links with different numbers of flows in one batch. Give the missing
-flows a `start_s` at their `stop_s`, and they never send.
+Links of one batch may have fewer flows than K: the others' rows then stand still.
 """
 
 from __future__ import annotations
@@ -134,6 +133,7 @@ class Simulator:
         row[:] = 0
         row[col.LIMIT] = limit = queue_limit(link)
         row[col.LOSS_SEED] = scenario.seed
+        row[col.FLOWS] = len(scenario.flows)
         self._load_schedule(n, schedule_rows(link))
         rate = max(int(self.rates[n, 0]), 1)
         row[col.SERVICE] = -(-PACKET_BYTES * 8 * NANOSECONDS // rate)
@@ -220,7 +220,7 @@ class Simulator:
             self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces,
             self.flows[n * self.n_flows, col.EXTRA_RTT], 0, _STEP,
         )  # fmt: skip
-        self.results[n, col.BEST_CWND] = best / self.n_flows
+        self.results[n, col.BEST_CWND] = best / self.links[n, col.FLOWS]
 
     def advance(self, step_ns: int | IntArray) -> None:
         """Advance every link by a step's length, ns, one for all or one for each."""

@@ -1,14 +1,14 @@
 """Named suites of scenarios: the same suite, split and index mean the same link everywhere.
 
-A suite is a function from (split, index) to a `Scenario`. The splits ``train``, ``validation``
-(which chooses among checkpoints) and ``test`` (which reports) draw from the same distribution with
-seeds that never meet.
+A suite is a function from (split, index) to a `Scenario`. The generated suites draw ``train``,
+``validation`` (which chooses among checkpoints) and ``test`` (which reports) from one distribution
+with seeds that never meet. Suites of given links (Indigo's, files, folders) have the same links in
+all splits; their random losses differ, and ``train`` starts traces anywhere.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,13 @@ from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.seeding import stream_key, uniform
 from distrlcc.sim.indigo_links import GRID, LINKS
-from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.scenario import Change, Link, Scenario
 from distrlcc.sim.trace import load_trace
-from distrlcc.types import PACKET_BYTES
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 SPLITS = ("train", "validation", "test")
+MIN_TRACE_S, MAX_TRACE_S = 30.0, 1000.0
+"""Bounds of a trace's scenario, s."""
 TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
 
@@ -35,12 +37,14 @@ class Suite:
     name: str
     build: Callable[[str, int], Scenario]
     """From split and index to the scenario."""
-    sizes: tuple[int | None, int]
-    """Scenarios in train and in the held-out splits; None: as many as wanted."""
+    held_out: int
+    """Scenarios in ``validation`` and in ``test``; ``train`` has as many as wanted."""
+    most_flows: int = 1
+    """The greatest number of flows of a scenario."""
 
     def size(self, split: str) -> int | None:
         """Return how many scenarios a split has; None: as many as wanted."""
-        return self.sizes[0 if split == "train" else 1]
+        return None if split == "train" else self.held_out
 
     def scenario(self, split: str, index: int) -> Scenario:
         """Return a scenario; a finite suite starts again after its last."""
@@ -121,41 +125,77 @@ def _cellular(split: str, index: int) -> Scenario:
     return Scenario(f"cellular/{split}/{index}", link, duration_s=20.0, seed=index)
 
 
+def _given(scenario: Scenario, split: str, index: int) -> Scenario:
+    """Return a given link as a split has it: ``test`` as it is, the others with other losses."""
+    if split == "test":
+        return scenario
+    draw = _draws(scenario.name, split, index, 2)
+    link = scenario.link
+    if link.trace is not None:
+        period = load_trace(link.trace).period_ns / NANOSECONDS
+        link = replace(link, trace_start_s=round(link.trace_start_s + period * draw[0], 3))
+    return replace(scenario, link=link, seed=round(2**32 * draw[1]))
+
+
 def _indigo(split: str, index: int) -> Scenario:
-    return Scenario(f"indigo/{index}", LINKS[index], seed=index)
+    number = index % len(LINKS)
+    return _given(Scenario(f"indigo/{number}", LINKS[number], seed=number), split, index)
 
 
 def _grid(split: str, index: int) -> Scenario:
-    name, link = GRID[index]
-    return Scenario(f"indigo-grid/{name}", link, duration_s=30.0, seed=index)
+    number = index % len(GRID)
+    name, link = GRID[number]
+    scenario = Scenario(f"indigo-grid/{name}", link, duration_s=30.0, seed=number)
+    return _given(scenario, split, index)
 
 
 SUITES: dict[str, Suite] = {
-    "random": Suite("random", _random, (None, TEST_LINKS)),
-    "dynamic": Suite("dynamic", _dynamic, (None, TEST_LINKS)),
-    "cellular": Suite("cellular", _cellular, (None, 64)),
-    "indigo": Suite("indigo", _indigo, (len(LINKS), len(LINKS))),
-    "indigo-grid": Suite("indigo-grid", _grid, (len(GRID), len(GRID))),
+    "random": Suite("random", _random, TEST_LINKS),
+    "dynamic": Suite("dynamic", _dynamic, TEST_LINKS),
+    "cellular": Suite("cellular", _cellular, 64),
+    "indigo": Suite("indigo", _indigo, len(LINKS)),
+    "indigo-grid": Suite("indigo-grid", _grid, len(GRID)),
 }
 
 
-def trace_suite(paths: list[str], *, duration_s: float | None = None) -> Suite:
-    """Make a suite of trace files: 20 ms one-way delay and a queue of 100 packets, whole length.
+def trace_suite(paths: list[str]) -> Suite:
+    """Make a suite of trace files: 20 ms one-way delay, a queue of 100 packets, one period each.
+
+    A period below `MIN_TRACE_S` is repeated until then.
 
     Raises:
         TraceError: A file is no trace.
     """
     scenarios = []
     for path in paths:
-        seconds = load_trace(path).period_ns / 1e9 if duration_s is None else duration_s
+        seconds = load_trace(path).period_ns / NANOSECONDS
         link = Link(trace=path, delay_ms=20.0, queue_packets=100)
-        name = f"trace/{Path(path).name}"
-        scenarios.append(Scenario(name, link, duration_s=min(seconds, 1000.0)))
-    return Suite("trace", partial(_listed, tuple(scenarios)), (len(scenarios), len(scenarios)))
+        seconds = min(max(seconds, MIN_TRACE_S), MAX_TRACE_S)
+        scenarios.append(Scenario(f"trace/{Path(path).name}", link, duration_s=seconds))
+    return _listed_suite("trace", scenarios)
+
+
+def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
+    if not scenarios:
+        raise ConfigError(f"suite {name}: it has no scenarios; expected one or more")
+    most_flows = max(len(scenario.flows) for scenario in scenarios)
+    build = partial(_listed, _with_unique_names(scenarios))
+    return Suite(name, build, len(scenarios), most_flows)
+
+
+def _with_unique_names(scenarios: Sequence[Scenario]) -> tuple[Scenario, ...]:
+    seen: dict[str, int] = {}
+    named = []
+    for scenario in scenarios:
+        count = seen[scenario.name] = seen.get(scenario.name, 0) + 1
+        named.append(
+            replace(scenario, name=f"{scenario.name} ({count})") if count > 1 else scenario
+        )
+    return tuple(named)
 
 
 def _listed(scenarios: tuple[Scenario, ...], split: str, index: int) -> Scenario:
-    return scenarios[index]
+    return _given(scenarios[index % len(scenarios)], split, index)
 
 
 @dataclass(frozen=True)
@@ -177,7 +217,7 @@ def _suite_file(path: Path) -> Suite:
         scenarios, name = (from_toml(Scenario, text, source=str(path)),), path.stem
     base = path.parent
     scenarios = tuple(replace(s, link=_resolve_trace(s.link, base)) for s in scenarios)
-    return Suite(name, partial(_listed, scenarios), (len(scenarios), len(scenarios)))
+    return _listed_suite(name, scenarios)
 
 
 def _resolve_trace(link: Link, base: Path) -> Link:
@@ -187,7 +227,7 @@ def _resolve_trace(link: Link, base: Path) -> Link:
 
 
 def load_suite(name: str) -> Suite:
-    """Return the suite of a name, a TOML file (``*.toml``) or a folder of traces.
+    """Return the suite of a name, one scenario's id, a TOML file or a folder of traces.
 
     Raises:
         ConfigError: There is no such suite, or the file is malformed.
@@ -195,6 +235,8 @@ def load_suite(name: str) -> Suite:
     """
     if name in SUITES:
         return SUITES[name]
+    if name.split("/")[0] in SUITES:
+        return _listed_suite(name, [scenario_by_id(name)])
     path = Path(name)
     if path.suffix == ".toml":
         return _suite_file(path)
@@ -227,15 +269,26 @@ def scenario_by_id(identifier: str) -> Scenario:
     return suite.scenario(split, index)
 
 
+def check_one_agent(scenario: Scenario) -> None:
+    """Refuse a scenario whose first flow is not the only agent: one policy drives one flow.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    schemes = [flow.scheme for flow in scenario.flows]
+    if schemes[0] != "agent" or "agent" in schemes[1:]:
+        raise ConfigError(
+            f"scenario {scenario.name}: its flows are {', '.join(schemes)}; expected agent first "
+            "and schemes after it"
+        )
+
+
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agents run a scheme instead."""
-    flows = tuple(
-        Flow(scheme, f.start_s, f.stop_s, f.extra_rtt_ms) if f.scheme == "agent" else f
-        for f in scenario.flows
-    )
-    return replace(scenario, flows=flows)
+    """Return a scenario whose agent runs a scheme instead.
 
-
-def step_count(scenario: Scenario, step_s: float) -> int:
-    """Return how many steps of a length a scenario lasts."""
-    return max(1, math.ceil(scenario.duration_s / step_s - 1e-9))
+    Raises:
+        ConfigError: The first flow is not the only agent.
+    """
+    check_one_agent(scenario)
+    agent, *others = scenario.flows
+    return replace(scenario, flows=(replace(agent, scheme=scheme), *others))
