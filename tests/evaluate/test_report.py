@@ -173,11 +173,11 @@ def test_a_failed_rewrite_leaves_the_old_page(
     path = write_report(tmp_path / "r", scores, [], INFO)
     before = path.read_bytes()
 
-    replace = Path.replace
+    rename = Path.replace
 
     def full(self: Path, target: Path) -> Path:
         if "report.html" not in self.name:
-            return replace(self, target)
+            return rename(self, target)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
