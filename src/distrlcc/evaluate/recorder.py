@@ -12,11 +12,13 @@ from distrlcc.sim import layout as col
 from distrlcc.types import PACKET_BYTES
 
 BUCKET_S = 0.1
+MAX_BUCKETS = 150
+"""A long scenario has longer buckets, so that its lines can be told apart."""
 _MBIT = 8e-6 * PACKET_BYTES
 
 
 class Recorder:
-    """Keeps what one link did at each step and sums it up in buckets of `BUCKET_S`."""
+    """Keeps what one link did at each step and sums it up in buckets."""
 
     def __init__(self, batch: LinkBatch, link: int, contender: Contender, name: str) -> None:
         """Record a link of a batch."""
@@ -36,7 +38,8 @@ class Recorder:
         """Return the link's series, one element per bucket."""
         rows = np.array(self._rows)
         ends = np.concatenate([[0.0], np.cumsum(rows[:, 0])])
-        edges = np.append(np.arange(0.0, ends[-1] - 1e-9, BUCKET_S), ends[-1])
+        bucket = max(BUCKET_S, ends[-1] / MAX_BUCKETS)
+        edges = np.append(np.arange(0.0, ends[-1] - 1e-9, bucket), ends[-1])
 
         def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
             """Sum over buckets; a step longer than a bucket is spread evenly."""
