@@ -147,8 +147,11 @@ def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | N
         difference = _compare_flows(simulator, reference)
         if difference:
             return f"{scenario.name}, step {step}: {difference}"
+    end = reference.now
     reference.drain()
-    return _compare_packets(simulator, reference, scenario.name)
+    return _compare_packets(simulator, reference, scenario.name) or _compare_queue(
+        simulator, reference, end
+    )
 
 
 def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
@@ -160,6 +163,7 @@ def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
             "lost": (int(row[col.STEP_LOST]), sender.lost),
             "rtt_sum": (int(row[col.STEP_RTT_SUM]), sender.rtt_sum),
             "timeouts": (int(row[col.STEP_TIMEOUTS]), sender.timeouts),
+            "queueing": (int(row[col.QUEUEING_SUM]), sender.queueing),
         }
         if sender.started:
             seen["cwnd"] = (simulator.control[k, CWND], sender.controller.cwnd)
@@ -181,4 +185,18 @@ def _compare_packets(simulator: Simulator, reference: Reference, name: str) -> s
             f"{name}, packet {first} (flow, sent, departure, ACK): "
             f"kernel {log[first].tolist()}, reference {expected[first].tolist()}"
         )
+    return None
+
+
+def _compare_queue(simulator: Simulator, reference: Reference, end: int) -> str | None:
+    """Compare the queue and the capacity used until the end, which rewards and scores rest on."""
+    accepted = [r for r in reference.records if r.departure >= 0]
+    queue = sum(r.departure > end for r in accepted)
+    got, used = simulator.results[0, col.QUEUE], simulator.results[0, col.TOTAL_USED]
+    # A rate link's queue counts the packet in service in part.
+    slack = 0.0 if reference.scenario.link.trace is not None else 1.0
+    if not queue - slack - 1e-6 <= got <= queue + 1e-6:
+        return f"{reference.scenario.name}, queue: kernel {got}, reference {queue}"
+    if abs(got + used - len(accepted)) > 1e-6:
+        return f"{reference.scenario.name}, used: kernel {used}, accepted {len(accepted)}"
     return None

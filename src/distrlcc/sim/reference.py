@@ -75,6 +75,7 @@ class _Sender:
         self.delivered = self.delivered_time = 0
         self.next_send = self.last_activity = self.last_ack = 0
         self.acked = self.lost = self.rtt_sum = self.timeouts = 0
+        self.queueing = 0
 
     def begin(self, now: int) -> None:
         if self.flow.scheme != "agent":
@@ -207,6 +208,8 @@ class Reference:
         sender.acked += 1
         sender.lost += lost
         sender.rtt_sum += rtt
+        service = service_at(self.scenario.link, record.departure)
+        sender.queueing += max(record.departure - record.sent - service, 0)
         ack = Ack(
             rtt_ns=rtt,
             seq=seq,
@@ -265,6 +268,17 @@ def build_link(link: Link) -> BottleneckLink:
         (round(at * NANOSECONDS), round(mbps * 1e6)) for at, mbps in [(0.0, rate), *changes]
     ]
     return RateLink(schedule, queue)
+
+
+def service_at(link: Link, departure: int) -> int:
+    """Return the transmission time at the rate that a packet departed at, ns; 0 on a trace."""
+    if link.trace is not None:
+        return 0
+    mbps = link.rate_mbps or 0.0
+    for change in link.changes:
+        if change.rate_mbps is not None and round(change.at_s * NANOSECONDS) < departure:
+            mbps = change.rate_mbps
+    return -(-PACKET_BYTES * 8 * NANOSECONDS // round(mbps * 1e6))
 
 
 def conditions_at(link: Link, time: int) -> tuple[int, float]:
