@@ -120,6 +120,8 @@ ONE_SUITE = ("env.suite_weights=[1.0]",)
         (("evaluate", "--out", "/proc/none"), "cannot write"),
         (("evaluate", "--against", "cubic", "--series", "nope"), "no such link"),
         (("trace", "cellular:x", "--out", "{}/t"), "cellular:SEED"),
+        (("trace", "/dev/zero", "--out", "{}/t"), "no regular file"),
+        (("check", "link", "/dev/zero", "--trace", "cellular:1"), "no regular file"),
         (("trace", "cellular:1", "--out", "/proc/none/t"), "cannot write"),
         (("trace", "cellular:1"), "--out"),
         (("check", "sim", "--scenarios", "0"), "whole number"),

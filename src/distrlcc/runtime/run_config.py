@@ -23,6 +23,7 @@ class NetworkConfig:
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths."""
     activation: Literal["relu", "tanh"] = "relu"
+    """Activation of the dense layers."""
 
 
 @dataclass(frozen=True)

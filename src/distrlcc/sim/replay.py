@@ -50,6 +50,8 @@ def read_log(path: Path) -> Log:
     Raises:
         TraceError: The file is no mahimahi log, or of a queue that is not modelled.
     """
+    if path.exists() and not path.is_file():
+        raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

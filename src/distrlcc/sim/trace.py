@@ -105,8 +105,9 @@ def load_trace(spec: str) -> Trace:
     path = Path(spec)
     try:
         size = path.stat().st_size
-        if path.is_dir():
-            raise TraceError(f"{spec}: is a folder; expected a trace file")
+        if not path.is_file():
+            what = "a folder" if path.is_dir() else "no regular file"
+            raise TraceError(f"{spec}: is {what}; expected a trace file")
         if size > MAX_BYTES:
             raise TraceError(
                 f"{spec}: {size / 1e6:.0f} MB is above the limit of {MAX_BYTES / 1e6:.0f} MB; "

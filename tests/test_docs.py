@@ -1,0 +1,77 @@
+"""The documentation says what is true: its code runs, its names exist, nothing is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.config import keys
+from distrlcc.env.actions import ACTIONS
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.rewards import REWARDS
+from distrlcc.evaluate.scores import METRICS
+from distrlcc.recipes.registry import RECIPES
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.sim.suites import SUITES, load_suite
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCKS = [
+    (page.name, number, code)
+    for page in PAGES
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+]
+
+
+@pytest.mark.parametrize(("page", "number", "code"), BLOCKS, ids=lambda v: str(v)[:20])
+def test_python_on_a_page_runs(
+    page: str, number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, f"{page}, block {number}", "exec"), {"__name__": "docs"})
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_configuration_key_is_explained() -> None:
+    text = (ROOT / "docs" / "training.md").read_text()
+    sections = ("env", "env.reward", "network", "held_out", "ppo", "dagger")
+    missing = [k for k in keys(RunConfig) if k not in sections and f"`{k}`" not in text]
+    assert missing == []
+    assert all(f"`{name}`" in text for name in RECIPES)
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "imitation"])
+def test_every_logged_key_is_explained(recipe: str, tmp_path: Path) -> None:
+    small = ("num_envs=8", "total_steps=3000", "held_out.every=1", "held_out.links=2",
+             "held_out.seconds=0.2", "env.episode_s=0.3")  # fmt: skip
+    out = tmp_path / "run"
+    assert main(["train", recipe, "--out", str(out), "--no-tensorboard", "--set", *small]) == 0
+    logged = set(re.findall(r'"(\w+)":', (out / "metrics.jsonl").read_text()))
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    assert [key for key in logged if f"`{key}`" not in text] == []
+    assert len(logged) > 20
+
+
+def test_every_name_is_on_its_page() -> None:
+    environment = (ROOT / "docs" / "environment.md").read_text()
+    simulator = (ROOT / "docs" / "simulator.md").read_text()
+    metrics = (ROOT / "docs" / "metrics.md").read_text()
+    for name in (*OBSERVATIONS, *ACTIONS, *REWARDS):
+        assert f"`{name}`" in environment
+    for name in SUITES:
+        assert f"`{name}`" in simulator
+    for metric in METRICS:
+        assert f"`{metric.key}`" in metrics
+
+
+@pytest.mark.parametrize("name", ["commuter.toml", "suite.toml"])
+def test_the_examples_are_scenarios(name: str) -> None:
+    assert load_suite(str(ROOT / "examples" / name)).scenarios("test")
