@@ -2,7 +2,7 @@
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.learn.dagger import DaggerConfig
-from distrlcc.runtime.run_config import NetworkConfig, RunConfig
+from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 
 def imitation() -> RunConfig:
@@ -13,6 +13,7 @@ def imitation() -> RunConfig:
         total_steps=8_000_000,
         max_seconds=165.0,
         env=EnvConfig(suites=("random", "cellular", "dynamic"), suite_weights=(0.5, 0.35, 0.15)),
+        held_out=HeldOutConfig(every=20),
         dagger=DaggerConfig(num_epochs=1, capacity=400_000, minibatch_size=8192),
     )
 

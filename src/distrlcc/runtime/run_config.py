@@ -30,11 +30,11 @@ class NetworkConfig:
 class HeldOutConfig:
     """How checkpoints are scored while training: on the validation split of the same suites."""
 
-    every: int = 50
+    every: int = 100
     """Updates between two scorings."""
     links: int = 64
     """Links of one scoring."""
-    seconds: float = 4.0
+    seconds: float = 10.0
     """Length of its episodes, s."""
 
     def __post_init__(self) -> None:
