@@ -50,5 +50,6 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:
     """
     names = list(valid)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return ConfigError(f"unknown {kind} {name!r}: {hint}(valid: {', '.join(names)})")
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return ConfigError(f"unknown {kind} {name!r}{hint} (valid: {shown})")

@@ -104,7 +104,7 @@ ONE_SUITE = ("env.suite_weights=[1.0]",)
         (("evaluate", "{}/none.safetensors"), "no policy file"),
         (("evaluate", "--against", "cubik"), "did you mean cubic"),
         (("evaluate", "--against", ""), "nothing to evaluate"),
-        (("evaluate", "--against", "agent"), "is the policy"),
+        (("evaluate", "--against", "agent"), "unknown scheme 'agent'"),
         (("evaluate", "--suite", "rndom"), "did you mean random"),
         (("evaluate", "--seeds", "0"), "whole number of 1 or more"),
         (("evaluate", "--links", "-3"), "whole number of 1 or more"),

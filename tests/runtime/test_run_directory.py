@@ -64,7 +64,7 @@ def test_folders_that_do_not_fit_are_refused_and_left_alone(tmp_path: Path) -> N
     assert "is not empty and is not a run" in refusal(OutputError, create, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "run"]
     assert "cannot write" in refusal(OutputError, create, tmp_path / "notes.txt" / "x")
-    assert "cannot write" in refusal(OutputError, create, tmp_path / "notes.txt")
+    assert "is a file" in refusal(OutputError, create, tmp_path / "notes.txt")
     for missing in (tmp_path, tmp_path / "none", tmp_path / "notes.txt"):
         text = refusal(OutputError, RunDirectory.resume, missing, Config())
         assert "holds no run to resume: leave out --resume" in text

@@ -139,3 +139,35 @@ def test_a_run_needs_no_writable_home(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = _start(_command(out, "quickstart", "--set", *PPO, "total_steps=100_000_000"), out, 12)
+    second = _finish(_command(out, "--resume"))
+    assert second.returncode == 2
+    assert "trained by another process" in second.stderr
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=30) == 128 + signal.SIGTERM
+    updates = [json.loads(x)["update"] for x in (out / "metrics.jsonl").read_text().splitlines()]
+    assert updates == list(range(1, len(updates) + 1))
+
+
+def test_a_resume_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["quickstart", "--set", *PPO, f"total_steps={3 * UPDATE}"]
+    assert _finish(_command(out, *words)).returncode == 0
+    done = _finish(_command(out, "--resume"))
+    assert done.returncode == 2
+    assert "has done 768 of 768 steps already" in done.stderr
+    config = out / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.001", "lr = 0.007"))
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    refused = _finish(_command(out, "--resume", "--set", f"total_steps={9 * UPDATE}"))
+    assert refused.returncode == 2
+    assert "ppo.lr" in refused.stderr
+    assert "total_steps" not in refused.stderr
+    assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    for path in (out / "checkpoints").iterdir():
+        path.unlink()
+    assert "no checkpoint" in _finish(_command(out, "--resume")).stderr

@@ -26,7 +26,7 @@ AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files")
+    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files, or runs")
     parser.add_argument(
         "--against", default=AGAINST, metavar="A,B,…", help=f"schemes (default: {AGAINST})"
     )
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--trace", action="extend", nargs="+", default=[], metavar="FILE",
-        help="trace files, or cellular:SEED; alone, or beside --suite",
+        help="trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED",
     )  # fmt: skip
     whole = number(1, whole=True)
     parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
@@ -72,10 +72,9 @@ def run(args: argparse.Namespace) -> int:
         scores.append(measured)
         series += recorded
     summary = summarise(scores)
-    if args.json == "-":
-        print_table(summary, Console(stderr=True))
-    else:
-        print_table(summary, Console())
+    console = Console(stderr=args.json == "-")
+    console.width = max(console.width, 80)  # a table that wraps is better than one without digits
+    print_table(summary, console)
     emit_json(args.json, to_json(summary))
     if args.out is not None:
         page = write_report(args.out, scores, series, _info(args))
@@ -86,15 +85,12 @@ def run(args: argparse.Namespace) -> int:
 def _contenders(args: argparse.Namespace) -> list[Contender]:
     from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
 
-    schemes = list(dict.fromkeys(filter(None, args.against.split(","))))
+    schemes = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
     contenders: list[Contender] = []
     for path in args.policies:
         taken = {*schemes, *(contender.name for contender in contenders)}
         contenders.append(contender_from_file(path, taken))
-    for name in schemes:
-        if name == "agent":
-            raise ConfigError("--against agent: 'agent' is the policy; give its file instead")
-        contenders.append(contender_from_scheme(name))
+    contenders += [contender_from_scheme(name) for name in schemes]
     if not contenders:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
     return contenders

@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(words)
@@ -55,10 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("distrlcc: interrupted", file=sys.stderr)
         return 130
+    except MemoryError as error:
+        print(f"distrlcc: error: not enough memory: {error}; ask for less", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # The reader of our output went away, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"distrlcc: error: {place}{error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def _run(words: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -26,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage."""
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+        words = [re.split("[=:,/]", word)[0] for word in message.split() if word.startswith("--")]
         near = [n for w in words if w not in flags for n in difflib.get_close_matches(w, flags, 1)]
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"{message}; {hint}see '{self.prog} --help'")

@@ -79,6 +79,12 @@ def _train(trainer: Trainer, directory: RunDirectory, *, resume: bool) -> int:
     config = trainer.config
     with directory, Progress(config.total_steps, max_seconds=config.max_seconds) as progress:
         stopped = train(trainer, directory, progress, resume=resume)
+    counters = trainer.counters
+    print(
+        f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
+        f"{counters.best_queueing_delay:.3f} RTT (best at update {counters.best_update} of "
+        f"{counters.update})"
+    )
     if stopped:
         print(
             f"distrlcc: stopped; saved. Go on with: distrlcc train --resume --out {directory.path}",

@@ -37,6 +37,8 @@ class EnvConfig:
             raise unknown_name("observation", self.observation, OBSERVATIONS)
         if self.action not in ACTIONS:
             raise unknown_name("action", self.action, ACTIONS)
+        if isinstance(self.suites, str):
+            raise ConfigError(f"suites is {self.suites!r}; expected a tuple of names")
         if not self.suites or len(self.suites) != len(self.suite_weights):
             raise ConfigError(
                 f"suite_weights has {len(self.suite_weights)} entries for {len(self.suites)} "

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 
 
@@ -29,9 +30,11 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
         Args:
             config: What the environment is.
-            split: ``train`` or ``test``.
-            changes: Fields of `EnvConfig` to change, such as ``reward`` or ``episode_s``.
+            split: ``train``, ``validation`` or ``test``.
+            changes: Fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
         """
+        if isinstance(changes.get("reward"), str):
+            changes["reward"] = RewardConfig(changes["reward"])
         config = replace(config or EnvConfig(), **{"stagger": False, **changes})
         self._vector = LinkVectorEnv(1, config, split=split, autoreset=False)
         self.observation_space = self._vector.single_observation_space

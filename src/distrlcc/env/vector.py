@@ -17,6 +17,7 @@ import secrets
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Advance every environment by one step."""
-        observation, reward = self.batch.step(np.asarray(actions))
+        observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.stats(), self.batch.view()
         self._time += stats.duration
         self._sums += np.stack(
@@ -143,6 +144,18 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 observation[ended] = self.batch.first_observation(ended)
         info.update(self._info())
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
+
+    def _checked(self, actions: Array) -> Array:
+        """Return the actions, one per environment, if they lie in the space."""
+        space = self.single_action_space
+        flat = actions.reshape(-1)
+        if isinstance(space, Discrete):
+            fits = flat.dtype.kind in "iu" and bool(((flat >= 0) & (flat < space.n)).all())
+        else:
+            fits = bool(np.isfinite(flat).all())
+        if len(flat) != self.num_envs or not fits:
+            raise ValueError(f"actions {actions!r} do not fit {self.num_envs} of {space}")
+        return flat
 
     def _episode(self) -> dict[str, Array]:
         total, used, capacity, delay, acked, lost, _ = self._sums.T

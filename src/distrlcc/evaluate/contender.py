@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.schemes import scheme_id
+from distrlcc.control.schemes import SCHEMES
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import PolicyFileError
+from distrlcc.errors import PolicyFileError, unknown_name
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.seeding import normal, stream_key, uniform
@@ -80,7 +80,8 @@ def contender_from_scheme(name: str) -> Contender:
     Raises:
         ConfigError: There is no such scheme.
     """
-    scheme_id(name)
+    if name not in SCHEMES or name == "agent":
+        raise unknown_name("scheme", name, [n for n in SCHEMES if n != "agent"])
     return Contender(name)
 
 
@@ -88,16 +89,18 @@ def contender_from_file(path: str, taken: set[str]) -> Contender:
     """Return a policy file as a contender, named after the file or its run's folder.
 
     Args:
-        path: The file.
+        path: The file, or a run's folder.
         taken: Names that it must not have.
 
     Raises:
         PolicyFileError: The file is no whole policy, or of other spaces than it names.
         ConfigError: It names a space that does not exist.
     """
-    policy = NumpyPolicy.load(path)
-    _check_spaces(path, policy)
     place = Path(path)
+    if place.is_dir():
+        place = place / "policy.safetensors"
+    policy = NumpyPolicy.load(place)
+    _check_spaces(path, policy)
     name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name
     while name in taken:
         name += "'"

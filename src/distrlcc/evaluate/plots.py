@@ -199,6 +199,7 @@ def _delay_axis(axes: Axes, intervals: Sequence[Interval]) -> None:
     """Choose a logarithmic axis where delays span more than a factor of 8."""
     low = min((i.low for i in intervals), default=0.0)
     high = max((i.high for i in intervals), default=1.0)
+    low = max(low, high / 2000)  # a scheme that sends next to nothing shall not squeeze the rest
     if low > 0 and high / low > 8:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.6, high * 2.0)

@@ -80,24 +80,22 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
         raise PolicyFileError(
             f"{source} is a safetensors file but not a distrlcc policy (format "
             f"{metadata.get('format')!r}, expected {FORMAT!r}); pass a file that "
-            "'distrlcc train' or 'distrlcc export' wrote"
+            "'distrlcc train' wrote"
         )
     if metadata.get("format_version") != str(FORMAT_VERSION):
         raise PolicyFileError(
             f"{source} has policy format version {metadata.get('format_version')!r}, this distrlcc "
-            f"reads version {FORMAT_VERSION}; use the distrlcc that wrote it, or export it again"
+            f"reads version {FORMAT_VERSION}; use the distrlcc that wrote it, or train it again"
         )
     try:
         header = json.loads(metadata["policy"])
         spec = PolicySpec.from_dict(header["spec"])
         acting, notes = header["acting"], header["notes"]
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise PolicyFileError(
-            f"{source} has a damaged header ({error}); copy or export the policy again"
-        ) from error
+        raise PolicyFileError(f"{source} has a damaged header ({error}); copy it again") from error
     if acting not in ("argmax", "sample"):
         raise PolicyFileError(
-            f"{source} says to act by {acting!r}, expected 'argmax' or 'sample'; export it again"
+            f"{source} says to act by {acting!r}, expected 'argmax' or 'sample'; copy it again"
         )
     _check_arrays(source, spec, arrays)
     return PolicyFile(spec, arrays, acting, notes)
@@ -113,7 +111,7 @@ def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]
     except (SafetensorError, OSError, TypeError, KeyError) as error:
         raise PolicyFileError(
             f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file "
-            f"({error}); expected a safetensors file, copy or export the policy again"
+            f"({error}); expected a safetensors file, copy it again"
         ) from error
     return metadata, arrays
 
@@ -124,22 +122,22 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
     if missing:
         raise PolicyFileError(
             f"{path} lacks {', '.join(missing)}, which a {spec.kind} policy with hidden "
-            f"{spec.hidden} needs; export the policy again"
+            f"{spec.hidden} needs; it is damaged, copy it again"
         )
     extra = sorted(set(arrays) - set(expected))
     if extra:
         raise PolicyFileError(
             f"{path} has {', '.join(extra)}, which a {spec.kind} policy with hidden {spec.hidden} "
-            "does not have; export the policy again"
+            "does not have; it is damaged, copy it again"
         )
     for name, shape in expected.items():
         if arrays[name].shape != shape:
             raise PolicyFileError(
                 f"{path}: {name} has shape {arrays[name].shape}, its spec asks for {shape}; "
-                "the weights belong to another policy, export it again"
+                "the weights belong to another policy"
             )
         if not np.isfinite(arrays[name]).all():
             raise PolicyFileError(
                 f"{path}: {name} has values that are not finite; the training that wrote it "
-                "diverged, export an earlier checkpoint"
+                "diverged, take an earlier policy"
             )

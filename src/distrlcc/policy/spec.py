@@ -61,8 +61,12 @@ class PolicySpec:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}: expected an integer of {least} or more")
-        if not self.hidden or any(not isinstance(h, int) or h < 1 for h in self.hidden):
-            raise ConfigError(f"hidden is {self.hidden!r}: expected one or more positive widths")
+        if not self.hidden or any(
+            not isinstance(h, int) or not 1 <= h <= 16384 for h in self.hidden
+        ):
+            raise ConfigError(
+                f"hidden is {self.hidden!r}: expected one or more widths of 1 to 16384"
+            )
         for name in ("observation", "action"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected a name")

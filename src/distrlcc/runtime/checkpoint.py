@@ -128,7 +128,11 @@ def _check(
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise CheckpointError(
             f"checkpoint {path} is from another config"
-            + (f" (checkpoint's value != this run's): {shown}" if shown else "")
+            + (
+                f" (checkpoint's value != this run's): {shown}; put these back in config.toml"
+                if shown
+                else ""
+            )
         )
 
 

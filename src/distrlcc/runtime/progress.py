@@ -40,6 +40,14 @@ _REDRAW_SECONDS = 0.1
 _SPEED_SECONDS = 15.0
 
 
+class _Console(Console):
+    """A console that falls silent when its reader goes away; the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing any more."""
+        self.quiet = True
+
+
 class Progress:
     """Shows how far a run is; a context manager."""
 
@@ -60,7 +68,7 @@ class Progress:
             clock: Seconds from any origin.
         """
         self._total_steps, self._max_seconds = total_steps or 0, max_seconds or 0.0
-        self._console = console or Console(stderr=True)
+        self._console = console or _Console(stderr=True)
         self._clock = clock
         self._begin = clock()
         self._values: dict[str, float] = {}

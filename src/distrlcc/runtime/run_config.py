@@ -10,6 +10,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.dagger import DaggerConfig
 from distrlcc.learn.ppo import PPOConfig
 
+MAX_ENVS = 2**20
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
 
@@ -70,7 +71,6 @@ class RunConfig:
         if (self.ppo is None) == (self.dagger is None):
             raise ConfigError("give exactly one of the sections ppo and dagger")
         for name, value, low in (
-            ("num_envs", self.num_envs, 1),
             ("total_steps", self.total_steps, 1),
             ("checkpoint_every", self.checkpoint_every, 1),
             ("max_seconds", self.max_seconds, 0),
@@ -78,6 +78,8 @@ class RunConfig:
         ):
             if not low <= value <= MAX_VALUE:
                 raise ConfigError(f"{name} is {value}; expected {low} to {MAX_VALUE}")
+        if not 1 <= self.num_envs <= MAX_ENVS:
+            raise ConfigError(f"num_envs is {self.num_envs}; expected 1 to {MAX_ENVS}")
         if self.ppo is not None:
             self.ppo.validate()
         if self.dagger is not None:

@@ -19,6 +19,8 @@ After a resume, lines of updates later than the checkpoint are dropped, so no up
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import numbers
@@ -63,7 +65,9 @@ class RunDirectory:
         """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
         self._toml = to_toml(config)
+        self._identity_toml = to_toml(_identity(config, extendable))
         self._digest = digest(_identity(config, extendable))
+        self._lock: TextIO | None = None
         self._tensorboard = tensorboard
         self._purge: int | None = None
         self._metrics: TextIO | None = None
@@ -98,6 +102,8 @@ class RunDirectory:
         """
         path = out if out is not None else _fresh(root, recipe)
         run = cls(path, config, tensorboard=tensorboard, extendable=extendable)
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path} is a file; give a folder as --out")
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "config.toml").exists():
@@ -144,12 +150,6 @@ class RunDirectory:
                 f"{out} is a run of another config (its value != this one's): {'; '.join(changed)}"
             )
         run = cls(out, config, tensorboard=tensorboard, extendable=extendable)
-        if began != config:
-            write_atomically(out / "config.toml", run._toml.encode())
-        with suppress(OSError, ValueError):  # a lost note of versions does not stop a run
-            noted = json.loads((out / "versions.json").read_text())
-            noted.setdefault("resumed", []).append(versions())
-            run.write_json("versions.json", noted)
         return run
 
     @staticmethod
@@ -162,7 +162,7 @@ class RunDirectory:
         """
         path = out / "config.toml"
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             raise OutputError(
                 f"{out} holds no run to resume: leave out --resume to begin one there"
@@ -198,7 +198,7 @@ class RunDirectory:
             path,
             state,
             config_digest=self._digest,
-            config_toml=self._toml,
+            config_toml=self._identity_toml,
             versions=package_versions(),
         )
         return path
@@ -218,21 +218,36 @@ class RunDirectory:
         damage: CheckpointError | None = None
         for path in paths:
             try:
-                state = load_checkpoint(path, config_digest=self._digest, config_toml=self._toml)
+                state = load_checkpoint(
+                    path, config_digest=self._digest, config_toml=self._identity_toml
+                )
             except DamagedCheckpointError as error:
                 damage = damage or error
             else:
                 return state, path
         if damage is not None:
             raise damage
+        if not best and (self.path / "metrics.jsonl").exists():
+            metrics = (self.path / "metrics.jsonl").read_bytes()
+            if self.policy_path.exists() and metrics.strip():
+                raise CheckpointError(
+                    f"{self.path} has metrics and a policy but no checkpoint; restore "
+                    f"{self.checkpoint_path('latest')}, or begin a new run"
+                )
         return None
 
     def rewind(self, update: int) -> None:
-        """Drop metrics later than an update: call once, after loading its checkpoint.
+        """Begin to go on: note it, and drop metrics later than an update; after :meth:`load`.
 
         Args:
             update: Updates done in the checkpoint; lines of updates 1 to ``update`` are kept.
         """
+        write_atomically(self.path / "config.toml", self._toml.encode())
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            # A lost note of versions does not stop a run.
+            noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
+            noted.setdefault("resumed", []).append(versions())
+            self.write_json("versions.json", noted)
         path = self.path / "metrics.jsonl"
         self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
         if path.exists():
@@ -256,18 +271,41 @@ class RunDirectory:
         except OSError as error:
             raise OutputError(f"cannot write metrics of {self.path}: {error.strerror}") from None
         if self._tensorboard:
-            writer = self._writer = self._writer or _writer(self.path, self._purge)
-            for key, value in metrics.items():
-                if isinstance(value, numbers.Real):
-                    writer.add_scalar(key, float(value), update)
+            try:
+                writer = self._writer = self._writer or _writer(self.path, self._purge)
+                for key, value in metrics.items():
+                    if isinstance(value, numbers.Real):
+                        writer.add_scalar(key, float(value), update)
+            except OSError as error:
+                raise OutputError(
+                    f"cannot write {self.path / 'tensorboard'}: {error.strerror}; make room, "
+                    "or add --no-tensorboard"
+                ) from None
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run atomically."""
         text = json.dumps(_jsonable(value), indent=2) + "\n"
         write_atomically(self.path / name, text.encode())
 
+    def lock(self) -> None:
+        """Keep other processes from writing here until :meth:`close`.
+
+        Raises:
+            OutputError: Another process trains this run.
+        """
+        try:
+            self._lock = (self.path / ".lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                return  # a file system without locks
+            raise OutputError(f"{self.path} is being trained by another process") from None
+
     def close(self) -> None:
-        """Close the files that are appended to."""
+        """Close the files that are appended to, and let go of the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.learn.alarm import CollapseAlarm
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.collect_stats import CollectStats
@@ -26,7 +27,7 @@ from distrlcc.learn.process import prepare_process
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut, HeldOutScore
+from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.run_directory import RunDirectory
@@ -70,10 +71,13 @@ class Counters:
     best_score: float = -1e30
     best_update: int = 0
     best_acting: Acting = "sample"
+    best_utilisation: float = 0.0
+    best_queueing_delay: float = 0.0
+    """In base RTTs."""
 
 
 class Stopper:
-    """Turns the first Ctrl-C or SIGTERM into a request; a second one interrupts at once."""
+    """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request; a second one interrupts at once."""
 
     def __init__(self) -> None:
         """Take nothing; enter the context to listen."""
@@ -82,7 +86,7 @@ class Stopper:
 
     def __enter__(self) -> Stopper:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._old[number] = signal.signal(number, self._handle)
         return self
 
@@ -145,7 +149,7 @@ class Trainer:
             "share_update": (seconds - (collected - begin)) / seconds,
         }, stats
 
-    def score(self) -> tuple[dict[str, float], HeldOutScore]:
+    def score(self) -> dict[str, float]:
         """Score the present weights on held-out links, and keep them if they are the best."""
         weights = self.learner.weights()
         scores = self.held_out.score(weights)
@@ -154,13 +158,14 @@ class Trainer:
             self.counters.best_score = scores[acting].reward
             self.counters.best_update = self.counters.update
             self.counters.best_acting = acting
+            self.counters.best_utilisation = scores[acting].utilisation
+            self.counters.best_queueing_delay = scores[acting].queueing_delay
             self.best = weights
-        metrics = {
+        return {
             f"held_out_{name}_{acting}": value
             for acting, score in scores.items()
             for name, value in asdict(score).items()
         }
-        return metrics, scores[acting]
 
     def policy(self) -> PolicyFile:
         """Return the best policy so far, acting in the better way."""
@@ -213,14 +218,21 @@ def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bo
 
     Raises:
         CheckpointError: The checkpoint cannot be resumed.
-        OutputError: The run directory cannot be written.
+        ConfigError: The steps are done already.
+        OutputError: The run directory cannot be written, or another process trains it.
     """
     config, counters = trainer.config, trainer.counters
+    run.lock()
     if resume:
         loaded = run.load()
         if loaded is not None:
             trainer.load_state_dict(loaded[0])
             counters = trainer.counters
+        if counters.steps >= config.total_steps:
+            raise ConfigError(
+                f"{run.path} has done {counters.steps} of {config.total_steps} steps already; "
+                "go on with --set total_steps=N"
+            )
         run.rewind(counters.update)
     shown: str | None = None
     begin = time.perf_counter() - counters.seconds
@@ -234,8 +246,7 @@ def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bo
             shown = alarm or shown
             if counters.update % config.held_out.every == 0:
                 best_before = counters.best_update
-                held_out, _ = trainer.score()
-                metrics |= held_out
+                metrics |= trainer.score()
                 if counters.best_update != best_before:
                     run.save(trainer.state_dict(), best=True)
                     save_policy(run.policy_path, trainer.policy())
@@ -245,10 +256,8 @@ def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bo
                 run.save(trainer.state_dict())
         # Saved before the closing score, so that stopping and resuming changes nothing.
         run.save(trainer.state_dict())
-        held_out, score = trainer.score()
+        trainer.score()
         if counters.best_update == counters.update:
             run.save(trainer.state_dict(), best=True)
         save_policy(run.policy_path, trainer.policy())
-        final = {k: v for k, v in asdict(score).items() if k != "reward"}
-        progress.update({**held_out, **final}, alarm=shown)
     return stopper.signal

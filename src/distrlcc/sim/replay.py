@@ -53,7 +53,7 @@ def read_log(path: Path) -> Log:
     if path.exists() and not path.is_file():
         raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read as a mahimahi log ({error})") from None
     header = "\n".join(line for line in lines if line.startswith("#"))

@@ -8,6 +8,7 @@ all splits; their random losses differ, and ``train`` starts traces anywhere.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -207,10 +208,11 @@ class _SuiteFile:
 def _suite_file(path: Path) -> Suite:
     """Read a suite from TOML: one scenario, or a list of tables ``[[scenarios]]``."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    if "[[scenarios]]" in text or "scenarios =" in text:
+        text = path.read_text(encoding="utf-8")
+        several = "scenarios" in tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None
+    if several:
         loaded = from_toml(_SuiteFile, text, source=str(path))
         scenarios, name = loaded.scenarios, loaded.name or path.stem
     else:
