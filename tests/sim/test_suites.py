@@ -97,6 +97,14 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
             'name = "a"\nlink = {rate_mbps = 3.0, changes = [{at_s = 2.0, rate_mbps = 0.0}]}',
             "last rate_mbps is 0",
         ),
+        (
+            'name = "a"\nlink = {rate_mbps = 3.0}\nflows = [{start_s = 50.0}]',
+            "the first flow runs from 50 to 10 s",
+        ),
+        (
+            'name = "a"\nlink = {rate_mbps = 3.0}\nflows = [{start_s = 3.0, stop_s = 2.0}]',
+            "the first flow runs from 3 to 2 s",
+        ),
         ("name = [", "toml"),
     ],
 )

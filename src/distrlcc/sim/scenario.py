@@ -138,3 +138,10 @@ class Scenario:
         _check("seed", self.seed, 0, MAX_SEED)
         if not 1 <= len(self.flows) <= 64:
             raise ConfigError(f"{self.name}: {len(self.flows)} flows; expected 1 to 64")
+        first = self.flows[0]
+        stop = self.duration_s if first.stop_s is None else first.stop_s
+        if not first.start_s < min(stop, self.duration_s):
+            raise ConfigError(
+                f"{self.name}: the first flow runs from {first.start_s:g} to {stop:g} s; expected "
+                f"a time within the scenario's {self.duration_s:g} s"
+            )
