@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
-from distrlcc.cli.main import main
-from distrlcc.config import keys
+from distrlcc.cli.main import COMMANDS, GROUPS, main
+from distrlcc.config import from_toml, keys
 from distrlcc.env.actions import ACTIONS
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS
+from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
+from distrlcc.learn.dagger import DaggerConfig
+from distrlcc.learn.ppo import PPOConfig
 from distrlcc.recipes.registry import RECIPES
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +53,60 @@ def test_every_configuration_key_is_explained() -> None:
     missing = [k for k in keys(RunConfig) if k not in sections and f"`{k}`" not in text]
     assert missing == []
     assert all(f"`{name}`" in text for name in RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "section"),
+    [
+        ("", RunConfig),
+        ("env.", EnvConfig),
+        ("env.reward.", RewardConfig),
+        ("network.", NetworkConfig),
+        ("held_out.", HeldOutConfig),
+        ("ppo.", PPOConfig),
+        ("dagger.", DaggerConfig),
+    ],
+)
+def test_every_default_is_the_codes(prefix: str, section: type) -> None:
+    text = (ROOT / "docs" / "training.md").read_text()
+    said = dict(re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", text, re.M))
+    for field in fields(section):
+        key = prefix + field.name
+        if key in said and field.default is not MISSING:
+            written = f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
+            assert said[key].replace("'", '"') == written.replace("'", '"'), key
+
+
+def test_every_toml_block_is_a_scenario() -> None:
+    blocks = [b for p in PAGES for b in re.findall(r"```toml\n(.*?)```", p.read_text(), re.S)]
+    assert blocks
+    for block in blocks:
+        assert from_toml(Scenario, block).flows
+
+
+def _flags(command: str) -> set[str]:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"distrlcc.cli.{command}").add_arguments(parser)
+    return {flag for flag in parser._option_string_actions if flag.startswith("--")}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
+def test_commands_and_flags_exist(page: Path) -> None:
+    text = page.read_text()
+    code = "\n".join(re.findall(r"```(?:\w*)\n.*?```|`[^`\n]+`", text, re.S))
+    known = set().union(
+        *(_flags(c) for c in COMMANDS if c not in GROUPS),
+        *(_flags(f"{g}_{c}") for g, choices in GROUPS.items() for c in choices),
+    )
+    assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | {"--help", "--uplink-log"}
+    for rest in re.findall(r"\bdistrlcc ([a-z][^`\n#]*)", code):
+        command, *words = rest.split()
+        assert command in COMMANDS, rest
+        name = command
+        if command in GROUPS:
+            assert words[0] in GROUPS[command], rest
+            name = f"{command}_{words[0]}"
+        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(name) | {"--help"}, rest
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])
