@@ -71,18 +71,6 @@ class Normalizer:
         """Return mean and std as float32, the way :func:`normalize` takes them."""
         return self.mean.astype(np.float32), self.std.astype(np.float32)
 
-    def moments(self) -> Float64:
-        """Return count, mean and m2 in one vector ``[1 + 2 D]``, to be sent."""
-        return np.concatenate([[self.count], self.mean, self.m2])
-
-    @classmethod
-    def from_moments(cls, moments: Float64) -> Normalizer:
-        """Build a normaliser from :meth:`moments`' vector."""
-        normalizer = cls((len(moments) - 1) // 2)
-        normalizer.count = float(moments[0])
-        normalizer.mean, normalizer.m2 = (half.copy() for half in np.split(moments[1:], 2))
-        return normalizer
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state as a float and arrays."""
         return {"count": self.count, "mean": self.mean.copy(), "m2": self.m2.copy()}
