@@ -26,6 +26,7 @@ class Ppo:
     kl: float | None = None
     clip: float | None = 0.2
     schedule: tuple[tuple[float, float], ...] = ((0.0, 1.0), (1e6, 0.1))
+    steps: tuple[tuple[int, float], ...] | None = None
     kind: Literal["mlp", "lstm"] = "mlp"
     shuffle: bool = True
 
@@ -129,6 +130,17 @@ def test_override_sets_each_type() -> None:
     assert before == Train("x", gail=Gail())
 
 
+def test_whole_floats_are_steps_within_lists_too() -> None:
+    after = config.override(
+        Train("x"), ["ppo.steps=[[0, 1], [1e6, 1e-4]]", "ppo.schedule=[[1, 2]]"]
+    )
+    assert after.ppo.steps == ((0, 1.0), (1_000_000, 1e-4))
+    assert [type(v) for v in after.ppo.steps[1]] == [int, float]
+    assert type(after.ppo.schedule[0][0]) is float
+    assert config.override(after, ["ppo.steps=none"]).ppo.steps is None
+    assert config.override(after, ["ppo.steps=[]"]).ppo.steps == ()
+
+
 def test_override_makes_and_removes_an_optional_section() -> None:
     with_section = config.override(Train("x"), ["gail={reward_scale = 2}", "gail.hidden=[4]"])
     assert with_section.gail == Gail(2.0, (4,))
@@ -158,6 +170,11 @@ def test_override_makes_and_removes_an_optional_section() -> None:
             "ppo.schedule = [[0, 1], [5]]: expected tuple[tuple[float, float], ...] "
             "(expected array of length 2, got 1 at [1])",
         ),
+        (
+            "ppo.steps=[[0, 1], [1.5, 1]]",
+            "ppo.steps = [[0, 1], [1.5, 1]]: expected tuple[tuple[int, float], ...] or none",
+        ),
+        ("ppo.steps=[[1e6, 1, 2]]", "ppo.steps = [[1000000.0, 1, 2]]: "),
         ("ppo.lr=-1", "ppo: lr must be positive, not -1.0"),
         (
             "gail.hidden=[1]",

@@ -274,7 +274,18 @@ def _parse(hint: Any, text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    value = parsed["value"] if parsed.keys() == {"value"} else text
-    if int in options and float not in options and isinstance(value, float) and value.is_integer():
-        return int(value)  # steps=1e6 is how people write a million
-    return value
+    return _whole(hint, parsed["value"]) if parsed.keys() == {"value"} else text
+
+
+def _whole(hint: Any, value: Any) -> Any:
+    """Make whole floats ints where a type asks for one: 1e6 is how people write a million."""
+    options = _options(hint)
+    if isinstance(value, float) and value.is_integer() and int in options and float not in options:
+        return int(value)
+    arrays = [get_args(option) for option in options if get_origin(option) is tuple]
+    if not arrays or not isinstance(value, list):
+        return value
+    items = arrays[0][:1] * len(value) if arrays[0][-1:] == (Ellipsis,) else arrays[0]
+    if len(items) != len(value):
+        return value  # refused later, as it was written
+    return [_whole(item, element) for item, element in zip(items, value, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from distrlcc.errors import OutputError
@@ -14,22 +15,35 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OutputError: The file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    write_together(path.parent, {path.name: data})
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files under temporary names and rename them, in order, once all are on the disk.
+
+    Raises:
+        OutputError: A file cannot be written; a full disk leaves none of them.
+    """
+    temporary = {name: folder / f".{name}.tmp" for name in files}
+    name = ""
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
+        for name, data in files.items():
+            with temporary[name].open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for name in files:
+            temporary[name].replace(folder / name)
+        place = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)  # without it a power cut may undo the rename
+            os.fsync(place)  # without it a power cut may undo the renames
         finally:
-            os.close(folder)
+            os.close(place)
     except OSError as error:
         if not isinstance(error, NotADirectoryError):
-            temporary.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+            for path in temporary.values():
+                path.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {folder / name}: {error.strerror}") from None
 
 
 def require_writable(folder: Path) -> None:

@@ -5,12 +5,14 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 import distrlcc.env  # noqa: F401 - registers the environment
+from distrlcc.config import from_toml, override, to_toml
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.contract import check, check_all
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
+from distrlcc.sim import layout as col
 
 
 @pytest.mark.parametrize(("name", "problem"), list(check_all()), ids=lambda v: str(v)[:40])
@@ -90,7 +92,9 @@ def test_the_oracle_fills_the_links_without_a_queue() -> None:
     [
         ({"observation": "scalefree"}, "did you mean scale-free"),
         ({"action": "indgo"}, "did you mean indigo"),
-        ({"suite_weights": (1.0, 2.0)}, "expected one for each"),
+        ({"suites": ()}, "expected a tuple of names"),
+        ({"suite_weights": (1.0, 2.0)}, "expected one for each, or none"),
+        ({"suites": ("random", "dynamic"), "suite_weights": (1.0,)}, "1 entries for 2 suites"),
         ({"suite_weights": (-1.0,)}, "positive sum"),
         ({"step_ms": 0.0}, "step_ms is 0.0"),
         ({"episode_s": float("nan")}, "episode_s is nan"),
@@ -101,6 +105,28 @@ def test_a_bad_configuration_is_refused(change: dict[str, object], says: str) ->
         EnvConfig(**change)
     with pytest.raises(ConfigError, match="unknown reward"):
         RewardConfig("indigo")
+
+
+def test_suites_without_weights_are_drawn_alike() -> None:
+    suites = ("random", "cellular")
+    plain, equal = EnvConfig(suites), EnvConfig(suites, (2.0, 2.0))
+    assert plain.weights == (1.0, 1.0)
+    rates = []
+    for config in (plain, equal):
+        env = LinkVectorEnv(64, config)
+        env.reset(seed=1)
+        rates.append(env.batch.mean_rate)
+        assert 20 <= int((env.batch.simulator.links[:, col.IS_TRACE] == 1).sum()) <= 44
+    assert np.array_equal(*rates)
+
+
+def test_configurations_with_weights_written_out_still_load() -> None:
+    text = to_toml(EnvConfig()).replace("suite_weights = []", "suite_weights = [1.0]")
+    old = from_toml(EnvConfig, text)
+    assert old.suite_weights == old.weights == (1.0,)
+    assert to_toml(old) == text
+    both = override(old, ["suites=['random', 'dynamic']", "suite_weights=[]"])
+    assert both.weights == (1.0, 1.0)
 
 
 def test_sb3_trains_on_the_environment() -> None:

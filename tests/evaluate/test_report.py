@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -164,6 +165,24 @@ def test_an_unwritable_place_is_one_line_and_nothing_is_left(
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     require_writable(tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_page_that_does_not_fit_leaves_no_figures_either(
+    tmp_path: Path, make_scores: Make, make_series: MakeSeries
+) -> None:
+    report = [make_scores("cubic", 2)], [make_series("cubic")], INFO
+    sizes = {
+        p.name: p.stat().st_size for p in write_report(tmp_path / "r", *report).parent.iterdir()
+    }
+    assert sizes["report.html"] == max(sizes.values())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sizes["report.html"] - 1, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write .*report\.html: File too large"):
+            write_report(tmp_path / "full", *report)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "full").iterdir()) == []
 
 
 def test_a_failed_rewrite_leaves_the_old_page(

@@ -2,8 +2,10 @@
 
 import pytest
 
+from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.learn.schedule import check_schedule, scheduled
+from distrlcc.recipes.quickstart import quickstart
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,13 @@ def test_linear_between_points(step: int, value: float) -> None:
 def test_constant() -> None:
     assert scheduled(None, 5, 7.0) == 7.0
     assert scheduled(((3, 2.0),), 0, 7.0) == scheduled(((3, 2.0),), 9, 7.0) == 2.0
+
+
+def test_steps_are_written_as_people_write_a_million() -> None:
+    config = override(quickstart(), ["ppo.lr_schedule=[[0, 1e-3], [1e6, 1e-4]]"])
+    assert config.ppo is not None
+    assert config.ppo.lr_schedule == ((0, 1e-3), (1_000_000, 1e-4))
+    assert config == override(quickstart(), ["ppo.lr_schedule=[[0, 1e-3], [1000000, 1e-4]]"])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,17 @@ def test_kernel_and_reference_agree(number: int) -> None:
     assert compare(random_script(seed=2026, number=number)) is None
 
 
+def test_oracles_are_drawn_and_share_with_flows_that_come_and_go() -> None:
+    scripts = [random_script(seed=2026, number=k) for k in range(80)]
+    beside = [
+        script
+        for script in scripts
+        if any(flow.scheme == "oracle" for flow in script.scenario.flows)
+        and any(flow.start_s > 0 or flow.stop_s is not None for flow in script.scenario.flows[1:])
+    ]
+    assert len(beside) >= 5
+
+
 MUTANTS = {
     "queue holds one more": ("(limit - 1) * service", "limit * service"),
     "trace queue holds one more": ("following - cursor < limit", "following - cursor <= limit"),
@@ -53,6 +64,12 @@ MUTANTS = {
         "            window = int(state[CWND])\n            pacing",
         "            window = int(math.ceil(state[CWND]))\n            pacing",
     ),
+    "the oracle shares with flows that do not send": (
+        "if max(flows[f, col.START], begin) < min(flows[f, col.STOP], end):",
+        "if True:",
+    ),
+    "the oracle counts a stop too late": ("< min(flows[f, col.STOP], end):", "< end:"),
+    "the oracle does not look ahead": ("end = time + step", "end = time"),
     "sends after the stop": (
         "elif now < stop:\n                        pending",
         "else:\n                        pending",

@@ -120,6 +120,42 @@ def test_the_best_window_of_an_unchanging_link_is_its_bdp() -> None:
     assert simulator.results[0, col.BEST_CWND] == pytest.approx(41.0)
 
 
+def _shared(second: Flow, first: Flow | None = None) -> list[tuple[float, float]]:
+    """Return the label and the oracle's window at the start of each step of 10 ms."""
+    simulator = Simulator(2, 3, with_best=True)
+    link = Link(rate_mbps=12.032, delay_ms=20)
+    simulator.load(0, Scenario("label", link, (first or Flow(cwnd=10), second)))
+    simulator.load(1, Scenario("oracle", link, (first or Flow("oracle"), second)))
+    seen = []
+    for _ in range(6):
+        best = float(simulator.results[0, col.BEST_CWND])
+        simulator.advance(STEP)
+        seen.append((best, float(simulator.control[3, CWND])))
+    return seen
+
+
+def test_the_best_window_is_shared_among_the_flows_that_send_in_the_step() -> None:
+    alone, half = (pytest.approx(41.0), 41.0), (pytest.approx(20.5), 21.0)
+    assert _shared(Flow("cubic", start_s=0.02, stop_s=0.04)) == [
+        alone, alone, half, half, alone, alone
+    ]  # fmt: skip
+    # A flow that sends during a part of the step counts; one that never runs does not.
+    assert _shared(Flow("cubic", start_s=0.025, stop_s=0.031)) == [
+        alone, alone, half, half, alone, alone
+    ]  # fmt: skip
+    assert _shared(Flow("cubic", start_s=0.02, stop_s=0.02)) == [alone] * 6
+    # Nobody sends: the whole window, not a division by zero.
+    idle = Flow("oracle", start_s=0.04)
+    assert _shared(Flow("cubic", start_s=0.05), idle)[:5] == [alone] * 5
+
+
+def test_the_oracle_uses_what_a_flow_that_comes_and_goes_leaves() -> None:
+    link = Link(rate_mbps=12, delay_ms=20, queue_packets=100)
+    cubic = Flow("cubic", start_s=1.0, stop_s=2.0)
+    _, totals = _run(link, Flow("oracle"), cubic, steps=500)
+    assert totals["used"] / totals["capacity"] > 0.98
+
+
 def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit() -> None:
     link = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
     first, _ = _run(link, Flow("bbr"), steps=100)

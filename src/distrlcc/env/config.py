@@ -16,8 +16,8 @@ class EnvConfig:
 
     suites: tuple[str, ...] = ("random",)
     """Suites that episodes are drawn from; each a name, a TOML file or a folder of traces."""
-    suite_weights: tuple[float, ...] = (1.0,)
-    """How often each suite is drawn, in proportion."""
+    suite_weights: tuple[float, ...] = ()
+    """How often each suite is drawn, in proportion; empty: all alike."""
     observation: str = "scale-free"
     """One of `distrlcc.env.observations.OBSERVATIONS`."""
     action: str = "multiplicative"
@@ -37,16 +37,16 @@ class EnvConfig:
             raise unknown_name("observation", self.observation, OBSERVATIONS)
         if self.action not in ACTIONS:
             raise unknown_name("action", self.action, ACTIONS)
-        if isinstance(self.suites, str):
+        if isinstance(self.suites, str) or not self.suites:
             raise ConfigError(f"suites is {self.suites!r}; expected a tuple of names")
-        if not self.suites or len(self.suites) != len(self.suite_weights):
+        weights = self.weights
+        if len(self.suites) != len(weights):
             raise ConfigError(
-                f"suite_weights has {len(self.suite_weights)} entries for {len(self.suites)} "
-                "suites; expected one for each"
+                f"suite_weights has {len(weights)} entries for {len(self.suites)} suites; "
+                "expected one for each, or none: []"
             )
-        weights = self.suite_weights
         if not all(0 <= w < float("inf") for w in weights) or sum(weights) <= 0:
-            raise ConfigError(f"suite_weights {self.suite_weights}: expected a positive sum")
+            raise ConfigError(f"suite_weights {weights}: expected a positive sum")
         for name, value, low in (
             ("step_ms", self.step_ms, 0.1),
             ("interval_rtts", self.interval_rtts, 0.0),
@@ -54,3 +54,8 @@ class EnvConfig:
         ):
             if not low <= value <= 1e5:
                 raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One weight for each suite."""
+        return self.suite_weights or (1.0,) * len(self.suites)

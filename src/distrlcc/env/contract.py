@@ -28,7 +28,7 @@ def check_all() -> Iterator[tuple[str, str | None]]:
     for reward in REWARDS:
         yield f"reward {reward}", check(EnvConfig(reward=RewardConfig(reward), episode_s=0.3))
     suites = ("random", "cellular", "dynamic", "indigo", "indigo-grid")
-    config = EnvConfig(suites=suites, suite_weights=(1.0,) * 5, episode_s=0.3, interval_rtts=0.5)
+    config = EnvConfig(suites=suites, episode_s=0.3, interval_rtts=0.5)
     yield "every suite, intervals of RTTs", check(config)
 
 

@@ -26,7 +26,7 @@ from distrlcc.evaluate.palette import DARK, LIGHT, looks
 from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
 from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, Series, metric
 from distrlcc.evaluate.summary import TABLE_METRICS, SchemeSummary, Summary, summarise, to_json
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import require_writable, write_together
 
 MAX_LINKS = 60
 """Links shown in the tables per link; all are in ``summary.json``."""
@@ -65,7 +65,7 @@ class ReportInfo:
 def write_report(
     folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
 ) -> Path:
-    """Write the report of an evaluation; everything is made before the first file is written.
+    """Write the report of an evaluation; a full disk leaves no part of it.
 
     Args:
         folder: Where to; made if it is missing.
@@ -89,8 +89,7 @@ def write_report(
     files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
     files["report.html"] = render(summary, by_link, info).encode()
     require_writable(folder)
-    for name, data in files.items():
-        write_atomically(folder / name, data)
+    write_together(folder, files)
     return folder / "report.html"
 
 

@@ -1,4 +1,4 @@
-"""Kernel against reference on random scenarios: every departure, drop, loss, ACK and window.
+"""Kernel against reference on random scenarios: every departure, drop, loss, ACK, window and label.
 
 Half of the scenarios stand on round numbers (a packet per millisecond, delays and steps of whole
 milliseconds), because that is where ties happen and where two programs come apart.
@@ -108,8 +108,6 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
 
 def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
     scheme = "agent" if rng.random() < 0.6 else str(rng.choice(_SCHEMES))
-    if scheme == "oracle":
-        scheme = "agent"
     start = float(rng.choice([0.0, 0.1, 0.5])) if even else float(rng.uniform(0, 0.5)) * seconds
     stop = None
     if rng.random() < 0.3:
@@ -132,19 +130,20 @@ def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | N
     """
     scenario = script.scenario
     reference = Reference(scenario)
-    simulator = Simulator(1, len(scenario.flows), log_packets=256, kernel=kernel)
+    simulator = Simulator(1, len(scenario.flows), with_best=True, log_packets=256, kernel=kernel)
     simulator.load(0, scenario)
     for step, (length, windows, pacing) in enumerate(
         zip(script.steps_ns, script.windows, script.pacing, strict=True)
     ):
         for k, sender in enumerate(reference.senders):
-            if isinstance(sender.controller, Agent):
+            if scenario.flows[k].scheme == "agent" and isinstance(sender.controller, Agent):
                 sender.controller.cwnd, sender.controller.pacing_rate = windows[k], pacing[k]
-            if scenario.flows[k].scheme == "agent":
                 simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]
         reference.run(length)
         simulator.advance(length)
-        difference = _compare_flows(simulator, reference)
+        difference = _compare_flows(simulator, reference) or _compare_best(
+            simulator, reference, length
+        )
         if difference:
             return f"{scenario.name}, step {step}: {difference}"
     end = reference.now
@@ -171,6 +170,13 @@ def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
             if got != expected:
                 return f"flow {k}, {name}: kernel {got}, reference {expected}"
     return None
+
+
+def _compare_best(simulator: Simulator, reference: Reference, step: int) -> str | None:
+    """Compare the first flow's label for a next step of the same length, rounded up."""
+    got = float(np.ceil(simulator.results[0, col.BEST_CWND]))
+    expected = reference.best_window(reference.senders[0], reference.now + step)
+    return None if got == expected else f"best window: kernel {got}, reference {expected}"
 
 
 def _compare_packets(simulator: Simulator, reference: Reference, name: str) -> str | None:

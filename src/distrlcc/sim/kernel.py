@@ -161,6 +161,16 @@ def best_window(
 
 
 @njit
+def active_flows(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
+    """Count the flows of one link that may send within [begin, end); at least 1."""
+    count = 0
+    for f in range(first, last):
+        if max(flows[f, col.START], begin) < min(flows[f, col.STOP], end):
+            count += 1
+    return max(count, 1)
+
+
+@njit
 def advance(
     until: Any,
     links: Any,
@@ -268,7 +278,8 @@ def advance(
                         now,
                         end - now,
                     )
-                    control[f, CWND] = math.ceil(best / link[col.FLOWS])
+                    sharing = active_flows(flows, first_flow, first_flow + n_flows, now, end)
+                    control[f, CWND] = math.ceil(best / sharing)
         full = False
         while True:
             # Which flow acts next, and until when may it go on without looking at the others?
@@ -657,5 +668,6 @@ def advance(
             step = end - link[col.STEP_START]
             extra = flows[first_flow, col.EXTRA_RTT]
             best = best_window(link, times[n], rates[n], rtts[n], traces, extra, end, step)
-            link_results[n, col.BEST_CWND] = best / link[col.FLOWS]
+            sharing = active_flows(flows, first_flow, first_flow + n_flows, end, end + step)
+            link_results[n, col.BEST_CWND] = best / sharing
     return -1

@@ -33,8 +33,7 @@ STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 +
 STEP_START = 20  # when the present step started
 STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
 SERVICE = 22  # unchanging rate link: transmission time of a packet, ns
-FLOWS = 23  # flows of the scenario, which share the oracle's window
-LINK_COLUMNS = 24
+LINK_COLUMNS = 23
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from distrlcc.control.compiled_controller import SchemeController
@@ -22,6 +23,7 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack
 # Ties at one time, in order.
 LINK, BOUNDARY, ACK, PACED, TIMER, BEGIN = range(6)
 TIMEOUT = NANOSECONDS
+_PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
 
 
@@ -48,7 +50,7 @@ class Record:
 
 
 class Agent:
-    """Window and rate set from outside."""
+    """Window and rate set from outside; the oracle's window is set at each step's start."""
 
     def __init__(self, flow: Flow) -> None:
         self.cwnd = INITIAL_CWND if flow.cwnd is None else flow.cwnd
@@ -78,7 +80,7 @@ class _Sender:
         self.queueing = 0
 
     def begin(self, now: int) -> None:
-        if self.flow.scheme != "agent":
+        if self.flow.scheme not in ("agent", "oracle"):
             cwnd = INITIAL_CWND if self.flow.cwnd is None else self.flow.cwnd
             self.controller = SchemeController(
                 self.flow.scheme, now=now, seed=self.seed, parameter=cwnd
@@ -129,6 +131,8 @@ class Reference:
             self._link_event()
         for sender in self.senders:
             sender.acked = sender.lost = sender.rtt_sum = sender.timeouts = 0
+            if sender.flow.scheme == "oracle" and isinstance(sender.controller, Agent):
+                sender.controller.cwnd = self.best_window(sender, end)
             if sender.started and self.now < sender.stop:
                 if sender.controller.pacing_rate > 0:
                     due = max(sender.next_send, self.now)
@@ -147,6 +151,17 @@ class Reference:
                 _, kind, flow, _, stamp = heapq.heappop(self._events)
                 self._flow_event(kind, self.senders[flow], stamp)
         self.now = end
+
+    def best_window(self, sender: _Sender, end: int) -> int:
+        """Return the oracle's window for a step from now to ``end``, packets.
+
+        It is an even share, rounded up, of what can depart in the round trip before ``end``, and
+        one more; the flows that may send in the step share it.
+        """
+        delay, _ = conditions_at(self.scenario.link, self.now)
+        bits = capacity(self.scenario.link, end - 2 * delay - sender.extra, end)
+        active = [s for s in self.senders if max(s.start, self.now) < min(s.stop, end)]
+        return -(-(bits + _PACKET_BITS) // (_PACKET_BITS * max(len(active), 1)))
 
     def drain(self) -> None:
         """Let every queued packet depart, with nothing sent any more."""
@@ -262,12 +277,32 @@ def build_link(link: Link) -> BottleneckLink:
         while built.next_time() <= 0:
             built.step()
         return built
-    rate = link.rate_mbps or 0.0
+    return RateLink(rate_schedule(link), queue)
+
+
+def rate_schedule(link: Link) -> list[tuple[int, int]]:
+    """Return a rate link's rates, bit/s, and since when, ns."""
     changes = [(c.at_s, c.rate_mbps) for c in link.changes if c.rate_mbps is not None]
-    schedule = [
-        (round(at * NANOSECONDS), round(mbps * 1e6)) for at, mbps in [(0.0, rate), *changes]
-    ]
-    return RateLink(schedule, queue)
+    rates = [(0.0, link.rate_mbps or 0.0), *changes]
+    return [(round(at * NANOSECONDS), round(mbps * 1e6)) for at, mbps in rates]
+
+
+def capacity(link: Link, begin: int, end: int) -> int:
+    """Return what a link can carry in (begin, end], 1e-9 bit; before 0 it was as at 0."""
+    if link.trace is not None:
+        trace = load_trace(link.trace)
+        start = round(link.trace_start_s * NANOSECONDS)
+        counts = []
+        for time in (begin, end):
+            periods, rest = divmod(time + start, trace.period_ns)
+            counts.append(periods * len(trace.times_ns) + bisect_right(trace.times_ns, rest))
+        return (counts[1] - counts[0]) * _PACKET_BITS
+    schedule = rate_schedule(link)
+    starts = [min(begin, 0), *(at for at, _ in schedule[1:]), NEVER]
+    return sum(
+        rate * max(min(until, end) - max(since, begin), 0)
+        for (_, rate), (since, until) in zip(schedule, itertools.pairwise(starts), strict=True)
+    )
 
 
 def service_at(link: Link, departure: int) -> int:

@@ -133,7 +133,6 @@ class Simulator:
         row[:] = 0
         row[col.LIMIT] = limit = queue_limit(link)
         row[col.LOSS_SEED] = scenario.seed
-        row[col.FLOWS] = len(scenario.flows)
         self._load_schedule(n, schedule_rows(link))
         rate = max(int(self.rates[n, 0]), 1)
         row[col.SERVICE] = -(-PACKET_BYTES * 8 * NANOSECONDS // rate)
@@ -214,13 +213,15 @@ class Simulator:
                 control[PACING] = flow.pacing_mbps * 1e6 / (8 * PACKET_BYTES)
 
     def _first_best(self, n: int) -> None:
-        from distrlcc.sim.kernel import best_window  # noqa: PLC0415 - compiles on first use
+        from distrlcc.sim import kernel  # noqa: PLC0415 - compiles on first use
 
-        best = best_window(
+        first = n * self.n_flows
+        best = kernel.best_window(
             self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces,
-            self.flows[n * self.n_flows, col.EXTRA_RTT], 0, _STEP,
+            self.flows[first, col.EXTRA_RTT], 0, _STEP,
         )  # fmt: skip
-        self.results[n, col.BEST_CWND] = best / self.links[n, col.FLOWS]
+        sharing = kernel.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
+        self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
         """Advance every link by a step's length, ns, one for all or one for each."""
