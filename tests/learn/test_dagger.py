@@ -69,7 +69,7 @@ def test_resume_is_bit_identical(
     config = dataclasses.replace(TOY, capacity=2500, num_epochs=2)
     learner, collector, rollout = _setup(make_env, spec, "memory", config)
     train(learner, collector, rollout, 3)
-    again = Dagger(config, spec, seed=9)
+    again = Dagger(config, spec)
     again.load_state_dict(learner.state_dict())
     segment = rollout.copy()
     for _ in range(2):
@@ -91,24 +91,21 @@ def _sequences(first: int, count: int) -> Batch:
 
 
 def test_the_oldest_make_room(make_spec: MakeSpec) -> None:
-    dataset = Dataset(make_spec(kind="lstm", hidden=(8,)), capacity=11, length=2)
-    assert len(dataset) == 0
-    dataset.add(_sequences(0, 3))
-    assert len(dataset) == 3
-    dataset.add(_sequences(3, 4))
-    assert len(dataset) == 5
-    held = dataset.shuffled(torch.Generator().manual_seed(0))
-    assert sorted(held.actions[0].tolist()) == [2, 3, 4, 5, 6]
+    spec = make_spec(kind="lstm", hidden=(8,))
+    dataset = Dataset(spec, capacity=5, count=2, length=2)
+    assert dataset.rows == 0
+    dataset.add(_sequences(0, 6))
+    assert (dataset.rows, dataset.samples) == (3, 12)
+    dataset.add(_sequences(6, 8))
+    held = dataset.take(torch.arange(10))
+    assert sorted(held.actions[0].tolist()) == list(range(4, 14))
     torch.testing.assert_close(held.obs[1, :, 0], held.states[0, :, 0])
-    assert held.samples == 10
-    dataset.add(_sequences(7, 12))
-    held = dataset.shuffled(torch.Generator().manual_seed(0))
-    assert sorted(held.actions[0].tolist()) == [14, 15, 16, 17, 18]
-    again = Dataset(make_spec(kind="lstm", hidden=(8,)), capacity=11, length=2)
-    again.load_state_dict(dataset.state_dict())
-    again.add(_sequences(19, 1))
-    held = again.shuffled(torch.Generator().manual_seed(0))
-    assert sorted(held.actions[0].tolist()) == [15, 16, 17, 18, 19]
+    assert held.samples == 20
+    dataset.add(_sequences(14, 24))
+    assert sorted(dataset.take(torch.arange(10)).actions[0].tolist()) == list(range(28, 38))
+    again = Dataset.from_state(spec, dataset.state_dict())
+    again.add(_sequences(38, 2))
+    assert sorted(again.take(torch.arange(10)).actions[0].tolist()) == list(range(30, 40))
 
 
 def test_loss_by_hand(make_spec: MakeSpec) -> None:

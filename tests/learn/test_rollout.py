@@ -64,8 +64,4 @@ def test_batch_pads_and_masks_a_cut_rollout(make_spec: MakeSpec) -> None:
     assert batch.mean(batch.columns[0]).item() == pytest.approx(expected)
 
     shuffled = batch.take(torch.tensor([5, 0, 3, 1, 2, 4]))
-    parts = list(shuffled.split(4))
-    assert [p.count for p in parts] == [1, 2, 1, 2]
-    assert parts[0].obs[0, 0, 0] == 402.0
-    assert torch.cat([p.columns for p in parts], 2).equal(shuffled.columns)
-    assert [p.count for p in batch.split(9)].count(0) == 3
+    assert shuffled.obs[0, 0, 0] == 402.0

@@ -1,10 +1,11 @@
-"""Training samples side by side, as sequences; a lone sample is a sequence of length 1."""
+"""Training samples side by side, as sequences; a lone sample is a sequence of length 1.
+
+Sequences lie in rows of N, one per environment: sequence ``row * N + environment``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -50,18 +51,16 @@ class Batch:
             None if self.valid is None else self.valid.index_select(1, order),
         )
 
-    def split(self, parts: int) -> Iterator[Batch]:
-        """Yield ``parts`` views of nearly equal size; some are empty if B is less."""
-        bounds = [self.count * part // parts for part in range(parts + 1)]
-        for i, j in pairwise(bounds):
-            yield Batch(
-                self.obs[:, i:j],
-                self.actions[:, i:j],
-                self.columns[:, :, i:j],
-                self.starts[:, i:j],
-                self.states[:, i:j],
-                None if self.valid is None else self.valid[:, i:j],
-            )
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device; itself if it is there."""
+        return Batch(
+            self.obs.to(device),
+            self.actions.to(device),
+            self.columns.to(device),
+            self.starts.to(device),
+            self.states.to(device),
+            None if self.valid is None else self.valid.to(device),
+        )
 
 
 def check_minibatch(spec: PolicySpec, minibatch_size: int, sequence_length: int) -> None:

@@ -83,9 +83,15 @@ class Collector:
         self._weights = weights
         self._network = NumpyNetwork(self._spec, weights.arrays)
 
+    def begin_at(self, step: int) -> None:
+        """Begin anew, with links and draws that no step before ``step`` can have seen."""
+        self._step = step
+        self._started = False
+
     def reset(self) -> None:
-        """Start new episodes everywhere; needed only after a failure."""
-        obs, info = self._env.reset(seed=self._seed)
+        """Start new episodes everywhere."""
+        options = {"options": {"episode": self._step}} if self._step else {}
+        obs, info = self._env.reset(seed=self._seed, **options)
         self._obs[:] = obs
         self._labels = self._labels_of(info)
         self._starts[:] = True
@@ -113,6 +119,7 @@ class Collector:
         ends: list[_Ends] = []
         draws, expert_acts = self._draws(length), self._expert_acts(length)
         rollout.version = self._weights.version
+        rollout.first_index = int(self._indices[0])
         for t in range(length):
             begin = perf_counter()
             self._state[:, self._starts] = 0.0

@@ -8,7 +8,7 @@ expert, and each round trains on all data so far.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from distrlcc.errors import ConfigError
 from distrlcc.learn.batch import Batch, batch_of, check_minibatch
 from distrlcc.learn.dataset import Dataset
+from distrlcc.learn.deal import Deal, plan_deal
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.model import Model
 from distrlcc.learn.reducer import LocalReducer, Reducer
@@ -25,6 +26,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.learn.schedule import Schedule, check_schedule, scheduled
 from distrlcc.policy.heads import Categorical, Gaussian
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.seeding import bits, stream_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class DaggerConfig:
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 does not clip."""
     minibatch_size: int = 4096
-    """Samples in a minibatch on each rank."""
+    """Samples in a minibatch, over all ranks."""
     num_epochs: int = 8
     """Passes over all data in a round, at most (Indigo: 50)."""
     min_gain: float = 1e-3
@@ -48,7 +50,7 @@ class DaggerConfig:
     expert_rounds: int = 1
     """Rounds in which the expert acts."""
     capacity: int = 500_000
-    """Samples kept on each rank; when there are more the oldest go."""
+    """Samples kept, over all ranks; when there are more the oldest go."""
     normalize_observations: bool = True
     """Scale observations by running moments."""
     rollout_length: int = 128
@@ -88,7 +90,12 @@ class Dagger:
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
-        self, config: DaggerConfig, spec: PolicySpec, seed: int = 0, reducer: Reducer | None = None
+        self,
+        config: DaggerConfig,
+        spec: PolicySpec,
+        seed: int = 0,
+        reducer: Reducer | None = None,
+        device: str = "cpu",
     ) -> None:
         """Build the learner; config, spec and seed are the same on every rank.
 
@@ -105,26 +112,33 @@ class Dagger:
             self._reducer,
             normalize_observations=config.normalize_observations,
             weight_decay=config.l2,
+            device=device,
         )
-        length = config.sequence_length if spec.state_size else 1
-        self._sequence_length = length
-        self._dataset = Dataset(spec, config.capacity, length)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._dataset: Dataset | None = None
+        self._deal_key = stream_key(seed, "minibatches")
         self._env_steps = 0
+        self._added = -1
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Take one rollout of every rank into the data, train on all of it and return metrics."""
         config = self.config
         # Every pass normalises afresh, so the moments may include the newest data at once.
         self.model.learn_normalization(rollout.obs[: rollout.steps])
-        self._dataset.add(self._labelled(rollout))
-        held = len(self._dataset) * self._sequence_length
-        samples, total, ranks = self._reducer.sum(np.array([rollout.samples, held, 1.0])).tolist()
-        parts = max(1, math.ceil(total / (ranks * config.minibatch_size)))
+        sums = np.array([rollout.samples, rollout.count])
+        samples, envs = self._reducer.sum(sums.astype(np.float64)).tolist()
+        data = self._dataset = self._dataset or self._allocate(rollout, envs)
+        if self._added != self.model.version:  # else an update that failed is done again
+            data.add(self._labelled(rollout))
+            self._added = self.model.version
+        total = float(self._reducer.sum(np.array([float(data.samples)]))[0])
+        # Ranks hold different numbers of rows once one was cut short: plan for the mean.
+        rows = int(total / (envs * rollout.sequence_length))
+        deal = plan_deal(total, config.minibatch_size, rows, envs, rollout.first_index)
+        deal = replace(deal, rows=data.rows)
         lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
         before, epochs = math.inf, 0
         while epochs < config.num_epochs:
-            loss, accuracy = self._epoch(parts, lr)
+            loss, accuracy = self._epoch(data, deal, epochs, lr)
             epochs += 1
             if before - loss < config.min_gain:
                 break
@@ -150,19 +164,26 @@ class Dagger:
             torch.zeros(0, steps, rollout.count),
         )
 
-    def _epoch(self, parts: int, lr: float) -> tuple[float, float]:
+    def _allocate(self, rollout: Rollout, envs: float) -> Dataset:
+        length = rollout.sequence_length
+        rows = max(1, int(self.config.capacity // (length * envs)))
+        return Dataset(self.model.spec, rows, rollout.count, length)
+
+    def _epoch(self, data: Dataset, deal: Deal, epoch: int, lr: float) -> tuple[float, float]:
         """Make one pass over all data; return the mean loss and accuracy over all ranks."""
-        sums = torch.zeros(3)
-        data = self._dataset.shuffled(self._generator)
-        data.obs = torch.from_numpy(self.model.normalize(data.obs.numpy()))
-        for part in data.split(parts):
-            if not part.count:
-                self.model.descend(None, 0, lr, self.config.grad_clip)
+        sums, model = torch.zeros(3), self.model
+        key = np.uint64(bits(self._deal_key, model.version, epoch))
+        for chosen in deal.minibatches(data.rows, data.count, key):
+            if not len(chosen):
+                model.descend(None, 0, lr, self.config.grad_clip)
                 continue
+            part = data.take(chosen)
+            part.obs = torch.from_numpy(model.normalize(part.obs.numpy()))
+            part = part.to(model.device)
             loss, accuracy = self._loss(part)
             samples = part.samples
-            self.model.descend(loss, samples, lr, self.config.grad_clip)
-            sums += torch.stack([loss.detach(), accuracy, torch.ones(())]) * samples
+            model.descend(loss, samples, lr, self.config.grad_clip)
+            sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
         loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)
 
@@ -189,18 +210,18 @@ class Dagger:
         """Start from another learner's policy."""
         self.model.load_weights(weights)
 
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: all but the data set."""
+        return {"model": self.model.state_dict(), "env_steps": self._env_steps}
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that a bit-identical resume needs, the data set included."""
-        return {
-            "model": self.model.state_dict(),
-            "dataset": self._dataset.state_dict(),
-            "generator": self._generator.get_state(),
-            "env_steps": self._env_steps,
-        }
+        dataset = None if self._dataset is None else self._dataset.state_dict()
+        return self.shared_state() | {"dataset": dataset}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state."""
+        """Restore :meth:`state_dict`'s state; without a data set its own stays."""
         self.model.load_state_dict(state["model"])
-        self._dataset.load_state_dict(state["dataset"])
-        self._generator.set_state(torch.as_tensor(state["generator"]))
         self._env_steps = int(state["env_steps"])
+        if state.get("dataset") is not None:
+            self._dataset = Dataset.from_state(self.model.spec, state["dataset"])

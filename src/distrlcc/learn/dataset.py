@@ -12,19 +12,20 @@ from distrlcc.policy.spec import PolicySpec
 
 
 class Dataset:
-    """A ring of sequences; when it is full the oldest make room."""
+    """A ring of rows, each of one sequence per environment; when full the oldest make room."""
 
-    def __init__(self, spec: PolicySpec, capacity: int, length: int) -> None:
+    def __init__(self, spec: PolicySpec, capacity: int, count: int, length: int) -> None:
         """Allocate the ring.
 
         Args:
             spec: The policy's spec.
-            capacity: Samples to hold at most.
+            capacity: Rows to hold at most.
+            count: Environments, N.
             length: ``L``, steps in a sequence.
         """
-        self._capacity = max(1, capacity // length)  # sequences
-        self._written = 0  # sequences, since the beginning
-        shape = (length, self._capacity)
+        self.count, self._length, self._capacity = count, length, capacity
+        self._written = 0  # rows, since the beginning
+        shape = (length, capacity * count)
         discrete = spec.action_kind == "discrete"
         self._ring = Batch(
             obs=torch.zeros(*shape, spec.observation_size),
@@ -33,22 +34,29 @@ class Dataset:
             else torch.zeros(*shape, spec.action_size),
             columns=torch.zeros(0, *shape),
             starts=torch.zeros(shape, dtype=torch.bool),
-            states=torch.zeros(2, self._capacity, spec.state_size),
+            states=torch.zeros(2, capacity * count, spec.state_size),
             valid=torch.zeros(shape, dtype=torch.bool),
         )
 
-    def __len__(self) -> int:
-        """Return the number of sequences held."""
+    @property
+    def rows(self) -> int:
+        """Rows held."""
         return min(self._written, self._capacity)
 
+    @property
+    def samples(self) -> int:
+        """Samples held, padding included."""
+        return self.rows * self.count * self._length
+
     def add(self, batch: Batch) -> None:
-        """Copy sequences in; of more than fit, the last ones stay."""
-        order = torch.arange(batch.count)[-self._capacity :]
+        """Copy whole rows of sequences in; of more than fit, the last ones stay."""
+        new_rows = batch.count // self.count
+        order = torch.arange(batch.count)[-self._capacity * self.count :]
         kept = batch.take(order)
         valid = kept.valid
         if valid is None:
             valid = torch.ones_like(kept.starts)
-        places = (order + self._written) % self._capacity
+        places = (order + self._written * self.count) % (self._capacity * self.count)
         ring = self._ring
         assert ring.valid is not None
         for whole, new in (
@@ -59,22 +67,27 @@ class Dataset:
             (ring.valid, valid),
         ):
             whole.index_copy_(1, places, new)
-        self._written += batch.count
+        self._written += new_rows
 
-    def shuffled(self, generator: torch.Generator) -> Batch:
-        """Return all sequences in a random order, copied."""
-        return self._ring.take(torch.randperm(len(self), generator=generator))
+    def take(self, order: Tensor) -> Batch:
+        """Return a copy of sequences ``[B']``."""
+        return self._ring.take(order)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sequences held and the counter."""
-        held = self._arrays()
-        return {"written": self._written} | {k: v[:, : len(self)].clone() for k, v in held.items()}
+        held = self.rows * self.count
+        arrays = {k: v[:, :held].clone() for k, v in self._arrays().items()}
+        sizes = {"written": self._written, "capacity": self._capacity, "count": self.count}
+        return sizes | {"length": self._length} | arrays
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state."""
-        self._written = int(state["written"])
-        for name, whole in self._arrays().items():
-            whole[:, : len(self)] = torch.as_tensor(state[name])
+    @classmethod
+    def from_state(cls, spec: PolicySpec, state: dict[str, Any]) -> Dataset:
+        """Build the data set that :meth:`state_dict` was taken of."""
+        data = cls(spec, int(state["capacity"]), int(state["count"]), int(state["length"]))
+        data._written = int(state["written"])
+        for name, whole in data._arrays().items():
+            whole[:, : data.rows * data.count] = torch.as_tensor(state[name])
+        return data
 
     def _arrays(self) -> dict[str, Tensor]:
         ring = self._ring

@@ -34,8 +34,12 @@ class Learner(Protocol):
         """Return all that a bit-identical resume needs: nested dicts of arrays and scalars."""
         ...
 
+    def shared_state(self) -> dict[str, Any]:
+        """Return the part of :meth:`state_dict` that is the same on all ranks."""
+        ...
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state."""
+        """Restore :meth:`state_dict`'s state, or the shared part of it."""
         ...
 
     def weights(self) -> Weights:

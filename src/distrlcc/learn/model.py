@@ -34,11 +34,13 @@ class Model:
         *,
         normalize_observations: bool,
         weight_decay: float = 0.0,
+        device: str = "cpu",
     ) -> None:
         """Build the network from ``seed``: the same on every rank."""
         self.spec = spec
         self.version = 0
-        self.network = ActorCritic(spec, seed)
+        self.device = torch.device(device)
+        self.network = ActorCritic(spec, seed).to(self.device)
         self.normalizer = Normalizer(spec.observation_size)
         self._normalize_observations = normalize_observations
         self._reducer = reducer
@@ -99,7 +101,8 @@ class Model:
     def weights(self, expert_share: float = 0.0) -> Weights:
         """Return a copy of the policy to act with."""
         arrays = {
-            name: value.detach().numpy().copy() for name, value in self.network.named_parameters()
+            name: value.detach().cpu().numpy().copy()
+            for name, value in self.network.named_parameters()
         }
         arrays["normalizer.mean"], arrays["normalizer.std"] = self.normalizer.arrays()
         return Weights(self.version, arrays, expert_share)

@@ -1,9 +1,9 @@
 """Proximal policy optimisation (https://arxiv.org/abs/1707.06347), with RLlib's names and KL rule.
 
-Left out on purpose: separate networks, learning-rate search, early stop on KL. A gradient is
-averaged over ranks each minibatch, and so are the statistics of advantages and observations; the
-number of minibatches is agreed between ranks, so that one whose rollout was cut short stays in
-step.
+Left out on purpose: separate networks, learning-rate search, early stop on KL. With several ranks
+this is DD-PPO (https://arxiv.org/abs/1911.00357): the gradient is averaged over ranks each
+minibatch, and so are the statistics of advantages and observations; the number of minibatches is
+agreed, so that a rank whose rollout was cut short stays in step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from distrlcc.errors import ConfigError
 from distrlcc.learn.batch import Batch, batch_of, check_minibatch
+from distrlcc.learn.deal import plan_deal
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.model import Model
 from distrlcc.learn.reducer import LocalReducer, Reducer
@@ -27,6 +28,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.learn.schedule import Schedule, check_schedule, scheduled
 from distrlcc.policy.heads import kl_estimate
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.seeding import bits, stream_key
 
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
@@ -60,11 +62,11 @@ class PPOConfig:
     kl_target: float = 0.01
     """KL aimed at: the weight grows by half above twice this, and halves below half of it."""
     minibatch_size: int = 4096
-    """Samples in a minibatch on each rank."""
+    """Samples in a minibatch, over all ranks."""
     num_epochs: int = 3
     """Passes over a rollout."""
     shuffle_batch_per_epoch: bool = True
-    """Deal samples (with an LSTM: sequences) anew to the minibatches in each epoch."""
+    """Deal rows of samples (with an LSTM: of sequences) anew to the minibatches in each epoch."""
     vf_loss_coeff: float = 0.5
     """Weight of the value loss."""
     vf_clip_param: float = 10.0
@@ -111,7 +113,12 @@ class PPO:
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
-        self, config: PPOConfig, spec: PolicySpec, seed: int = 0, reducer: Reducer | None = None
+        self,
+        config: PPOConfig,
+        spec: PolicySpec,
+        seed: int = 0,
+        reducer: Reducer | None = None,
+        device: str = "cpu",
     ) -> None:
         """Build the learner; config, spec and seed are the same on every rank.
 
@@ -123,9 +130,13 @@ class PPO:
         self.config = config
         self._reducer = reducer or LocalReducer()
         self.model = Model(
-            spec, seed, self._reducer, normalize_observations=config.normalize_observations
+            spec,
+            seed,
+            self._reducer,
+            normalize_observations=config.normalize_observations,
+            device=device,
         )
-        self._generator = torch.Generator().manual_seed(seed)
+        self._deal_key = stream_key(seed, "minibatches")
         self._kl_coeff = config.kl_coeff
         self._env_steps = 0
 
@@ -134,13 +145,7 @@ class PPO:
 
         Losses, entropy, KL and clip fraction are means over the last epoch and over ranks.
         """
-        config = self.config
-        samples, ranks = self._reducer.sum(np.array([rollout.samples, 1.0])).tolist()
-        parts = max(1, math.ceil(samples / (ranks * config.minibatch_size)))
-        lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
-        entropy_coeff = scheduled(
-            config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff
-        )
+        config, model = self.config, self.model
         advantages, targets = generalized_advantages(
             rollout,
             config.gamma,
@@ -148,21 +153,36 @@ class PPO:
             use_critic=config.use_critic,
             reward_scale=config.reward_scale,
         )
-        batch = self._batch(rollout, self._normalized(advantages), targets)
-        sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
+        # One exchange of all that ranks must agree on before the first minibatch.
+        wide = advantages.astype(np.float64)
+        sums = np.array([rollout.samples, rollout.count, wide.sum(), np.square(wide).sum()])
+        samples, envs, total, squares = self._reducer.sum(sums).tolist()
+        if config.normalize_advantages:
+            mean = total / max(samples, 1.0)
+            std = math.sqrt(max(squares / max(samples, 1.0) - mean * mean, 0.0))
+            advantages = (advantages - np.float32(mean)) / np.float32(std + 1e-8)
+        rows = -(-len(rollout.obs) // rollout.sequence_length)
+        deal = plan_deal(samples, config.minibatch_size, rows, envs, rollout.first_index)
+        lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
+        entropy_coeff = scheduled(
+            config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff
+        )
+        batch = self._batch(rollout, advantages, targets).to(model.device)
+        metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
         for epoch in range(config.num_epochs):
-            if epoch == 0 or config.shuffle_batch_per_epoch:
-                shuffled = batch.take(torch.randperm(batch.count, generator=self._generator))
-            sums.zero_()
-            for part in shuffled.split(parts):
-                if part.count:
+            shuffle = epoch if config.shuffle_batch_per_epoch else 0
+            key = np.uint64(bits(self._deal_key, model.version, shuffle))
+            metric_sums.zero_()
+            for chosen in deal.minibatches(batch.count // rollout.count, rollout.count, key):
+                if len(chosen):
+                    part = batch.take(chosen)
                     loss, metrics = self._loss(part, entropy_coeff)
-                    sums += metrics
-                    norm = self.model.descend(loss, part.samples, lr, config.grad_clip)
-                else:  # this rank's rollout was cut shorter than the others have minibatches
-                    norm = self.model.descend(None, 0, lr, config.grad_clip)
+                    metric_sums += metrics.cpu()
+                    norm = model.descend(loss, part.samples, lr, config.grad_clip)
+                else:  # this rank's rollout was cut short of what the others have
+                    norm = model.descend(None, 0, lr, config.grad_clip)
         self.model.learn_normalization(rollout.obs[: rollout.steps])
-        means = self._means(sums)
+        means = self._means(metric_sums)
         self._adapt_kl_coeff(means["kl"])
         staleness = float(self.model.version - rollout.version)
         self.model.version += 1
@@ -199,7 +219,7 @@ class PPO:
             loss = loss + self._kl_coeff * kl  # equation 8
         with torch.no_grad():
             clip_fraction = batch.mean((ratio != clipped_ratio).float())
-            one = torch.ones(())
+            one = torch.ones((), device=loss.device)
             metrics = torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, one])
         return loss, metrics * batch.samples
 
@@ -214,17 +234,6 @@ class PPO:
             torch.from_numpy(rollout.actions[:steps]),
             torch.from_numpy(columns),
         )
-
-    def _normalized(self, advantages: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Scale advantages to mean 0 and variance 1 over all ranks."""
-        if not self.config.normalize_advantages:
-            return advantages
-        wide = advantages.astype(np.float64)
-        sums = np.array([wide.size, wide.sum(), np.square(wide).sum()])
-        count, total, squares = self._reducer.sum(sums).tolist()
-        mean = total / max(count, 1.0)
-        std = math.sqrt(max(squares / max(count, 1.0) - mean * mean, 0.0))
-        return (advantages - np.float32(mean)) / np.float32(std + 1e-8)
 
     def _means(self, sums: Tensor) -> dict[str, float]:
         """Return ``_METRICS``' means over all ranks."""
@@ -252,15 +261,16 @@ class PPO:
         """Return all that a bit-identical resume needs."""
         return {
             "model": self.model.state_dict(),
-            "generator": self._generator.get_state(),
             "kl_coeff": self._kl_coeff,
             "env_steps": self._env_steps,
         }
 
+    shared_state = state_dict
+    """Nothing in it is one rank's own."""
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
         self.model.load_state_dict(state["model"])
-        self._generator.set_state(torch.as_tensor(state["generator"]))
         self._kl_coeff = float(state["kl_coeff"])
         self._env_steps = int(state["env_steps"])
 

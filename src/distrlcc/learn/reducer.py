@@ -17,7 +17,7 @@ class Reducer(Protocol):
 
         Args:
             gradient: This rank's mean gradient over its part of the minibatch.
-            weight: Samples in this rank's part; may be 0 here, but not on every rank.
+            weight: Samples in this rank's part; if it is 0 on every rank the mean is 0.
         """
         ...
 

@@ -43,6 +43,8 @@ class Rollout:
     """Rows that were written, 0 to T."""
     version: int = 0
     """Version of the weights that acted."""
+    first_index: int = 0
+    """Global index of the first environment."""
 
     @classmethod
     def allocate(
