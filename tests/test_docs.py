@@ -20,7 +20,12 @@ from distrlcc.evaluate.scores import METRICS
 from distrlcc.learn.dagger import DaggerConfig
 from distrlcc.learn.ppo import PPOConfig
 from distrlcc.recipes.registry import RECIPES
-from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.runtime.run_config import (
+    DistributedConfig,
+    HeldOutConfig,
+    NetworkConfig,
+    RunConfig,
+)
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
@@ -49,7 +54,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_configuration_key_is_explained() -> None:
     text = (ROOT / "docs" / "training.md").read_text()
-    sections = ("env", "env.reward", "network", "held_out", "ppo", "dagger")
+    sections = ("env", "env.reward", "network", "held_out", "ppo", "dagger", "distributed")
     missing = [k for k in keys(RunConfig) if k not in sections and f"`{k}`" not in text]
     assert missing == []
     assert all(f"`{name}`" in text for name in RECIPES)
@@ -63,6 +68,7 @@ def test_every_configuration_key_is_explained() -> None:
         ("env.reward.", RewardConfig),
         ("network.", NetworkConfig),
         ("held_out.", HeldOutConfig),
+        ("distributed.", DistributedConfig),
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
     ],

@@ -7,7 +7,9 @@
     ├── TraceError           a trace file that is malformed, empty, decreasing or too large
     ├── PolicyFileError      a policy file that is truncated, foreign or of another shape
     ├── CheckpointError      a checkpoint that is truncated or from another configuration
-    └── OutputError          a place that cannot be written
+    ├── DatasetError         a data set that is missing, unfinished, damaged or of another version
+    ├── OutputError          a place that cannot be written
+    └── GroupError           other processes that are gone, out of reach or of another version
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from collections.abc import Iterable
 
 class DistrlccError(Exception):
     """Bad input or surroundings: the message says what is wrong, what was expected, what to do."""
+
+    exit_code = 2
 
 
 class ConfigError(DistrlccError):
@@ -36,8 +40,23 @@ class CheckpointError(DistrlccError):
     """A checkpoint that is truncated or from another configuration."""
 
 
+class DatasetError(DistrlccError):
+    """A data set that is missing, unfinished, damaged or of another version."""
+
+
 class OutputError(DistrlccError):
     """A place that cannot be written."""
+
+
+class GroupError(DistrlccError):
+    """Other processes that are gone, out of reach or of another version."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, exit_code: int = 3) -> None:
+        """Take the message and, where it is this process's own fault, another exit code."""
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:

@@ -1,6 +1,7 @@
 """``distrlcc``: finds the command, runs it, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 1 a check found a difference; 2 bad input; 130 Ctrl-C.
+Exit codes: 0 done; 1 a check found a difference; 2 bad input; 3 other
+processes are gone or out of reach; 130 Ctrl-C.
 Only the command that is called is imported, so that ``distrlcc --help`` is quick.
 """
 
@@ -16,11 +17,12 @@ from distrlcc.cli.parser import Parser
 from distrlcc.errors import DistrlccError
 
 COMMANDS = {
-    "train": "train a policy by a recipe",
+    "train": "train a policy by a recipe, on one process or many",
+    "node": "take part in a run on several machines",
     "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
     "list": "list recipes, suites, schemes, observations, actions and rewards",
     "trace": "write a generated trace to a file",
-    "check": "check the simulator, the link model or the environment",
+    "check": "check the simulator, the link model, the environment or distributed learning",
     "bench": "measure the simulator's or the training's speed",
 }
 GROUPS = {
@@ -28,6 +30,7 @@ GROUPS = {
         "sim": "kernel against reference on random scenarios",
         "link": "link model against a log that mahimahi wrote",
         "env": "the environment against Gymnasium's contract",
+        "parity": "several processes against one",
     },
     "bench": {
         "sim": "ns per packet and steps per second, beside the reference",
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    # torch's C++ warns where a host has no name; what matters is raised.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -49,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(words)
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except ValueError as error:
         if "null byte" not in str(error):
             raise

@@ -1,90 +1,82 @@
-"""Train a policy by a recipe.
+"""Train a policy by a recipe, on one process or many.
 
 distrlcc train quickstart --out runs/first
 distrlcc train quickstart --set ppo.lr=3e-4 --set seed=7
+distrlcc train quickstart --processes 2
 distrlcc train --resume --out runs/first
+torchrun --nproc-per-node 2 -m distrlcc train quickstart --out runs/first
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
+from distrlcc.cli.parser import number
+from distrlcc.cli.run_arguments import (
+    add_group_arguments,
+    add_run_arguments,
+    group_options,
+    run_config,
+    run_options,
+)
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.run_directory import RunDirectory
-    from distrlcc.runtime.train import Trainer
+    from distrlcc.runtime.run_config import RunConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see 'distrlcc list recipes'")
-    parser.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="change a key of the configuration, such as ppo.lr=3e-4; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", type=Path, help="run directory (default: runs/…)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    parser.add_argument("--seed", type=int, help="short for --set seed=N")
-    parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
+    add_run_arguments(parser)
     parser.add_argument("--print-config", action="store_true", help="print it as TOML and stop")
+    parser.add_argument(
+        "--processes", type=number(1, 4096, whole=True), default=1, metavar="N",
+        help="equal processes on this machine; they share the environments (default: 1)",
+    )  # fmt: skip
+    add_group_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; 0 when done, 130 or 143 after a signal."""
-    from distrlcc.config import override, to_toml
-    from distrlcc.recipes.registry import recipe
-    from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
-    from distrlcc.runtime.run_directory import RunDirectory
-    from distrlcc.runtime.train import Trainer
+    """Train; 0 when done, 128 + the signal's number after a signal."""
+    from distrlcc.config import to_toml
 
-    assignments = list(args.assignments)
-    if args.seed is not None:
-        assignments.append(f"seed={args.seed}")
-    if args.resume:
-        if args.out is None:
-            raise ConfigError("--resume needs --out DIR, the run to go on with")
-        began = RunDirectory.read_config(args.out, RunConfig)
-        config = override(began if args.recipe is None else recipe(args.recipe), assignments)
-    else:
-        if args.recipe is None:
-            raise ConfigError("no recipe; expected a name of 'distrlcc list recipes'")
-        config = override(recipe(args.recipe), assignments)
+    config = run_config(args)
     if args.print_config:
         print(to_toml(config), end="")
         return 0
-    # Built first: what does not fit is found before anything is written.
-    trainer = Trainer(config)
-    tensorboard = not args.no_tensorboard
-    if args.resume:
-        directory = RunDirectory.resume(
-            args.out, config, tensorboard=tensorboard, extendable=EXTENDABLE
-        )
-    else:
-        directory = RunDirectory.create(
-            args.out, config, recipe=config.recipe, seeds={"seed": config.seed},
-            tensorboard=tensorboard, extendable=EXTENDABLE,
-        )  # fmt: skip
-    return _train(trainer, directory, resume=args.resume)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return _under_torchrun(config, args)
+    if args.processes > 1 or args.gpu >= 0:
+        from distrlcc.runtime.start import start_node
+
+        return start_node(config, run_options(args), group_options(args), processes=args.processes)
+    return _train(config, args)
 
 
-def _train(trainer: Trainer, directory: RunDirectory, *, resume: bool) -> int:
+def _under_torchrun(config: RunConfig, args: argparse.Namespace) -> int:
+    from distrlcc.runtime.start import run_under_torchrun
+
+    if args.processes > 1:
+        raise ConfigError("--processes under torchrun: give torchrun --nproc-per-node instead")
+    return run_under_torchrun(config, run_options(args), group_options(args))
+
+
+def _train(config: RunConfig, args: argparse.Namespace) -> int:
     import sys
 
     from distrlcc.runtime.progress import Progress
+    from distrlcc.runtime.start import open_directory
     from distrlcc.runtime.train import train
+    from distrlcc.runtime.trainer import Trainer
 
-    config = trainer.config
+    # Built first: what does not fit is found before anything is written.
+    trainer = Trainer(config)
+    directory = open_directory(config, run_options(args))
     with directory, Progress(config.total_steps, max_seconds=config.max_seconds) as progress:
-        stopped = train(trainer, directory, progress, resume=resume)
-    counters = trainer.counters
-    print(
-        f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
-        f"{counters.best_queueing_delay:.3f} RTT (best at update {counters.best_update} of "
-        f"{counters.update})"
-    )
+        stopped = train(trainer, directory, progress, resume=args.resume)
+    print(trainer.summary())
     if stopped:
         print(
             f"distrlcc: stopped; saved. Go on with: distrlcc train --resume --out {directory.path}",

@@ -75,7 +75,7 @@ class LinkBatch:
         self.n_flows = n_flows
         self._previous = np.zeros((n, self.actions.size))
         self.mean_rate = np.ones(n)
-        self._base_rtt = np.ones(n)
+        self.base_rtt = np.ones(n)
 
     @property
     def observation_size(self) -> int:
@@ -95,7 +95,7 @@ class LinkBatch:
         link = scenario.link
         service = 0.0 if link.rate_mbps is None else 1 / (link.rate_mbps * _PACKETS_PER_MBIT)
         extra = scenario.flows[0].extra_rtt_ms
-        self._base_rtt[n] = (2 * link.delay_ms + extra) * 1e-3 + service
+        self.base_rtt[n] = (2 * link.delay_ms + extra) * 1e-3 + service
         self.observations.reset(np.array([n]))
         self._previous[n] = 0.0
 
@@ -105,11 +105,8 @@ class LinkBatch:
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
         """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
-        agents = slice(None, None, self.n_flows)
-        control = self.simulator.control
-        control[agents, CWND], control[agents, PACING] = self.actions.apply(
-            actions, control[agents, CWND], control[agents, PACING]
-        )
+        cwnd, pacing = self.held()
+        cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
         self.advance()
         stats = self.stats()
         self._previous = self.actions.encode(actions)
@@ -117,11 +114,16 @@ class LinkBatch:
         reward = self._reward(stats, self.view(), self.config.reward)
         return observation.astype(np.float32), reward
 
+    def held(self) -> tuple[Floats, Floats]:
+        """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+        control = self.simulator.control[:: self.n_flows]
+        return control[:, CWND], control[:, PACING]
+
     def advance(self) -> None:
         """Advance every link by its step, with windows and rates as they are."""
         self.simulator.advance(self.step_ns())
         extra = self.simulator.flows[:: self.n_flows, col.EXTRA_RTT] / NANOSECONDS
-        self._base_rtt = np.maximum(self.simulator.results[:, col.BASE_RTT] + extra, 1e-4)
+        self.base_rtt = np.maximum(self.simulator.results[:, col.BASE_RTT] + extra, 1e-4)
 
     def step_ns(self) -> NDArray[np.int64]:
         """Return each link's next step, ns: `step_ms`, or the interval in round trips."""
@@ -141,25 +143,19 @@ class LinkBatch:
         """Return the links' side of the newest step."""
         results = self.simulator.results
         return LinkView(
-            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self._base_rtt
+            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt
         )
 
     def windows(self) -> Floats:
         """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""
-        control = self.simulator.control[:: self.n_flows]
-        pacing = control[:, PACING]
-        paced = np.where(pacing > self.actions.least_rate, pacing * self._base_rtt, 0.0)
-        return np.where(pacing > 0, paced, control[:, CWND])
+        cwnd, pacing = self.held()
+        paced = np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
+        return np.where(pacing > 0, paced, cwnd)
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment, ``[N]``."""
-        control = self.simulator.control[:: self.n_flows]
-        return self.actions.label(
-            self.simulator.results[:, col.BEST_CWND],
-            control[:, CWND],
-            control[:, PACING],
-            self._base_rtt,
-        )
+        best = self.simulator.results[:, col.BEST_CWND]
+        return self.actions.label(best, *self.held(), self.base_rtt)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
@@ -168,7 +164,7 @@ class LinkBatch:
             "observations": self.observations.state_dict(),
             "previous": self._previous.copy(),
             "mean_rate": self.mean_rate.copy(),
-            "base_rtt": self._base_rtt.copy(),
+            "base_rtt": self.base_rtt.copy(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -177,4 +173,4 @@ class LinkBatch:
         self.observations.load_state_dict(state["observations"])
         self._previous = np.array(state["previous"], float)
         self.mean_rate = np.array(state["mean_rate"], float)
-        self._base_rtt = np.array(state["base_rtt"], float)
+        self.base_rtt = np.array(state["base_rtt"], float)

@@ -4,7 +4,8 @@ Autoreset is SAME_STEP: where an episode ended, the observation is the next epis
 ``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
 does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
-- ``expert_action`` ``[N]``: the oracle's label for the observation returned;
+- ``expert_action`` ``[N]``: the expert's label for the observation returned, the oracle's unless
+  another is named;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
 - ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
+from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.spaces import observation_box
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
@@ -47,6 +49,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         first_index: int = 0,
         with_labels: bool = True,
         autoreset: bool = True,
+        expert: str = "oracle",
     ) -> None:
         """Set up N environments; the links come with the first reset.
 
@@ -57,25 +60,32 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             seed: Chooses the scenarios, by environment and episode; None draws one.
             first_index: Global index of the first environment: the same environments in one
                 process or in many draw the same scenarios.
-            with_labels: Put the oracle's labels in ``info["expert_action"]``, not zeros.
+            with_labels: Put the expert's labels in ``info["expert_action"]``, not zeros.
             autoreset: Whether an episode's end starts the next one; else call `reset`.
+            expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
+                itself, so that actions change only what is observed; see `DemonstrationBatch`.
 
         Raises:
-            ConfigError: A suite does not exist.
+            ConfigError: A suite or the expert does not exist.
         """
         self.config = config or EnvConfig()
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
-        weights = np.cumsum(self.config.suite_weights)
+        weights = np.cumsum(self.config.weights)
         self._suite_edges = weights / weights[-1]
         self._n_flows = max(suite.most_flows for suite in self._suites)
         for suite in self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_one_agent(suite.scenario(split, index))
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
-        self.batch = LinkBatch(
-            num_envs, self.config, n_flows=self._n_flows, with_labels=with_labels
-        )
+        if expert == "oracle":
+            self.batch = LinkBatch(
+                num_envs, self.config, n_flows=self._n_flows, with_labels=with_labels
+            )
+        else:
+            self.batch = DemonstrationBatch(
+                num_envs, self.config, scheme=expert, n_flows=self._n_flows
+            )
         self.single_observation_space = observation_box(self.batch)
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -91,11 +101,18 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Start every environment's first episode; a seed starts the sequence of links anew."""
+        """Start new episodes everywhere.
+
+        Args:
+            seed: Starts the sequence of links anew.
+            options: ``episode``: which of the sequence's episodes to begin with.
+        """
         if seed is not None:
             first = seed[0] if isinstance(seed, list) else seed
             self._key = stream_key(int(first), "env")
             self._episodes[:] = 0
+        if options and "episode" in options:
+            self._episodes[:] = options["episode"]
         everyone = np.arange(self.num_envs)
         self._start(everyone)
         if self.config.stagger:
@@ -104,12 +121,23 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             self._ends = np.maximum(self._ends * (1.0 - age), self.config.step_ms * 1e-3)
         return self.batch.first_observation(everyone), self._info()
 
-    def _start(self, which: NDArray[np.int64]) -> None:
-        draws = uniform(self._key, self._indices[which], self._episodes[which], 0)
-        numbers = bits(self._key, self._indices[which], self._episodes[which], 1) >> np.uint64(33)
+    def link_names(self) -> list[str]:
+        """Return the names of the scenarios that the environments are on."""
+        return [s.name for s in self._scenarios(np.arange(self.num_envs), self._episodes - 1)]
+
+    def _scenarios(self, which: NDArray[np.int64], episodes: NDArray[np.int64]) -> list[Scenario]:
+        """Draw the scenarios of some environments' episodes, of which ``episodes`` went before."""
+        draws = uniform(self._key, self._indices[which], episodes, 0)
+        numbers = bits(self._key, self._indices[which], episodes, 1) >> np.uint64(33)
         suites = np.searchsorted(self._suite_edges, draws, side="right")
-        for n, suite, number in zip(which, suites, numbers, strict=True):
-            scenario: Scenario = self._suites[suite].scenario(self.split, int(number))
+        return [
+            self._suites[suite].scenario(self.split, int(number))
+            for suite, number in zip(suites, numbers, strict=True)
+        ]
+
+    def _start(self, which: NDArray[np.int64]) -> None:
+        scenarios = self._scenarios(which, self._episodes[which])
+        for n, scenario in zip(which, scenarios, strict=True):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
         self._episodes[which] += 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from distrlcc.learn.process import prepare_process
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.train import Trainer
+from distrlcc.runtime.trainer import Trainer
 
 
 def bench(config: RunConfig, seconds: float) -> dict[str, float]:

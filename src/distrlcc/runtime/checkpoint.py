@@ -61,19 +61,45 @@ def save_checkpoint(
         OutputError: The file cannot be written.
         TypeError: The tree holds something that cannot be stored.
     """
+    data = pack(
+        state,
+        format=FORMAT,
+        version=VERSION,
+        config_digest=config_digest,
+        config_toml=config_toml,
+        versions=json.dumps(dict(versions or {})),
+    )
+    write_atomically(path, data)
+
+
+def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
+    """Return a state as bytes, to send or to write.
+
+    Raises:
+        TypeError: The tree holds something that cannot be stored.
+    """
     arrays: list[NDArray[Any]] = []
     tree = json.dumps(_encode(state, arrays, "state"))
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "state": tree,
-        "checksum": str(_checksum(tree, arrays)),
-        "config_digest": config_digest,
-        "config_toml": config_toml,
-        "versions": json.dumps(dict(versions or {})),
-    }
+    metadata |= {"state": tree, "checksum": str(_checksum(tree, arrays))}
     tensors = {str(index): array for index, array in enumerate(arrays)}
-    write_atomically(path, safetensors.numpy.save(tensors, metadata))
+    return safetensors.numpy.save(tensors, metadata)
+
+
+def checksum(state: Mapping[str, Any]) -> int:
+    """Return a CRC-32 of a state, the same wherever every bit is."""
+    arrays: list[NDArray[Any]] = []
+    tree = json.dumps(_encode(state, arrays, "state"))
+    return _checksum(tree, arrays)
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """Return the state of :func:`pack`'s bytes, which nothing has damaged."""
+    size = int.from_bytes(data[:8], "little")
+    tree = json.loads(data[8 : 8 + size])["__metadata__"]["state"]
+    tensors = safetensors.numpy.load(data)
+    state = _decode(json.loads(tree), [tensors[str(index)] for index in range(len(tensors))])
+    assert isinstance(state, dict)
+    return state
 
 
 def load_checkpoint(

@@ -30,6 +30,7 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("utilisation", ("utilisation",), "{:.3f}"),
     ("queueing delay", ("queueing_delay_rtt", "queueing_delay"), "{:.3f} RTT"),
     ("entropy", ("policy_entropy", "entropy"), "{:.3f}"),
+    ("accuracy", ("validation_accuracy", "imitation_accuracy"), "{:.3f}"),
 )
 """Label, the metric's keys (the first that an update bears is shown) and format."""
 
@@ -117,6 +118,10 @@ class Progress:
         wait = LINE_SECONDS if self._live is None else _REDRAW_SECONDS
         if new_alarm or now - self._drawn >= wait:
             self._draw()
+
+    def note(self, line: str) -> None:
+        """Show a line that stays, above the table."""
+        self._console.print(Text(line), soft_wrap=True)
 
     def _draw(self) -> None:
         self._drawn, self._stale = self._clock(), False

@@ -44,6 +44,33 @@ class HeldOutConfig:
 
 
 @dataclass(frozen=True)
+class DistributedConfig:
+    """How several processes train together; of no matter to one."""
+
+    straggler_share: float = 0.6
+    """Share of the other processes whose finished rollouts cut this one's short; 0: never."""
+    straggler_minimum: float = 0.25
+    """Share of its rollout that a process finishes in any case."""
+    straggler_grace: float = 0.1
+    """Time given after the others have finished, as a share of the time that they took."""
+    sync_check_every: int = 10
+    """Updates between two comparisons of all weights' checksums; before saving in any case."""
+    timeout_s: float = 8.0
+    """Time limit of one exchange, s; whoever keeps the others waiting for longer is left out."""
+
+    def __post_init__(self) -> None:
+        for name in ("straggler_share", "straggler_minimum"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 to 1")
+        if not self.straggler_grace >= 0.0:
+            raise ConfigError(f"straggler_grace is {self.straggler_grace!r}: expected 0 or more")
+        if self.sync_check_every < 1:
+            raise ConfigError(f"sync_check_every is {self.sync_check_every}: expected 1 or more")
+        if not 0.5 <= self.timeout_s <= 3600.0:
+            raise ConfigError(f"timeout_s is {self.timeout_s!r}: expected 0.5 to 3600")
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that shapes a run."""
 
@@ -62,6 +89,7 @@ class RunConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     ppo: PPOConfig | None = None
     """Settings of PPO; exactly one learner's section is given."""
     dagger: DaggerConfig | None = None
@@ -100,5 +128,5 @@ class RunConfig:
         return section.sequence_length
 
 
-EXTENDABLE = ("total_steps", "max_seconds")
-"""Keys that a resumed run may change: they say when it ends and nothing else."""
+EXTENDABLE = ("total_steps", "max_seconds", "distributed")
+"""Keys that a resumed run may change: they say when it ends and how processes work together."""

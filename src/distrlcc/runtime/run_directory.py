@@ -27,7 +27,7 @@ import numbers
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -327,7 +327,11 @@ class RunDirectory:
 
 def _identity(config: C, extendable: Sequence[str]) -> C:
     """Return a configuration with its extendable keys at their defaults."""
-    defaults = {f.name: f.default for f in fields(config) if f.name in extendable}
+    defaults = {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(config)
+        if f.name in extendable
+    }
     return replace(config, **defaults)
 
 

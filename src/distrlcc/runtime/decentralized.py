@@ -1,0 +1,235 @@
+"""The training loop of one among many equal processes: DD-PPO (https://arxiv.org/abs/1911.00357).
+
+Every rank steps its own environments and learns from them; gradients are averaged each minibatch.
+Ranks meet once per update, with their rollouts in hand. An update that fails because someone is
+gone is undone by all and done again by those who are left; whoever has older weights is sent the
+newest by broadcast and learns from its next rollout on. Read `train_together` top to bottom.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from distrlcc.errors import GroupError
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.runtime.checkpoint import checksum, pack, unpack
+from distrlcc.runtime.process_group import Meeting, PeerLostError, ProcessGroup
+from distrlcc.runtime.recorder import Recorder
+from distrlcc.runtime.stopper import Stopper
+from distrlcc.runtime.straggler import StragglerRule
+from distrlcc.runtime.trainer import Trainer
+
+OpenRecorder = Callable[[ExitStack], Recorder]
+"""Opens run directory and progress on the stack; called by whoever becomes rank 0."""
+
+_TIME_IS_UP = -1.0
+
+
+@dataclass
+class _Totals:
+    """What ranks tell each other after an update, in one exchange."""
+
+    stats: CollectStats
+    """Sums over ranks."""
+    cut: int
+    """Rollouts that were cut short."""
+    flags: list[int]
+    """For each rank 0, a signal that it heard, or `_TIME_IS_UP`."""
+    checksums: list[int]
+    """For each rank that of its weights, if they are compared this time."""
+
+
+def train_together(
+    trainer: Trainer, group: ProcessGroup, open_recorder: OpenRecorder, stopper: Stopper
+) -> int:
+    """Train with the others until the steps, the time or rank 0's user say stop.
+
+    Args:
+        trainer: This rank's part; its learner's reducer is the group.
+        group: Joined.
+        open_recorder: See `OpenRecorder`.
+        stopper: Hears of signals. Rank 0's ends the run; another's lets that rank leave, or ends
+            the run as well where the group is not elastic.
+
+    Returns:
+        0, or the number of the signal that ended the run or this rank's part in it.
+
+    Raises:
+        GroupError: Weights differ between ranks, the master is out of reach, or someone is gone and
+            the group is not elastic.
+    """
+    config = trainer.config
+    recorder: Recorder | None = None
+    stats, ready, events = CollectStats(), False, list[str]()
+    timer = _Timer(trainer)
+    with ExitStack() as stack:
+        while True:
+            meeting = group.meet(trainer.counters.update, ready=ready)
+            timer.met()
+            events += _events(meeting, group, trainer.counters.update)
+            safe = trainer.shared_state()
+            try:
+                if _catch_up(trainer, group, meeting):
+                    safe, stats, timer = trainer.shared_state(), CollectStats(), _Timer(trainer)
+                    recorder = None
+                if meeting.ready:
+                    metrics = trainer.learner.update(trainer.rollout)
+                    trainer.counters.seconds = timer.seconds()
+                    totals = _exchange(trainer, group, stats, stopper)
+            except PeerLostError:
+                trainer.load_shared_state(safe)
+                continue
+            if meeting.ready:
+                _check_sync(totals, group, trainer.counters.update + 1)
+                trainer.commit(totals.stats)
+                metrics |= timer.metrics(trainer, group, totals)
+                if recorder is None or not group.leads:
+                    stack.close()
+                    recorder = open_recorder(stack) if group.leads else None
+                if recorder is not None:
+                    group.tell(trainer.counters.update)
+                    recorder.record(totals.stats.metrics() | metrics, totals.stats, events)
+                events = []
+                if _ended(trainer, group, totals):
+                    break
+                if totals.flags[group.rank]:
+                    return stopper.signal
+            timer.start()
+            rule = StragglerRule(group, config.distributed, len(trainer.rollout.obs))
+            stats, ready = trainer.collect(rule), True
+            group.count_finished()
+            timer.collected()
+        if recorder is not None:
+            group.tell(trainer.counters.update, finished=True)
+            recorder.finish()
+    return stopper.signal
+
+
+def _ended(trainer: Trainer, group: ProcessGroup, totals: _Totals) -> bool:
+    """Say whether the run is over for all."""
+    done = trainer.counters.steps >= trainer.config.total_steps
+    asked = totals.flags[0] != 0 or (any(totals.flags) and not group.place.elastic)
+    return done or asked
+
+
+def _catch_up(trainer: Trainer, group: ProcessGroup, meeting: Meeting) -> bool:
+    """Send the newest state where someone's is older or rank 0 has scored; say if own was older."""
+    update, config = trainer.counters.update, trainer.config
+    scored = update > 0 and update % config.held_out.every == 0
+    if not (meeting.behind or scored):
+        return False
+    sends = group.rank == meeting.source
+    state = group.broadcast(pack(trainer.shared_state()) if sends else b"", meeting.source)
+    if sends:
+        return False
+    trainer.load_shared_state(unpack(state))
+    if trainer.counters.update == update:
+        return False
+    trainer.rollout.steps = 0  # it was collected with older weights
+    if update == 0:  # a new process: its environments must not repeat what was seen
+        trainer.collector.begin_at(trainer.counters.update * config.rollout_length)
+    return True
+
+
+def _exchange(
+    trainer: Trainer, group: ProcessGroup, stats: CollectStats, stopper: Stopper
+) -> _Totals:
+    """Sum the statistics; tell who was cut short, wants to stop, and has which weights."""
+    config, update = trainer.config, trainer.counters.update + 1
+    flags, checksums = np.zeros(group.size), np.zeros(group.size)
+    flags[group.rank] = stopper.signal
+    if group.leads and config.max_seconds and trainer.counters.seconds >= config.max_seconds:
+        flags[0] = flags[0] or _TIME_IS_UP
+    intervals = (
+        config.distributed.sync_check_every,
+        config.checkpoint_every,
+        config.held_out.every,
+    )
+    if any(update % interval == 0 for interval in intervals):
+        checksums[group.rank] = checksum(trainer.learner.shared_state())
+    cut = 0 < trainer.rollout.steps < len(trainer.rollout.obs)
+    own = stats.to_vector()
+    total = group.sum(np.concatenate([own, [cut], flags, checksums]))
+    rest = total[len(own) + 1 :].astype(int).tolist()
+    return _Totals(
+        CollectStats.from_vector(total[: len(own)]),
+        int(total[len(own)]),
+        rest[: group.size],
+        rest[group.size :],
+    )
+
+
+def _check_sync(totals: _Totals, group: ProcessGroup, update: int) -> None:
+    """Compare checksums.
+
+    Raises:
+        GroupError: They differ; the odd ones out are named.
+    """
+    if len(set(totals.checksums)) == 1:
+        return
+    (usual, count), *_ = Counter(totals.checksums).most_common()
+    odd = [
+        str(member)
+        for member, checksum in zip(group.members, totals.checksums, strict=True)
+        if checksum != usual or 2 * count <= group.size
+    ]
+    raise GroupError(
+        f"weights or optimizer differ between ranks after update {update}: {', '.join(odd)}; "
+        "training stopped, nothing of it was saved; look for bad memory or code that differs, and "
+        "go on from the last checkpoint with --resume",
+        exit_code=1,
+    )
+
+
+def _events(meeting: Meeting, group: ProcessGroup, update: int) -> list[str]:
+    """Say who left and who joined."""
+    now = f"going on with {group.size} after update {update}"
+    lines = []
+    if meeting.left:
+        lines.append(f"gone: {', '.join(map(str, meeting.left))}; {now}")
+    if meeting.joined:
+        lines.append(f"joined: {', '.join(map(str, meeting.joined))}; {now}")
+    return lines
+
+
+class _Timer:
+    """Where an update's time goes on this rank."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        now = time.perf_counter()
+        self._begin = now - trainer.counters.seconds
+        self._start = self._collected = self._met = now
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._begin
+
+    def start(self) -> None:
+        self._start = time.perf_counter()
+
+    def collected(self) -> None:
+        self._collected = time.perf_counter()
+
+    def met(self) -> None:
+        self._met = time.perf_counter()
+
+    def metrics(self, trainer: Trainer, group: ProcessGroup, totals: _Totals) -> dict[str, float]:
+        now, stats, ranks = time.perf_counter(), totals.stats, group.size
+        seconds = now - self._start
+        exchange, group.exchange_seconds = group.exchange_seconds, 0.0
+        return {
+            "steps": float(trainer.counters.steps),
+            "steps_per_second": stats.steps / seconds,
+            "share_environment": stats.environment_seconds / ranks / seconds,
+            "share_inference": stats.inference_seconds / ranks / seconds,
+            "share_wait": (self._met - self._collected) / seconds,
+            "share_exchange": exchange / seconds,
+            "share_update": (now - self._met - exchange) / seconds,
+            "ranks": float(ranks),
+            "rollouts_cut_short": float(totals.cut),
+        }

@@ -1,0 +1,94 @@
+"""Which of this machine's network interfaces reaches a peer: asked of the system, never guessed.
+
+A host's name often resolves to a loopback address, and a VPN's interface is never the default one;
+the routing table knows both. Addresses are IPv4.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from dataclasses import dataclass
+
+from distrlcc.errors import ConfigError
+
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface and its address."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+
+def interfaces() -> list[Interface]:
+    """Return this machine's interfaces that have an IPv4 address."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # down, or without an IPv4 address
+            found.append(Interface(name, socket.inet_ntoa(answer[20:24])))
+    return found
+
+
+def resolve(host: str) -> str:
+    """Return a host's IPv4 address.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+    except OSError as error:
+        raise ConfigError(
+            f"{host!r} has no IPv4 address ({error.strerror}); give the master's address as --ip"
+        ) from None
+
+
+def interface_towards(host: str, name: str = "") -> Interface:
+    """Return the interface that reaches a host.
+
+    Args:
+        host: Name or IPv4 address of the peer; may be this machine's own.
+        name: An interface to use instead of the system's choice.
+
+    Raises:
+        ConfigError: There is no such interface, no route, or no such host.
+    """
+    found = interfaces()
+    names = ", ".join(map(str, found)) or "none"
+    if name:
+        for interface in found:
+            if interface.name == name:
+                return interface
+        raise ConfigError(
+            f"--interface {name}: expected one that is up and has an IPv4 address ({names})"
+        )
+    address = resolve(host)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))  # sends nothing: it only asks for the route
+            own = str(probe.getsockname()[0])
+        except OSError as error:
+            raise ConfigError(
+                f"no route to {host} ({error.strerror}); this machine's interfaces: {names}"
+            ) from None
+    for interface in found:
+        if interface.address == own:
+            return interface
+    if own.startswith("127."):
+        return Interface("lo", own)
+    raise ConfigError(
+        f"the route to {host} leaves from {own}, which is on none of this machine's interfaces "
+        f"({names}); give --interface NAME"
+    )

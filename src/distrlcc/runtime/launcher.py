@@ -1,0 +1,268 @@
+"""Starts a machine's processes, watches them, and ends them with itself.
+
+Each process calls ``target(place, job)`` and hands back what it returns. Where the run is elastic,
+a process that dies costs nothing but its share; otherwise all end with it. Either may be started
+again a number of times: the process alone, or all from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.runtime.process_group import Master, Place, wait_for_attempt
+from distrlcc.runtime.stopper import Stopper
+
+Target = Callable[[Place, Any], Any]
+
+STOP_SECONDS = 30.0
+"""Time that processes have to end in good order."""
+_TICK = 0.1
+_SILENT_MASTER_SECONDS = 120.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class _Child:
+    place: Place
+    process: Any
+    connection: Connection
+    messages: list[tuple[str, Any]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Take what it has sent."""
+        try:
+            while self.connection.poll():
+                self.messages.append(self.connection.recv())
+        except (EOFError, OSError):
+            pass
+
+
+@dataclass
+class Outcome:
+    """How a run ended here."""
+
+    code: int = 0
+    results: dict[int, Any] = field(default_factory=dict)
+    """What each process that ended well returned, by slot."""
+
+
+class Launcher:
+    """Runs the processes of one machine."""
+
+    def __init__(
+        self, target: Target, job: Any, places: list[Place], *, hosts: bool, restarts: int = 0
+    ) -> None:
+        """Take what to run.
+
+        Args:
+            target: Importable by name: called in each process as ``target(place, job)``.
+            job: Picklable; ``resume`` is set in it where all start again.
+            places: This machine's; the master's port 0 takes any.
+            hosts: Whether the master is here (node 0).
+            restarts: How often processes are started again.
+        """
+        self._target, self._job, self._places = target, job, places
+        self._hosts, self._restarts = hosts, restarts
+        self._context = multiprocessing.get_context("spawn")
+        self._children: list[_Child] = []
+        self._outcome = Outcome()
+        self._ended = 0.0  # when the run was over or was to end
+        self._master: Master | None = None
+        self._attempt = 0
+
+    def run(self) -> Outcome:
+        """Run until all processes have ended; none is left, however this returns.
+
+        Raises:
+            DistrlccError: What the first process that failed said.
+        """
+        with ExitStack() as stack, Stopper() as stopper:
+            first = self._places[0]
+            if self._hosts:
+                self._master = Master(first.address, first.port)
+                stack.callback(self._master.close)
+                self._master.begin(0)
+                self._places = [replace(p, port=self._master.port) for p in self._places]
+            else:
+                self._attempt = wait_for_attempt(first, 0)
+            stack.callback(self._kill)
+            failure = self._watch(stopper)
+            while failure is not None and self._may_start_again(failure, stopper):
+                self._say(f"{failure}; starting all again from the last checkpoint")
+                self._start_again()
+                failure = self._watch(stopper)
+            if stopper.signal:
+                self._outcome.code = 128 + stopper.signal
+            elif failure is not None:
+                raise failure
+            return self._outcome
+
+    def _watch(self, stopper: Stopper) -> DistrlccError | None:
+        """Start all and watch until they have ended; return why they failed, if they did."""
+        self._children, self._ended = [], 0.0
+        for place in self._places:
+            self._start(replace(place, attempt=self._attempt), self._job)
+        failure: DistrlccError | None = None
+        orphaned, heard = 0.0, (-1, time.monotonic())
+        asked = False
+        while True:
+            wait([c.process.sentinel for c in self._children], _TICK)
+            for child in list(self._children):
+                child.read()
+                if child.process.exitcode is not None:
+                    child.read()
+                    self._children.remove(child)
+                    failure = self._see_end(child, stopper) or failure
+            if stopper.signal and not asked:
+                asked, self._ended = True, time.monotonic()
+                self._signal(signal.SIGTERM)
+            if self._ended and time.monotonic() - self._ended > STOP_SECONDS:
+                self._kill()
+            if self._children:
+                continue
+            if failure is None or self._ended or not self._others_go_on():
+                return failure
+            # Node 0's own are gone, but it serves the others.
+            assert self._master is not None
+            orphaned = orphaned or time.monotonic()
+            update = self._master.update(self._attempt)
+            if update != heard[0]:
+                heard = (update, time.monotonic())
+            if self._master.finished(self._attempt):
+                return None
+            if stopper.signal or time.monotonic() - heard[1] > _SILENT_MASTER_SECONDS:
+                return failure
+            time.sleep(_TICK)
+
+    def _others_go_on(self) -> bool:
+        place = self._places[0]
+        return self._hosts and place.elastic and place.size > len(self._places)
+
+    def _see_end(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
+        """Judge how a process ended; return why the run fails, if it does."""
+        code, kinds = child.process.exitcode, dict(child.messages)
+        name = f"rank {child.place.slot} (process {child.process.pid})"
+        if "result" in kinds:
+            result = kinds["result"]
+            self._outcome.results[child.place.slot] = result
+            if not isinstance(result, int) or result == 0:
+                self._ended = self._ended or time.monotonic()
+            return None
+        if self._ended:
+            return None
+        if "error" in kinds:
+            failure: DistrlccError = GroupError(kinds["error"][1], exit_code=kinds["error"][0])
+            own_fault = failure.exit_code != GroupError.exit_code
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
+            failure, own_fault = GroupError(f"{name} {how}"), False
+        place = child.place
+        if own_fault or not place.elastic:
+            self._ended = time.monotonic()
+            self._signal(signal.SIGTERM if own_fault else signal.SIGKILL)
+            return failure
+        if self._restarts > 0 and not stopper.signal:
+            self._restarts -= 1
+            self._say(f"{failure}; starting it again")
+            self._start(place, self._job)
+            return None
+        left = len(self._children)
+        if left:
+            self._say(f"{failure}; {left} left on this machine")
+        return failure if not left else None
+
+    def _may_start_again(self, failure: DistrlccError, stopper: Stopper) -> bool:
+        retriable = failure.exit_code == GroupError.exit_code and not self._places[0].elastic
+        return retriable and self._restarts > 0 and not stopper.signal
+
+    def _start_again(self) -> None:
+        self._restarts -= 1
+        self._kill()
+        self._attempt += 1
+        if hasattr(self._job, "resume"):
+            self._job = replace(self._job, resume=True)
+        if self._master is not None:
+            self._master.begin(self._attempt)
+        else:
+            self._attempt = wait_for_attempt(self._places[0], self._attempt)
+
+    def _start(self, place: Place, job: Any) -> None:
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(
+            target=_main,
+            args=(sender, self._target, place, job),
+            name=f"rank {place.slot}",
+        )
+        process.start()
+        sender.close()
+        self._children.append(_Child(place, process, receiver))
+
+    def _signal(self, number: int) -> None:
+        for child in self._children:
+            if child.process.is_alive():
+                os.kill(child.process.pid, number)
+
+    def _kill(self) -> None:
+        """Kill what is left of our own."""
+        for child in self._children:
+            child.process.kill()
+        for child in self._children:
+            child.process.join(STOP_SECONDS)
+
+    def _say(self, line: str) -> None:
+        sys.stderr.write(f"distrlcc: {line}\n")
+        sys.stderr.flush()
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent dies."""
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def mark_rank(slot: int) -> None:
+    """Let this process's warnings bear its rank."""
+    plain = warnings.formatwarning
+
+    def marked(*args: Any, **kwargs: Any) -> str:
+        return f"rank {slot}: {plain(*args, **kwargs)}"
+
+    warnings.formatwarning = marked
+
+
+def _main(sender: Connection, target: Target, place: Place, job: Any) -> None:
+    """Run in a child process."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and says SIGTERM
+    if place.slot:
+        mark_rank(place.slot)
+    try:
+        sender.send(("result", target(place, job)))
+    except DistrlccError as error:
+        sender.send(("error", (error.exit_code, str(error))))
+        sys.exit(error.exit_code)
+    except BaseException:
+        text = "".join(f"rank {place.slot}: {line}" for line in _lines(traceback.format_exc()))
+        sys.stderr.write(text)
+        sys.exit(1)
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)

@@ -1,0 +1,122 @@
+"""Checks that several processes learn what one learns, update by update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.learn.learner import Weights
+from distrlcc.runtime.identity import identity
+from distrlcc.runtime.launcher import Launcher
+from distrlcc.runtime.process_group import Place, ProcessGroup
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.trainer import Share, Trainer
+
+UPDATES = 3
+TOLERANCE = 1e-4
+"""Greatest relative difference of weights and losses."""
+
+
+@dataclass(frozen=True)
+class ParityJob:
+    """What each process does."""
+
+    config: RunConfig
+    updates: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one process did and learned."""
+
+    actions: list[NDArray[Any]]
+    """Of each update, ``[T, N]``."""
+    metrics: list[dict[str, float]]
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far several processes are from one."""
+
+    same_actions: float
+    """Share of actions that are the same."""
+    metrics: dict[str, float]
+    """Greatest relative difference of each of the learner's metrics that ranks share."""
+    weights: float
+    """Greatest difference of a weight, relative to the greatest weight of its layer."""
+    ranks_equal: bool
+    """Whether all ranks have the same weights, bit for bit."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether they learned the same."""
+        close = max(self.weights, *self.metrics.values()) <= TOLERANCE
+        return close and self.same_actions == 1.0 and self.ranks_equal
+
+
+_OWN = ("explained_variance",)
+"""Metrics that each rank takes of its own samples."""
+
+
+def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> Parity:
+    """Train some updates in one process and in several, from the same seeds.
+
+    Raises:
+        DistrlccError: A process failed.
+    """
+    # The rule depends on the clock, so that it would make runs differ.
+    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
+    job = ParityJob(config, updates)
+    alone, together = (_learn(job, count) for count in (1, processes))
+    one = alone[0]
+    first, *others = together
+    actions = [
+        np.concatenate(parts, axis=1) for parts in zip(*(r.actions for r in together), strict=True)
+    ]
+    same = [np.mean(a == b) for a, b in zip(actions, one.actions, strict=True)]
+    differences = {
+        name: max(
+            abs(a[name] - b[name]) / max(abs(b[name]), 1e-3)
+            for a, b in zip(first.metrics, one.metrics, strict=True)
+        )
+        for name in one.metrics[0]
+        if name not in _OWN
+    }
+    weights = max(
+        float(np.abs(array - one.weights.arrays[name]).max())
+        / max(float(np.abs(one.weights.arrays[name]).max()), 1e-3)
+        for name, array in first.weights.arrays.items()
+    )
+    equal = all(
+        np.array_equal(array, other.weights.arrays[name])
+        for other in others
+        for name, array in first.weights.arrays.items()
+    )
+    return Parity(float(np.mean(same)), differences, weights, equal)
+
+
+def _learn(job: ParityJob, processes: int) -> list[Learned]:
+    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    results = Launcher(learn_rank, job, places, hosts=True).run().results
+    return [results[slot] for slot in range(processes)]
+
+
+def learn_rank(place: Place, job: ParityJob) -> Learned:
+    """Train as one of the processes."""
+    config = job.config
+    group = ProcessGroup(place, identity(config))
+    trainer = Trainer(config, Share.of(config.num_envs, place.slot, place.size), group)
+    learned = Learned([], [], trainer.learner.weights())
+    with group:
+        group.meet(0, ready=False)
+        for update in range(job.updates):
+            trainer.collect()
+            group.meet(update, ready=True)
+            metrics = trainer.learner.update(trainer.rollout)
+            learned.metrics.append(metrics)
+            learned.actions.append(trainer.rollout.actions.copy())
+    return replace(learned, weights=trainer.learner.weights())

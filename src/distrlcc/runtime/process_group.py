@@ -1,0 +1,524 @@
+"""The process group: the one context that joins, agrees, exchanges and tears down.
+
+Nothing else touches torch.distributed. Members meet once per update (``meet``): whoever died, froze
+or was cut off is left out there, whoever came is let in, and the group is built anew if it changed.
+Between two meetings every collective has a short time limit; one that fails raises `PeerLostError`,
+and the update is done again after the next meeting::
+
+    with ProcessGroup(place, identity(config)) as group:
+        meeting = group.meet(step=0, ready=False)
+        total = group.sum(np.array([1.0]))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset, DistributedSampler
+
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.runtime.identity import check_identity, from_json, to_json
+from distrlcc.runtime.interface import Interface, interface_towards, resolve
+from distrlcc.runtime.membership import Lighthouse, Member, Membership
+
+TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
+PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
+
+DEFAULT_PORT = 29512
+_STORE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands in a run; the same on all but for ``slot`` and ``device``."""
+
+    address: str
+    """The master's name or address."""
+    port: int
+    """Of the master's store."""
+    slot: int
+    """Planned rank, from 0; from ``size`` on it is a late comer's."""
+    size: int
+    """Processes planned."""
+    device: str = "cpu"
+    """``cpu`` (gloo) or ``cuda:0`` (NCCL)."""
+    elastic: bool = True
+    """Go on without members that are gone."""
+    interface: str = ""
+    """Network interface; empty asks the system which one reaches the master."""
+    attempt: int = 0
+    """How often the whole group was started again."""
+    join_seconds: float = 120.0
+    """How long to wait for the master and for the others to come."""
+    timeout_seconds: float = 8.0
+    """Time limit of a collective."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What came of a meeting."""
+
+    left: tuple[Member, ...]
+    joined: tuple[Member, ...]
+    source: int
+    """Rank of a member whose weights are the newest."""
+    behind: bool
+    """Whether anyone's weights are older, so that the source's must be sent to all."""
+    ready: bool
+    """Whether anyone has a rollout to learn from."""
+
+
+class PeerLostError(Exception):
+    """A collective failed: meet again, then do again what was not committed."""
+
+
+class Master:
+    """What the launcher of node 0 serves: the store and the lighthouse, on one address only."""
+
+    def __init__(self, address: str, port: int) -> None:
+        """Listen; port 0 takes any two ports, another takes it and the next.
+
+        Raises:
+            ConfigError: The address is not this machine's.
+            GroupError: A port is taken.
+        """
+        own = resolve(address)
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((own, port))
+            listener.listen(512)
+        except OSError as error:
+            listener.close()
+            raise GroupError(
+                f"cannot listen on {address}:{port} ({error.strerror}); --ip must be an address of "
+                "node 0 and --port must be free there",
+                exit_code=2,
+            ) from None
+        self.address, self.port = own, int(listener.getsockname()[1])
+        self._store = TCPStore(
+            own,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=_STORE_SECONDS),
+            master_listen_fd=listener.detach(),
+        )
+        self._lighthouse = Lighthouse(own, port + 1 if port else 0)
+        self._store.set("lighthouse", f"{own}:{self._lighthouse.port}")
+
+    def begin(self, attempt: int) -> None:
+        """Let the members of an attempt join."""
+        self._store.set("attempt", str(attempt))
+
+    def finished(self, attempt: int) -> bool:
+        """Say whether the run has ended."""
+        return bool(self._store.check([f"{attempt}/finished"]))
+
+    def update(self, attempt: int) -> int:
+        """Return the last update that rank 0 told of; -1 if none."""
+        key = f"{attempt}/update"
+        return int(self._store.get(key)) if self._store.check([key]) else -1
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._lighthouse.close()
+        del self._store
+
+
+class ProcessGroup:
+    """A member of a group; also the `distrlcc.learn.reducer.Reducer` of its learner."""
+
+    def __init__(self, place: Place, identity: Mapping[str, str]) -> None:
+        """Take where to join and what all members must have in common; enter the context to join.
+
+        Raises:
+            ConfigError: There is no such device or interface, or no route to the master.
+        """
+        self.place, self._identity = place, identity
+        self.device = checked_device(place.device)
+        self.interface: Interface = interface_towards(place.address, place.interface)
+        self.rank, self.members = 0, list[Member]()
+        self.exchange_seconds = 0.0
+        """Time spent in collectives, s; whoever reads it sets it back to 0."""
+        self._broken, self._builds, self._rounds = False, 0, 0
+        self._key, self._told = "", 0.0
+        self._buffer = torch.zeros(0)
+
+    @property
+    def size(self) -> int:
+        """Members at the last meeting."""
+        return len(self.members)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which scores, logs and saves."""
+        return self.rank == 0
+
+    # Joining and leaving
+
+    def __enter__(self) -> ProcessGroup:
+        # Both of torch's transports would otherwise take what the host's name resolves to.
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = self.interface.name
+        os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
+        self._store = self._connect()
+        try:
+            self._agree()
+            lighthouse = self._wait_for("lighthouse").decode()
+            self._membership = Membership(
+                lighthouse, self.place.slot, self.interface.address, self.place.attempt
+            )
+            self._membership.start()
+            self._wait_for_all()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tear_down()
+        if hasattr(self, "_membership"):
+            self._membership.stop()
+
+    def _connect(self) -> Any:
+        """Connect to the master's store, once something listens there."""
+        wait = _STORE_SECONDS if self._builds else self.place.join_seconds
+        return connect(self.place.address, self.place.port, self.interface, wait)
+
+    def _wait_for(self, key: str) -> bytes:
+        """Return a key's value once it is there."""
+        deadline = time.monotonic() + self.place.join_seconds
+        while not self._store.check([key]):
+            if time.monotonic() > deadline:
+                raise GroupError(
+                    f"{self.place.address}:{self.place.port} did not say {key!r} within "
+                    f"{self.place.join_seconds:.0f} s; is node 0 of this run there?",
+                    exit_code=2,
+                )
+            time.sleep(0.05)
+        return bytes(self._store.get(key))
+
+    def _agree(self) -> None:
+        """Compare with slot 0, which came with what the run began with."""
+        key = f"{self.place.attempt}/identity"
+        if self.place.slot == 0:
+            self._store.compare_set(key, "", to_json(self._identity))
+        check_identity(from_json(self._wait_for(key)), self._identity)
+
+    def _wait_for_all(self) -> None:
+        """Wait until every planned member is there; whoever comes later does not wait."""
+        place = self.place
+        prefix = f"{place.attempt}/here"
+        self._store.set(f"{prefix}/{place.slot}", self.interface.address)
+        keys = [f"{prefix}/{slot}" for slot in range(place.size)]
+        deadline = time.monotonic() + place.join_seconds
+        while not self._store.check([f"{place.attempt}/begun"]):
+            if self._store.check(keys):
+                self._store.set(f"{place.attempt}/begun", "")
+                return
+            if time.monotonic() > deadline:
+                missing = [str(s) for s, key in enumerate(keys) if not self._store.check([key])]
+                line = f"{_ranks(missing)} did not come within {place.join_seconds:.0f} s"
+                if not place.elastic:
+                    raise GroupError(f"{line}; start it, or give a longer --join-timeout")
+                self._store.set(f"{place.attempt}/begun", "")
+                warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
+                return
+            time.sleep(0.05)
+
+    def tell(self, update: int, *, finished: bool = False) -> None:
+        """Tell the launcher of node 0, at most once a second, how far the run is; for rank 0."""
+        now = time.monotonic()
+        if not finished and now - self._told < 1.0:
+            return
+        self._told = now
+        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
+            self._store.set(f"{self.place.attempt}/update", str(update))
+            if finished:
+                self._store.set(f"{self.place.attempt}/finished", "")
+
+    # Meeting
+
+    def meet(self, step: int, *, ready: bool) -> Meeting:
+        """Wait for all living members, and build the group anew if it is not what it was.
+
+        Args:
+            step: Updates behind this member's weights.
+            ready: Whether it has a rollout to learn from.
+
+        Raises:
+            GroupError: Someone is gone and the run is not elastic, or the master is out of reach.
+        """
+        while True:
+            members = self._membership.meet(
+                step, ready=ready, broken=self._broken, builds=self._builds
+            )
+            before = {member.name: member for member in self.members}
+            now = {member.name: member for member in members}
+            left = tuple(member for name, member in before.items() if name not in now)
+            joined = tuple(member for name, member in now.items() if name not in before)
+            if left and not self.place.elastic:
+                raise GroupError(f"{', '.join(map(str, left))} is gone")
+            if left or joined or any(member.broken for member in members):
+                try:
+                    self._build(members)
+                except PeerLostError:
+                    continue  # one more was lost while building
+            self.members = members
+            steps = [member.step for member in members]
+            return Meeting(
+                left=left,
+                joined=joined if before else (),
+                source=steps.index(max(steps)),
+                behind=min(steps) < max(steps),
+                ready=any(member.ready for member in members),
+            )
+
+    def _build(self, members: list[Member]) -> None:
+        """Build the torch group of these members."""
+        self._tear_down()
+        names = [member.name for member in members]
+        self.rank = names.index(self._membership.name)
+        # Unlike any other group's key, as builds count up.
+        text = "/".join(f"{member.name}:{member.builds}" for member in members)
+        self._key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        with self._collective():
+            if self._broken:
+                self._store = self._connect()
+            self._builds += 1
+            if len(members) > 1:
+                dist.init_process_group(
+                    "nccl" if self.device.type == "cuda" else "gloo",
+                    store=PrefixStore(self._key, self._store),
+                    rank=self.rank,
+                    world_size=len(members),
+                    timeout=timedelta(seconds=self.place.timeout_seconds),
+                )
+        self._broken, self._rounds = False, 0
+
+    def _tear_down(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _collective(self) -> Iterator[None]:
+        """Turn the failure of a collective into `PeerLostError`; count its time."""
+        begin = time.perf_counter()
+        try:
+            yield
+        except (RuntimeError, GroupError) as error:  # torch's DistError is a RuntimeError
+            self._broken = True
+            raise PeerLostError(str(error)) from None
+        finally:
+            self.exchange_seconds += time.perf_counter() - begin
+
+    # Collectives: every member calls the same ones in the same order
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the members' sum of a small float64 array of the same shape everywhere."""
+        if self.size == 1:
+            return values
+        tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
+        with self._collective():
+            dist.all_reduce(tensor)
+        return tensor.cpu().numpy()
+
+    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+        """Replace the flat gradient ``[P]`` by the members' weighted mean, in one exchange."""
+        if self.size == 1:
+            return
+        count = gradient.numel()
+        if self._buffer.numel() != count + 1 or self._buffer.device != gradient.device:
+            self._buffer = torch.empty(count + 1, device=gradient.device)
+        torch.mul(gradient, weight, out=self._buffer[:count])
+        self._buffer[count] = weight
+        with self._collective():
+            dist.all_reduce(self._buffer)
+        torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
+
+    def broadcast(self, payload: bytes, source: int) -> bytes:
+        """Return the bytes that rank ``source`` gave; the others' are not looked at."""
+        if self.size == 1:
+            return payload
+        size = torch.tensor([len(payload)], device=self.device)
+        with self._collective():
+            dist.broadcast(size, source)
+            data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+            if self.rank == source:
+                data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(self.device)
+            dist.broadcast(data, source)
+        return data.cpu().numpy().tobytes()
+
+    # The side channel: a count in the master's store, which is no collective
+
+    def count_finished(self) -> None:
+        """Count this member's rollout as finished."""
+        if self.size > 1:
+            self._rounds += 1
+            self._add(1)
+
+    def others_finished(self) -> int:
+        """Return how many others have finished the rollout that this member is at."""
+        return self._add(0) - self._rounds * self.size if self.size > 1 else 0
+
+    def _add(self, amount: int) -> int:
+        try:
+            return int(self._store.add(f"{self._key}/rollouts", amount))
+        except RuntimeError:
+            return 0  # nobody is cut short then; a master that is gone is seen at the meeting
+
+    # What torch offers for training on a data set
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return the module with its gradients averaged over members (DDP)."""
+        if self.size == 1:
+            return module
+        devices = [self.device.index] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(module, device_ids=devices)
+
+    def sampler(
+        self, dataset: Dataset[Any], *, shuffle: bool, seed: int
+    ) -> DistributedSampler[Any]:
+        """Return the sampler of this member's share of a data set."""
+        return DistributedSampler(
+            dataset, num_replicas=self.size, rank=self.rank, shuffle=shuffle, seed=seed
+        )
+
+
+def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
+    """Return a client of the master's store, once something listens there.
+
+    Args:
+        address: The master's.
+        port: The master's.
+        interface: Where to leave from.
+        wait: How long to try, s.
+
+    Raises:
+        GroupError: Nothing does, or not a store.
+    """
+    begin = time.monotonic()
+    while True:
+        try:
+            with socket.create_connection((address, port), 2.0, (interface.address, 0)):
+                break
+        except OSError as error:
+            waited = time.monotonic() - begin
+            if waited > wait:
+                raise GroupError(
+                    f"the master at {address}:{port} cannot be reached over {interface}: "
+                    f"{error.strerror or error} for {waited:.0f} s; start node 0 first, and check "
+                    "--ip, --port and --interface",
+                    exit_code=2,
+                ) from None
+            time.sleep(0.25)
+    try:
+        limit = timedelta(seconds=_STORE_SECONDS)
+        return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+    except RuntimeError as error:
+        raise GroupError(
+            f"what listens at {address}:{port} is not a distrlcc master ({error})", exit_code=2
+        ) from None
+
+
+def wait_for_attempt(place: Place, least: int) -> int:
+    """Return the number of the attempt that a run is at, once it is at least ``least``.
+
+    Raises:
+        GroupError: The master is out of reach, or no such attempt begins in time.
+    """
+    interface = interface_towards(place.address, place.interface)
+    store = connect(place.address, place.port, interface, place.join_seconds)
+    deadline = time.monotonic() + place.join_seconds
+    while time.monotonic() < deadline:
+        attempt = int(store.get("attempt")) if store.check(["attempt"]) else -1
+        if attempt >= least:
+            return attempt
+        time.sleep(0.1)
+    raise GroupError(
+        f"the master at {place.address}:{place.port} did not start the run again within "
+        f"{place.join_seconds:.0f} s"
+    )
+
+
+def torchrun_place(
+    *, device: str, interface: str, join_seconds: float, timeout_seconds: float
+) -> tuple[Place, Master | None]:
+    """Return the place that torchrun's environment names; on rank 0 with the master it serves.
+
+    The master's address is handed on through torchrun's own store.
+    """
+    environment = os.environ
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    slot, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    shared = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        address,
+        port,
+        is_master=slot == 0 and not shared,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=join_seconds),
+    )
+    key = f"distrlcc/{attempt}/master"
+    master = None
+    if slot == 0:
+        own = interface_towards(address, interface)
+        master = Master(own.address, 0)
+        master.begin(attempt)
+        store.set(key, f"{master.address}:{master.port}")
+    host, _, number = store.get(key).decode().rpartition(":")
+    place = Place(
+        address=host,
+        port=int(number),
+        slot=slot,
+        size=size,
+        device=device,
+        elastic=False,
+        interface=interface,
+        attempt=attempt,
+        join_seconds=join_seconds,
+        timeout_seconds=timeout_seconds,
+    )
+    return place, master
+
+
+def checked_device(name: str) -> torch.device:
+    """Return a device.
+
+    Raises:
+        ConfigError: This machine does not have it.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if device.index is None or device.index >= count:
+            have = f"has GPUs 0 to {count - 1}" if count else "has no GPU that torch can use"
+            raise ConfigError(
+                f"--gpu {device.index}: this machine {have}; give another index, or -1 for the CPU"
+            )
+    return device
+
+
+def _ranks(names: list[str]) -> str:
+    return f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -1,0 +1,66 @@
+"""What rank 0 does after an update: score, save, log and show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.policy.policy_file import save_policy
+from distrlcc.runtime.progress import Progress
+from distrlcc.runtime.run_directory import RunDirectory
+from distrlcc.runtime.trainer import Trainer
+
+
+class Recorder:
+    """Writes a trainer's run directory and shows its progress."""
+
+    def __init__(
+        self, trainer: Trainer, run: RunDirectory, progress: Progress, *, shared_only: bool = False
+    ) -> None:
+        """Take what to record and where.
+
+        Args:
+            trainer: What is trained.
+            run: Where everything is written; closed by the caller.
+            progress: Where the user looks.
+            shared_only: Save only what all ranks share, as several processes do.
+        """
+        self._trainer, self._run, self._progress = trainer, run, progress
+        self._shared_only = shared_only
+        self._shown: str | None = None
+
+    def record(
+        self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
+    ) -> None:
+        """Record the update that was just counted, and what the user should hear of."""
+        trainer, config, counters = self._trainer, self._trainer.config, self._trainer.counters
+        metrics["seconds"] = counters.seconds
+        alarm = trainer.alarm.check(stats)
+        self._shown = alarm or self._shown
+        if counters.update % config.held_out.every == 0:
+            best_before = counters.best_update
+            metrics |= trainer.score()
+            if counters.best_update != best_before:
+                self._save(best=True)
+                save_policy(self._run.policy_path, trainer.policy())
+        texts = {"alarm": alarm, "events": list(events)}
+        self._run.log(counters.update, metrics | {k: v for k, v in texts.items() if v})
+        for event in events:
+            self._progress.note(event)
+        self._progress.update(metrics, alarm=self._shown)
+        if counters.update % config.checkpoint_every == 0:
+            self._save()
+
+    def finish(self) -> None:
+        """Save, score once more, and write the policy."""
+        # Saved before the closing score, so that stopping and resuming changes nothing.
+        self._save()
+        self._trainer.score()
+        if self._trainer.counters.best_update == self._trainer.counters.update:
+            self._save(best=True)
+        save_policy(self._run.policy_path, self._trainer.policy())
+
+    def _save(self, *, best: bool = False) -> None:
+        trainer = self._trainer
+        state = trainer.shared_state() if self._shared_only else trainer.state_dict()
+        self._run.save(state, best=best)

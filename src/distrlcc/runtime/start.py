@@ -1,0 +1,163 @@
+"""Starts a run's processes on this machine, or takes the place that torchrun gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.runtime.launcher import Launcher, die_with_parent, mark_rank
+from distrlcc.runtime.process_group import Place, checked_device, torchrun_place
+from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
+from distrlcc.runtime.run_directory import RunDirectory
+from distrlcc.runtime.train_job import TrainJob, train_rank
+from distrlcc.runtime.trainer import Share, Trainer
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where a run writes."""
+
+    out: Path | None
+    resume: bool = False
+    tensorboard: bool = True
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """How a run's processes work together; see `Place`."""
+
+    elastic: bool = True
+    restarts: int = 0
+    gpu: int = -1
+    interface: str = ""
+    join_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of a run."""
+
+    index: int = 0
+    count: int = 1
+    address: str = "127.0.0.1"
+    port: int = 0
+
+
+def open_directory(config: RunConfig, options: RunOptions) -> RunDirectory:
+    """Begin a run's directory, or open it to go on.
+
+    Raises:
+        DistrlccError: See `RunDirectory.create` and `RunDirectory.resume`.
+    """
+    if options.resume:
+        assert options.out is not None
+        return RunDirectory.resume(
+            options.out, config, tensorboard=options.tensorboard, extendable=EXTENDABLE
+        )
+    return RunDirectory.create(
+        options.out,
+        config,
+        recipe=config.recipe,
+        seeds={"seed": config.seed},
+        tensorboard=options.tensorboard,
+        extendable=EXTENDABLE,
+    )
+
+
+def start_node(
+    config: RunConfig,
+    options: RunOptions,
+    group: GroupOptions,
+    *,
+    node: Node | None = None,
+    processes: int = 1,
+) -> int:
+    """Run this machine's processes until they end; return the exit code.
+
+    Raises:
+        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    """
+    node = node or Node()
+    places = [
+        Place(
+            address=node.address,
+            port=node.port,
+            slot=node.index * processes + local,
+            size=node.count * processes,
+            device=_device(group, local),
+            elastic=group.elastic,
+            interface=group.interface,
+            join_seconds=group.join_seconds,
+            timeout_seconds=config.distributed.timeout_s,
+        )
+        for local in range(processes)
+    ]
+    for place in places:
+        checked_device(place.device)
+    # Finds what does not fit before anything is written, and compiles the simulator for all.
+    first = Share.of(config.num_envs, places[0].slot, places[0].size).first
+    Trainer(config, Share(first, 1)).collect()
+    with ExitStack() as stack:
+        out = options.out
+        if node.index == 0:
+            directory = stack.enter_context(open_directory(config, options))
+            directory.lock()
+            out = directory.path
+        elif out is None:
+            out = Path("runs") / f"{config.recipe}-node{node.index}"
+        job = TrainJob(config, out, resume=options.resume, tensorboard=options.tensorboard)
+        launcher = Launcher(train_rank, job, places, hosts=node.index == 0, restarts=group.restarts)
+        outcome = launcher.run()
+    if outcome.code and node.index == 0:
+        sys.stderr.write(
+            f"distrlcc: stopped; saved. Go on with: distrlcc train --resume --out {out}\n"
+        )
+    return outcome.code
+
+
+def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptions) -> int:
+    """Train as the rank that torchrun's environment names; return the exit code.
+
+    torchrun ends all ranks when one dies, and with ``--max-restarts`` starts all again: the run
+    then goes on from its last checkpoint.
+
+    Raises:
+        DistrlccError: See `train_rank`; ``--out`` must be given.
+    """
+    out = options.out
+    if out is None:
+        raise ConfigError("under torchrun give --out DIR, the same for all ranks")
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and says SIGTERM
+    slot = int(os.environ["RANK"])
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    local = int(os.environ["LOCAL_RANK"])
+    mark_rank(slot)
+    resume = options.resume or (attempt > 0 and (out / "config.toml").exists())
+    with ExitStack() as stack:
+        place, master = torchrun_place(
+            device=_device(group, local),
+            interface=group.interface,
+            join_seconds=group.join_seconds,
+            timeout_seconds=config.distributed.timeout_s,
+        )
+        if master is not None:
+            stack.callback(master.close)
+            options = RunOptions(out, resume, options.tensorboard)
+            stack.enter_context(open_directory(config, options)).lock()
+        job = TrainJob(config, out, resume=resume, tensorboard=options.tensorboard)
+        try:
+            stopped = train_rank(place, job)
+        except DistrlccError as error:
+            sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
+            return error.exit_code
+    return 128 + stopped if stopped else 0
+
+
+def _device(group: GroupOptions, local: int) -> str:
+    return "cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}"

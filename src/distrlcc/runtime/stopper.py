@@ -1,0 +1,40 @@
+"""Ends a run in good order when the user or the system asks for it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Stopper:
+    """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request; a second one interrupts at once."""
+
+    def __init__(self, *, launched: bool = False) -> None:
+        """Enter the context to listen.
+
+        Args:
+            launched: Whether a launcher watches this process: it hears Ctrl-C and kills who does
+                not end, and a signal to the whole group of processes may come here twice.
+        """
+        self.signal = 0
+        self._launched = launched
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Stopper:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if self._launched and number == signal.SIGINT:
+                    continue
+                self._old[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal and not self._launched:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
