@@ -18,6 +18,8 @@ from distrlcc.errors import DistrlccError
 
 COMMANDS = {
     "train": "train a policy by a recipe, on one process or many",
+    "collect": "collect an expert's trajectories as a data set",
+    "imitate": "train a policy on such a data set",
     "node": "take part in a run on several machines",
     "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
     "list": "list recipes, suites, schemes, observations, actions and rewards",
@@ -35,6 +37,7 @@ GROUPS = {
     "bench": {
         "sim": "ns per packet and steps per second, beside the reference",
         "train": "training speed and where the time goes",
+        "scaling": "training speed on several processes, and with a slow one",
     },
 }
 

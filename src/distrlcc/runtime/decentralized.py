@@ -10,22 +10,38 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from distrlcc.errors import GroupError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.runtime.checkpoint import checksum, pack, unpack
+from distrlcc.runtime.membership import Member
 from distrlcc.runtime.process_group import Meeting, PeerLostError, ProcessGroup
-from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.straggler import StragglerRule
 from distrlcc.runtime.trainer import Trainer
 
-OpenRecorder = Callable[[ExitStack], Recorder]
+
+class Records(Protocol):
+    """What rank 0 does after an update; `distrlcc.runtime.recorder.Recorder` is one."""
+
+    def record(
+        self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
+    ) -> None:
+        """Record the update that was just counted."""
+        ...
+
+    def finish(self) -> None:
+        """Record the run's end."""
+        ...
+
+
+OpenRecorder = Callable[[ExitStack], Records]
 """Opens run directory and progress on the stack; called by whoever becomes rank 0."""
 
 _TIME_IS_UP = -1.0
@@ -65,19 +81,19 @@ def train_together(
             the group is not elastic.
     """
     config = trainer.config
-    recorder: Recorder | None = None
+    recorder: Records | None = None
     stats, ready, events = CollectStats(), False, list[str]()
     timer = _Timer(trainer)
     with ExitStack() as stack:
         while True:
             meeting = group.meet(trainer.counters.update, ready=ready)
             timer.met()
-            events += _events(meeting, group, trainer.counters.update)
+            events += _events(meeting, group, trainer)
             safe = trainer.shared_state()
             try:
                 if _catch_up(trainer, group, meeting):
                     safe, stats, timer = trainer.shared_state(), CollectStats(), _Timer(trainer)
-                    recorder = None
+                    recorder, events = None, [_joined([group.me], group, trainer)]
                 if meeting.ready:
                     metrics = trainer.learner.update(trainer.rollout)
                     trainer.counters.seconds = timer.seconds()
@@ -187,15 +203,21 @@ def _check_sync(totals: _Totals, group: ProcessGroup, update: int) -> None:
     )
 
 
-def _events(meeting: Meeting, group: ProcessGroup, update: int) -> list[str]:
+def _events(meeting: Meeting, group: ProcessGroup, trainer: Trainer) -> list[str]:
     """Say who left and who joined."""
-    now = f"going on with {group.size} after update {update}"
     lines = []
     if meeting.left:
-        lines.append(f"gone: {', '.join(map(str, meeting.left))}; {now}")
+        update = trainer.counters.update
+        names = ", ".join(map(str, meeting.left))
+        lines.append(f"gone: {names}; going on with {group.size} after update {update}")
     if meeting.joined:
-        lines.append(f"joined: {', '.join(map(str, meeting.joined))}; {now}")
+        lines.append(_joined(meeting.joined, group, trainer))
     return lines
+
+
+def _joined(members: Sequence[Member], group: ProcessGroup, trainer: Trainer) -> str:
+    names = ", ".join(map(str, members))
+    return f"joined: {names}; going on with {group.size} after update {trainer.counters.update}"
 
 
 class _Timer:

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.learner import Weights
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.run_config import HeldOutConfig
 from distrlcc.seeding import normal, stream_key, uniform
 
 Acting = Literal["argmax", "sample"]
 ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
+
+
+class HeldOutSettings(Protocol):
+    """The part of a run's configuration that scoring needs."""
+
+    @property
+    def env(self) -> EnvConfig:
+        """What the environments are."""
+        ...
+
+    @property
+    def held_out(self) -> HeldOutConfig:
+        """How many links, and for how long."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of a sampling policy's draws."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,16 +55,20 @@ class HeldOutScore:
 class HeldOut:
     """The same links at every scoring."""
 
-    def __init__(self, config: RunConfig, spec: PolicySpec) -> None:
+    def __init__(self, config: HeldOutSettings, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
         self._config = replace(config.env, stagger=False, episode_s=config.held_out.seconds)
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
         """Score weights under both ways of acting."""
-        return {acting: self._score(weights, acting) for acting in ACTINGS}
+        return {
+            acting: HeldOutScore(*self.by_link(weights, acting).mean(axis=1).tolist())
+            for acting in ACTINGS
+        }
 
-    def _score(self, weights: Weights, acting: Acting) -> HeldOutScore:
+    def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
+        """Return `HeldOutScore`'s values of each link, ``[4, links]``."""
         env = LinkVectorEnv(
             self._links, self._config, split="validation", seed=0, with_labels=False
         )
@@ -71,4 +96,4 @@ class HeldOut:
                 for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
                     row[ended] = info["link_episode"][name][ended]
                 running &= ~truncated
-        return HeldOutScore(float(np.mean(rewards / steps)), *seen.mean(axis=1).tolist())
+        return np.vstack([rewards / steps, seen])

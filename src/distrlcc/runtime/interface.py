@@ -49,9 +49,10 @@ def resolve(host: str) -> str:
     """
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no host is named like this
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{host!r} has no IPv4 address ({error.strerror}); give the master's address as --ip"
+            f"{host!r} has no IPv4 address ({reason}); give the master's address as --ip"
         ) from None
 
 

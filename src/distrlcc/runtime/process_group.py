@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -98,6 +99,10 @@ class Master:
             GroupError: A port is taken.
         """
         own = resolve(address)
+        if own == "0.0.0.0":
+            raise ConfigError(
+                f"--ip {address}: expected one address of node 0, which the others can reach"
+            )
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -164,6 +169,11 @@ class ProcessGroup:
     def size(self) -> int:
         """Members at the last meeting."""
         return len(self.members)
+
+    @property
+    def me(self) -> Member:
+        """This member, as it came to the last meeting."""
+        return self.members[self.rank]
 
     @property
     def leads(self) -> bool:
@@ -363,6 +373,8 @@ class ProcessGroup:
         size = torch.tensor([len(payload)], device=self.device)
         with self._collective():
             dist.broadcast(size, source)
+            if not int(size):
+                return b""
             data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
             if self.rank == source:
                 data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(self.device)
@@ -388,6 +400,22 @@ class ProcessGroup:
             return 0  # nobody is cut short then; a master that is gone is seen at the meeting
 
     # What torch offers for training on a data set
+
+    def wait(self) -> None:
+        """Wait for all members, however long one of them scores or reads.
+
+        Raises:
+            GroupError: One is gone, which ends such a training, or the master is out of reach.
+        """
+        self.meet(0, ready=False)
+
+    def explain(self, error: Exception) -> Exception:
+        """Return why an exchange failed: the members that are gone, or the error itself."""
+        try:
+            self.wait()
+        except GroupError as gone:
+            return gone
+        return error
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Return the module with its gradients averaged over members (DDP)."""
@@ -432,13 +460,28 @@ def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
                     exit_code=2,
                 ) from None
             time.sleep(0.25)
+    opened: list[Any] = []
+    thread = threading.Thread(target=_open_store, args=(address, port, opened), daemon=True)
+    thread.start()
+    thread.join(2 * _STORE_SECONDS)
+    if opened and not isinstance(opened[0], RuntimeError):
+        return opened[0]
+    reason = f" ({opened[0]})" if opened else ""
+    raise GroupError(
+        f"what listens at {address}:{port} is not a distrlcc master{reason}; give another --port",
+        exit_code=2,
+    )
+
+
+def _open_store(address: str, port: int, opened: list[Any]) -> None:
+    """Append a client of a store or an error; never returns where another kind of server is."""
+    limit = timedelta(seconds=_STORE_SECONDS)
     try:
-        limit = timedelta(seconds=_STORE_SECONDS)
-        return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+        opened.append(
+            TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+        )
     except RuntimeError as error:
-        raise GroupError(
-            f"what listens at {address}:{port} is not a distrlcc master ({error})", exit_code=2
-        ) from None
+        opened.append(error)
 
 
 def wait_for_attempt(place: Place, least: int) -> int:

@@ -1,0 +1,128 @@
+"""Reads a data set: its episodes' places in memory, its steps mapped from the disk as asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from distrlcc.data.manifest import NAME, read_manifest
+from distrlcc.data.schema import episode_schema, step_schema, to_numpy
+from distrlcc.errors import DatasetError
+
+
+class Steps(NamedTuple):
+    """Steps as views of a shard's file: what imitation needs of them."""
+
+    observations: NDArray[np.float32]
+    """``[R, D]``."""
+    expert_actions: NDArray[Any]
+    """int32 ``[R]`` or float32 ``[R, A]``."""
+
+
+class StoredData:
+    """A data set on disk. Opening it reads the manifest and one row per episode, no steps."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a data set and check that its files are there and of their size.
+
+        Raises:
+            DatasetError: It is missing, unfinished, damaged or of another version.
+        """
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self.digest = hashlib.sha256((folder / NAME).read_bytes()).hexdigest()
+        self._steps: dict[int, Steps] = {}
+        for shard in self.manifest.shards:
+            self._check_size(shard.steps_file, shard.steps_bytes)
+            self._check_size(shard.episodes_file, shard.episodes_bytes)
+        tables = [self.read_episodes(k) for k in range(len(self.manifest.shards))]
+        self.shard: NDArray[np.int64] = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
+        """Each episode's shard, ``[E]``."""
+        self.first_row = np.concatenate([to_numpy(t["first_row"]) for t in tables])
+        """Its first row in the shard, ``[E]``."""
+        self.steps = np.concatenate([to_numpy(t["steps"]) for t in tables]).astype(np.int64)
+        """Its number of steps, ``[E]``."""
+        self._check_places()
+
+    def read_steps(self, shard: int) -> pa.RecordBatch:
+        """Map a shard's steps, all columns.
+
+        Raises:
+            DatasetError: The file is missing or damaged.
+        """
+        entry = self.manifest.shards[shard]
+        return self._map(entry.steps_file, entry.steps, step_schema(self.manifest.spaces))
+
+    def read_episodes(self, shard: int) -> pa.RecordBatch:
+        """Map a shard's episodes, all columns.
+
+        Raises:
+            DatasetError: The file is missing or damaged.
+        """
+        entry = self.manifest.shards[shard]
+        return self._map(entry.episodes_file, entry.episodes, episode_schema(self.manifest.spaces))
+
+    def mapped(self, shard: int) -> Steps:
+        """Return views of a shard's steps, mapped once.
+
+        Raises:
+            DatasetError: The file is missing or damaged.
+        """
+        if shard not in self._steps:
+            batch = self.read_steps(shard)
+            self._steps[shard] = Steps(
+                to_numpy(batch["observation"]), to_numpy(batch["expert_action"])
+            )
+        return self._steps[shard]
+
+    def episode(self, index: int) -> Steps:
+        """Return views of an episode's steps."""
+        whole, first = self.mapped(int(self.shard[index])), int(self.first_row[index])
+        rows = slice(first, first + int(self.steps[index]))
+        return Steps(whole.observations[rows], whole.expert_actions[rows])
+
+    def _check_size(self, name: str, size: int) -> None:
+        path = self.folder / name
+        try:
+            found = path.stat().st_size
+        except OSError:
+            raise DatasetError(f"{path} is missing; copy the data set again") from None
+        if found != size:
+            raise DatasetError(
+                f"{path} has {found} bytes, its manifest says {size}; copy the data set again"
+            )
+
+    def _map(self, name: str, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+        path = self.folder / name
+        try:
+            # Closing gives back the file descriptor; the columns keep the mapping.
+            with pa.memory_map(str(path)) as source:
+                file = pa.ipc.open_file(source)
+                batch = file.get_batch(0) if file.num_record_batches == 1 else None
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise DatasetError(
+                f"{path} cannot be read ({reason}); copy the data set again"
+            ) from None
+        if batch is None or not batch.schema.equals(schema) or batch.num_rows != rows:
+            raise DatasetError(
+                f"{path} does not hold the {rows} rows and the columns that its manifest says; "
+                "copy the data set again"
+            )
+        return batch
+
+    def _check_places(self) -> None:
+        for number, entry in enumerate(self.manifest.shards):
+            own = self.shard == number
+            first, steps = self.first_row[own], self.steps[own]
+            ends = np.cumsum(steps)
+            if steps.min() < 1 or (first != ends - steps).any() or ends[-1] != entry.steps:
+                raise DatasetError(
+                    f"{self.folder / entry.episodes_file}: its episodes do not fill the shard's "
+                    f"{entry.steps} steps; copy the data set again"
+                )

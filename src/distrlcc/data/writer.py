@@ -1,0 +1,184 @@
+"""Writes a data set: whole episodes to shards of bounded size, and the manifest at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from distrlcc.data.manifest import NAME, Manifest, Origin, Shard, Spaces, write_manifest
+from distrlcc.data.schema import episode_schema, step_schema, to_arrow
+from distrlcc.errors import OutputError
+from distrlcc.files import require_writable, write_together
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One trajectory of ``T`` steps."""
+
+    link: str
+    observations: NDArray[np.float32]  # [T, D]
+    actions: NDArray[Any]  # int [T] or float32 [T, A], taken
+    expert_actions: NDArray[Any]  # likewise, what the expert would have taken
+    rewards: NDArray[np.float32]  # [T]
+    final_observation: NDArray[np.float32]  # [D]
+    scores: dict[str, float]
+    """``return``, ``utilisation``, ``queueing_delay``, ``loss``."""
+
+
+class DatasetWriter:
+    """Enter it to write a data set; leave it with an exception and nothing is left behind.
+
+    At most one shard is held in memory. A process that is killed leaves shards without a manifest,
+    which no reader takes for a data set.
+    """
+
+    def __init__(self, folder: Path, spaces: Spaces, origin: Origin, shard_steps: int) -> None:
+        """Make the folder.
+
+        Args:
+            folder: New or empty.
+            spaces: What the agent sees and does.
+            origin: Where the trajectories come from.
+            shard_steps: Steps of a shard at most, unless one episode alone has more.
+
+        Raises:
+            OutputError: The folder is not empty, or cannot be written.
+        """
+        self.folder, self._spaces, self._origin = folder, spaces, origin
+        self._shard_steps = shard_steps
+        self._made = not folder.exists()
+        check_vacant(folder)
+        require_writable(folder)
+        self._shards: list[Shard] = []
+        self._open: list[Episode] = []
+        self._open_steps = 0
+        self.steps, self.episodes = 0, 0
+
+    def add(self, episode: Episode) -> None:
+        """Take an episode; full shards go to the disk.
+
+        Raises:
+            OutputError: A shard cannot be written.
+        """
+        count = len(episode.rewards)
+        if self._open and self._open_steps + count > self._shard_steps:
+            self._flush()
+        self._open.append(episode)
+        self._open_steps += count
+        self.steps += count
+        self.episodes += 1
+
+    def finish(self) -> Manifest:
+        """Write the rest and the manifest, and return it.
+
+        Raises:
+            OutputError: Something cannot be written.
+        """
+        self._flush()
+        manifest = Manifest(
+            self._spaces, self._origin, self.steps, self.episodes, tuple(self._shards)
+        )
+        write_manifest(self.folder, manifest)
+        return manifest
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for shard in self._shards:
+            for name in (shard.steps_file, shard.episodes_file):
+                (self.folder / name).unlink(missing_ok=True)
+        if self._made and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _flush(self) -> None:
+        if not self._open:
+            return
+        number = len(self._shards)
+        names = f"steps-{number:05}.arrow", f"episodes-{number:05}.arrow"
+        first = self.episodes - len(self._open)
+        tables = _steps(self._open, first, self._spaces), _episodes(self._open, first, self._spaces)
+        rows = self._open_steps, len(self._open)
+        self._open, self._open_steps = [], 0
+        files = {name: _serialise(table) for name, table in zip(names, tables, strict=True)}
+        write_together(self.folder, files)
+        sizes = [len(files[name]) for name in names]
+        self._shards.append(Shard(names[0], rows[0], sizes[0], names[1], rows[1], sizes[1]))
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.discard()
+
+
+def check_vacant(folder: Path) -> None:
+    """Refuse a place for a data set that holds something.
+
+    Raises:
+        OutputError: It does.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; give a folder as --out")
+    if (folder / NAME).exists():
+        raise OutputError(f"{folder} already holds a data set; give another --out, or delete it")
+    if folder.is_dir() and any(folder.glob("steps-*.arrow")):
+        raise OutputError(
+            f"{folder} holds an unfinished data set; delete it, or give another --out"
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise OutputError(f"{folder} is not empty; give a new or empty folder as --out")
+
+
+def _steps(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordBatch:
+    lengths = [len(e.rewards) for e in episodes]
+    last = np.zeros(sum(lengths), np.bool_)
+    last[np.cumsum(lengths) - 1] = True
+    values: dict[str, NDArray[Any]] = {
+        "episode": np.repeat(np.arange(first, first + len(episodes)), lengths),
+        "step": np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
+        "observation": np.concatenate([e.observations for e in episodes]),
+        "action": np.concatenate([e.actions for e in episodes]),
+        "expert_action": np.concatenate([e.expert_actions for e in episodes]),
+        "reward": np.concatenate([e.rewards for e in episodes]),
+        "terminated": np.zeros(len(last), np.bool_),
+        "truncated": last,
+    }
+    return _batch(values, step_schema(spaces))
+
+
+def _episodes(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordBatch:
+    lengths = np.array([len(e.rewards) for e in episodes])
+    values: dict[str, Any] = {
+        "episode": np.arange(first, first + len(episodes)),
+        "link": [e.link for e in episodes],
+        "first_row": np.cumsum(lengths) - lengths,
+        "steps": lengths,
+        **{key: np.array([e.scores[key] for e in episodes]) for key in episodes[0].scores},
+        "final_observation": np.stack([e.final_observation for e in episodes]),
+    }
+    return _batch(values, episode_schema(spaces))
+
+
+def _batch(values: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [to_arrow(values[field.name], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _serialise(batch: pa.RecordBatch) -> bytes:
+    """Return an Arrow IPC file (Feather V2) of one record batch, whose columns can be mapped."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = memoryview(sink.getvalue())  # type: ignore[assignment]  # no copy
+    return data

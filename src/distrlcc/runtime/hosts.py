@@ -1,0 +1,105 @@
+"""Hosts made of network namespaces on a bridge, for benchmarks and tests; needs root and ``ip``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from types import TracebackType
+
+from distrlcc.errors import ConfigError
+
+_NETWORK = "10.77.0"
+_SECONDS = 20.0
+
+
+class Hosts:
+    """A context: the namespaces are there inside it and gone after it."""
+
+    def __init__(self, count: int) -> None:
+        """Plan hosts with the addresses 10.77.0.1, 10.77.0.2 and so on.
+
+        Raises:
+            ConfigError: Namespaces cannot be made here.
+        """
+        missing = "root" if os.geteuid() else "iproute2's ip" if not shutil.which("ip") else ""
+        if missing:
+            raise ConfigError(f"hosts made of network namespaces need {missing}")
+        stem = f"dl{os.getpid()}"
+        self.names = [f"{stem}-{index}" for index in range(count)]
+        self._bridge = f"{stem}-b"
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _make(self) -> None:
+        _ip("netns", "add", self._bridge)
+        self._inside(self._bridge, "ip", "link", "add", "br0", "type", "bridge")
+        self._inside(self._bridge, "ip", "link", "set", "br0", "up")
+        for index, name in enumerate(self.names):
+            _ip("netns", "add", name)
+            self._inside(name, "ip", "link", "set", "lo", "up")
+            self._inside(
+                name, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", f"p{index}",
+                "netns", self._bridge,
+            )  # fmt: skip
+            self._inside(self._bridge, "ip", "link", "set", f"p{index}", "master", "br0", "up")
+            self._inside(name, "ip", "addr", "add", f"{self.address(index)}/24", "dev", "eth0")
+            self._inside(name, "ip", "link", "set", "eth0", "up")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for name in [*self.names, self._bridge]:
+            with suppress(subprocess.SubprocessError):
+                subprocess.run(
+                    ["ip", "netns", "del", name],
+                    check=False, timeout=_SECONDS, stderr=subprocess.DEVNULL,
+                )  # fmt: skip
+
+    def _inside(self, name: str, *words: str) -> None:
+        _ip("netns", "exec", name, *words)
+
+    def address(self, host: int) -> str:
+        """Return a host's address."""
+        return f"{_NETWORK}.{host + 1}"
+
+    def command(self, host: int, *words: str) -> list[str]:
+        """Return a command that runs on a host."""
+        return ["ip", "netns", "exec", self.names[host], *words]
+
+    def inside(self, host: int, *words: str) -> None:
+        """Run a command on a host and wait for it."""
+        self._inside(self.names[host], *words)
+
+    def shape(self, mbit: float) -> None:
+        """Bound what each host sends, Mbit/s; 0 sets it free."""
+        for name in self.names:
+            with suppress(subprocess.SubprocessError):
+                self._inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
+            if mbit:
+                self._inside(
+                    name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf",
+                    "rate", f"{mbit}mbit", "burst", "64kb", "latency", "100ms",
+                )  # fmt: skip
+
+    def cut(self, host: int) -> None:
+        """Pull a host's cable."""
+        self._inside(self._bridge, "ip", "link", "set", f"p{host}", "down")
+
+    def mend(self, host: int) -> None:
+        """Plug it in again."""
+        self._inside(self._bridge, "ip", "link", "set", f"p{host}", "up")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=_SECONDS, stderr=subprocess.DEVNULL)

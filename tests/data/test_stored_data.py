@@ -1,0 +1,174 @@
+"""Data sets on disk: what is written is read, mapped and not loaded; what is damaged is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from distrlcc.data.manifest import NAME, Origin, Spaces
+from distrlcc.data.reader import StoredData
+from distrlcc.data.writer import DatasetWriter, Episode
+from distrlcc.errors import DatasetError, OutputError
+
+SPACES = Spaces("toy", 3, "toy", "discrete", 4)
+ORIGIN = Origin("oracle", ("random",), "train", 0, 1, 0.0, "", {})
+LENGTHS = (5, 7, 1, 12, 3)
+
+
+def _episode(number: int, length: int) -> Episode:
+    rng = np.random.default_rng(number)
+    return Episode(
+        f"toy/{number}",
+        rng.normal(size=(length, 3)).astype(np.float32),
+        rng.integers(0, 4, length),
+        rng.integers(0, 4, length),
+        rng.normal(size=length).astype(np.float32),
+        rng.normal(size=3).astype(np.float32),
+        {"return": 1.5 * number, "utilisation": 0.5, "queueing_delay": 0.25, "loss": 0.125},
+    )
+
+
+def _write(folder: Path, shard_steps: int = 12) -> StoredData:
+    with DatasetWriter(folder, SPACES, ORIGIN, shard_steps) as writer:
+        for number, length in enumerate(LENGTHS):
+            writer.add(_episode(number, length))
+        manifest = writer.finish()
+    data = StoredData(folder)
+    assert data.manifest == manifest
+    return data
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    data = _write(tmp_path / "d")
+    assert data.shard.tolist() == [0, 0, 1, 2, 3]  # whole episodes, 12 steps at most
+    assert data.steps.tolist() == list(LENGTHS)
+    assert data.first_row.tolist() == [0, 5, 0, 0, 0]
+    for number, length in enumerate(LENGTHS):
+        episode, stored = _episode(number, length), data.episode(number)
+        np.testing.assert_array_equal(stored.observations, episode.observations)
+        np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
+    steps = pa.Table.from_batches([data.read_steps(k) for k in range(4)]).to_pydict()
+    assert steps["episode"] == np.repeat(np.arange(5), LENGTHS).tolist()
+    assert steps["step"] == [t for length in LENGTHS for t in range(length)]
+    assert steps["action"] == [a for n in range(5) for a in _episode(n, LENGTHS[n]).actions]
+    assert np.flatnonzero(steps["truncated"]).tolist() == (np.cumsum(LENGTHS) - 1).tolist()
+    assert not any(steps["terminated"])
+    episodes = pa.Table.from_batches([data.read_episodes(k) for k in range(4)]).to_pydict()
+    assert episodes["link"] == [f"toy/{n}" for n in range(5)]
+    assert episodes["return"] == [0.0, 1.5, 3.0, 4.5, 6.0]
+    np.testing.assert_array_equal(
+        episodes["final_observation"][3], _episode(3, 12).final_observation
+    )
+
+
+def test_continuous_actions(tmp_path: Path) -> None:
+    spaces = Spaces("toy", 3, "toy", "continuous", 2)
+    episode = _episode(0, 4)
+    actions = np.arange(8, dtype=np.float32).reshape(4, 2)
+    episode = Episode(
+        "toy/0", episode.observations, actions, 2 * actions, episode.rewards,
+        episode.final_observation, episode.scores,
+    )  # fmt: skip
+    with DatasetWriter(tmp_path / "d", spaces, ORIGIN, 12) as writer:
+        writer.add(episode)
+        writer.finish()
+    np.testing.assert_array_equal(StoredData(tmp_path / "d").episode(0).expert_actions, 2 * actions)
+
+
+def test_steps_are_mapped_and_not_loaded(tmp_path: Path) -> None:
+    length = 50_000
+    with DatasetWriter(tmp_path / "d", SPACES, ORIGIN, length) as writer:
+        for number in range(4):
+            writer.add(_episode(number, length))
+        writer.finish()
+    before = pa.total_allocated_bytes()
+    data = StoredData(tmp_path / "d")
+    total = sum(float(data.episode(k).observations.sum()) for k in range(4))
+    assert np.isfinite(total)
+    assert pa.total_allocated_bytes() - before < 10_000  # of 2.4 MB of observations
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        text = maps.read_text()
+        assert all(f"steps-0000{k}.arrow" in text for k in range(4))
+    descriptors = Path("/proc/self/fd")
+    if descriptors.exists():
+        held = [str(p.readlink()) for p in descriptors.iterdir() if p.exists()]
+        assert not [name for name in held if name.endswith(".arrow")]  # thousands of shards open
+
+
+def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+
+    def write() -> None:
+        with DatasetWriter(folder, SPACES, ORIGIN, 12) as writer:
+            for number in range(9):
+                writer.add(_episode(number, 9))
+            assert len(list(folder.iterdir())) > 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert not folder.exists()
+
+
+def test_a_place_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(OutputError, match="not empty"):
+        DatasetWriter(tmp_path, SPACES, ORIGIN, 12)
+    with pytest.raises(OutputError, match="is a file"):
+        DatasetWriter(tmp_path / "notes", SPACES, ORIGIN, 12)
+
+
+def test_a_data_set_in_the_place(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    _write(folder)
+    with pytest.raises(OutputError, match="already holds a data set"):
+        DatasetWriter(folder, SPACES, ORIGIN, 12)
+    (folder / NAME).unlink()
+    with pytest.raises(OutputError, match="holds an unfinished data set; delete it"):
+        DatasetWriter(folder, SPACES, ORIGIN, 12)
+
+
+def _refused(folder: Path, words: str) -> None:
+    with pytest.raises(DatasetError, match=words) as caught:
+        StoredData(folder).episode(1)
+    assert "\n" not in str(caught.value)
+
+
+def test_damage_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    _refused(folder, "no data set at")
+    _write(folder)
+    shard, manifest = folder / "steps-00000.arrow", folder / NAME
+    data, text = shard.read_bytes(), manifest.read_text()
+    shard.write_bytes(data[:-100])
+    _refused(folder, "its manifest says")
+    shard.write_bytes(b"x" * len(data))
+    _refused(folder, "cannot be read")
+    shard.write_bytes((folder / "episodes-00000.arrow").read_bytes())
+    manifest.write_text(text.replace(str(len(data)), str(shard.stat().st_size), 1))
+    _refused(folder, "the columns that its manifest says")
+    shard.unlink()
+    _refused(folder, "is missing")
+    shard.write_bytes(data)
+    values = json.loads(text)
+    for change, words in (
+        ({"version": 2}, "has format version 2, this distrlcc reads version 1"),
+        ({"format": "other"}, "not the manifest of a distrlcc data set"),
+        ({"steps": 27}, "27 steps, and 28 in its shards"),
+        ({"steps": "many"}, "is damaged"),
+        ({"shards": [{**values["shards"][0], "steps_file": "../x"}]}, "a plain file name"),
+    ):
+        manifest.write_text(json.dumps({**values, **change}))
+        _refused(folder, words)
+    manifest.write_text(text[:-20])
+    _refused(folder, "cannot be read")
+    manifest.unlink()
+    _refused(folder, "unfinished")
+    for path in folder.iterdir():
+        path.unlink()
+    _refused(folder, "is no data set")

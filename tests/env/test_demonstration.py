@@ -1,0 +1,117 @@
+"""Links that a scheme drives: the scheme is not disturbed, and the labels follow it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.demonstration import DemonstrationBatch
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.sim import layout as col
+from distrlcc.sim.suites import load_suite, with_scheme
+
+N = 16
+
+
+@pytest.mark.parametrize("scheme", ["cubic", "bbr"])
+def test_the_scheme_runs_as_it_does_in_evaluation(scheme: str) -> None:
+    config = EnvConfig()
+    shown, plain = DemonstrationBatch(N, config, scheme=scheme), LinkBatch(N, config)
+    for n, scenario in enumerate(load_suite("random").scenarios("test", N)):
+        shown.load(n, scenario)
+        plain.load(n, with_scheme(scenario, scheme))
+    for _ in range(200):
+        shown.step(shown.labels())
+        plain.advance()
+    columns = [col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.MIN_RTT]
+    np.testing.assert_array_equal(
+        shown.simulator.flows[:, columns], plain.simulator.flows[:, columns]
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheme", "action", "median", "most"),
+    [
+        ("cubic", "multiplicative", 0.03, 0.06),
+        ("vegas", "multiplicative", 0.03, 0.06),
+        ("bbr", "multiplicative", 0.04, 0.20),
+        ("cubic", "indigo", 0.04, 0.25),
+        ("cubic", "fast-rate", 1e-3, 1e-2),
+        ("bbr", "fast-rate", 1e-3, 1e-2),
+    ],
+)
+def test_labels_reproduce_the_scheme(scheme: str, action: str, median: float, most: float) -> None:
+    """The labels alone, replayed from the start, stay near the scheme's window or rate."""
+    env = LinkVectorEnv(N, EnvConfig(action=action, stagger=False), seed=1, expert=scheme)
+    _, info = env.reset()
+    actions = env.batch.actions
+    window, rate = np.full(N, actions.initial[0]), np.full(N, actions.initial[1])
+    errors = []
+    for _ in range(400):
+        batch = env.batch
+        assert isinstance(batch, DemonstrationBatch)
+        target, rtt = batch.target(), np.maximum(batch.stats().rtt_last, 1e-6)
+        label = info["expert_action"]
+        window, rate = actions.apply(label, window, rate)
+        held = rate * rtt if "rate" in action else window
+        errors.append(np.abs(np.log(held / np.maximum(target, 2.0))))
+        env.step(label)
+        info = {"expert_action": batch.labels()}
+    settled = np.array(errors)[100:]
+    assert np.median(settled) < median
+    assert np.percentile(settled, 90) < most
+
+
+def test_observations_are_those_of_an_agent_with_the_same_window() -> None:
+    """A scheme that holds still looks exactly like an agent that keeps its first window."""
+    scenarios = load_suite("random").scenarios("test", N)
+    config = EnvConfig()
+    shown, agent = DemonstrationBatch(N, config, scheme="fixed"), LinkBatch(N, config)
+    for n, scenario in enumerate(scenarios):
+        shown.load(n, scenario)
+        agent.load(n, scenario)
+    keep = np.full(N, 2)
+    for _ in range(100):
+        label = shown.labels()
+        np.testing.assert_array_equal(label, keep)
+        for a, b in zip(shown.step(label), agent.step(keep), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_episode_continues_bit_for_bit_from_a_state() -> None:
+    env = LinkVectorEnv(4, EnvConfig(episode_s=0.5), seed=3, expert="cubic")
+    _, info = env.reset()
+    for _ in range(30):
+        _, _, _, _, info = env.step(info["expert_action"])
+    again = LinkVectorEnv(4, EnvConfig(episode_s=0.5), seed=9, expert="cubic")
+    again.load_state_dict(env.state_dict())
+    action = info["expert_action"]
+    for _ in range(60):
+        a, b = env.step(action), again.step(action)
+        np.testing.assert_array_equal(a[0], b[0])
+        np.testing.assert_array_equal(a[4]["expert_action"], b[4]["expert_action"])
+        action = a[4]["expert_action"]
+
+
+def test_link_names_are_those_of_the_episodes() -> None:
+    env = LinkVectorEnv(8, EnvConfig(episode_s=0.1, stagger=False), seed=5)
+    _, info = env.reset()
+    first = env.link_names()
+    assert all(name.startswith("random/train/") for name in first)
+    for _ in range(10):
+        _, _, _, truncated, info = env.step(info["expert_action"])
+    assert truncated.all()
+    second = env.link_names()
+    assert not set(first) & set(second)
+    env.reset(seed=5)
+    assert env.link_names() == first
+
+
+def test_an_unknown_expert() -> None:
+    with pytest.raises(ConfigError, match="did you mean cubic"):
+        LinkVectorEnv(1, expert="cubik")
+    with pytest.raises(ConfigError, match="unknown scheme 'agent'"):
+        LinkVectorEnv(1, expert="agent")
