@@ -104,7 +104,9 @@ def test_commands_and_flags_exist(page: Path) -> None:
         *(_flags(c) for c in COMMANDS if c not in GROUPS),
         *(_flags(f"{g}_{c}") for g, choices in GROUPS.items() for c in choices),
     )
-    assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | {"--help", "--uplink-log"}
+    others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
+    others |= {"--rdzv-backend", "--rdzv-endpoint"}
+    assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | others | {"--help"}
     for rest in re.findall(r"\bdistrlcc ([a-z][^`\n#]*)", code):
         command, *words = rest.split()
         assert command in COMMANDS, rest
