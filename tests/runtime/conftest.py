@@ -72,11 +72,12 @@ def descendants(pid: int) -> list[int]:
 
 def rank_processes(pid: int) -> list[int]:
     """Return the rank processes that a launcher started, in order of their start."""
-    return sorted(
-        child
-        for child in descendants(pid)
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+    found = []
+    for child in descendants(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return sorted(found)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from distrlcc.policy.policy_file import load_policy
+from distrlcc.runtime.launcher import Launcher
+from distrlcc.runtime.place import Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(280)]
 
@@ -112,6 +114,17 @@ def test_three_hosts_survive_a_minute_of_faults(
     assert last["seconds"] >= 60.0
     assert load_policy(tmp_path / "out0" / "policy.safetensors").arrays
     assert "killed by SIGKILL; starting it again" in hosts.log(processes[1])
+
+
+def test_who_froze_between_two_exchanges_joins_again_at_once(targets: Any) -> None:
+    places = [Place("127.0.0.1", 0, slot, 3) for slot in range(3)]
+    launcher = Launcher(targets.freeze_between_collectives, 8.0, places, hosts=True)
+    results = launcher.run().results
+    for slot in (0, 1):
+        stalls = [gap for gap in results[slot] if gap > 2.0]
+        assert len(stalls) == 1  # until its silence was noticed, and not again when it came back
+        assert stalls[0] < 8.0
+    assert len(results[2]) > 11
 
 
 def test_without_elastic_a_cut_host_ends_all(

@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     if config.ppo is None:
         raise ConfigError("bench scaling measures PPO")
     counts = _counts(args.processes)
+    if args.slow and max(counts) < 2:
+        raise ConfigError("--slow needs --processes of 2 or more: one of them is slowed")
     quiet = args.json == "-"
     result, one = _scaling(config, counts, args, quiet=quiet)
     if args.slow:
@@ -180,7 +182,8 @@ def _project(config: RunConfig, one: Speed, *, quiet: bool) -> list[dict[str, An
         if not quiet:
             print(
                 f"PROJECTION, {name} between hosts (one message {model.latency * 1e6:.0f} µs and "
-                f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}):"
+                f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; meetings "
+                "and waiting for the slowest are left out):"
             )
             for ranks, (speed, efficiency) in zip(_PROJECTED, projected, strict=True):
                 print(f"  {ranks:>5} processes {speed:>13,.0f} env-steps/s, {efficiency:.2f}")

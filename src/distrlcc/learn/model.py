@@ -152,9 +152,9 @@ class Model:
         with torch.no_grad():
             self.flat.copy_(torch.as_tensor(state["parameters"]))
         self._optimizer.state[self.flat] = {
-            "step": torch.tensor(float(state["adam_step"])),
-            "exp_avg": torch.as_tensor(state["adam_mean"]).clone(),
-            "exp_avg_sq": torch.as_tensor(state["adam_square"]).clone(),
+            "step": torch.tensor(float(state["adam_step"]), device=self.device),
+            "exp_avg": torch.as_tensor(state["adam_mean"]).clone().to(self.device),
+            "exp_avg_sq": torch.as_tensor(state["adam_square"]).clone().to(self.device),
         }
         self.normalizer.load_state_dict(state["normalizer"])
 

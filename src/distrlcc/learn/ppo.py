@@ -175,7 +175,7 @@ class PPO:
             metric_sums.zero_()
             for chosen in deal.minibatches(batch.count // rollout.count, rollout.count, key):
                 if len(chosen):
-                    part = batch.take(chosen)
+                    part = batch.take(chosen.to(model.device))
                     loss, metrics = self._loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
                     norm = model.descend(loss, part.samples, lr, config.grad_clip)

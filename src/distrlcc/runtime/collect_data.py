@@ -44,7 +44,7 @@ class ExpertRounds:
                 f"shard_steps is {config.shard_steps}; expected {config.episode_steps} or more, "
                 "an episode's steps (env.episode_s / env.step_ms)"
             )
-        wanted = config.episodes or math.ceil(config.steps / (config.episode_steps - 1))
+        wanted = config.episodes or math.ceil(config.steps / max(config.episode_steps - 1, 1))
         # A round fits in a shard, so that memory is bounded; rounds are of equal size.
         most = max(1, min(config.num_envs, config.shard_steps // config.episode_steps))
         rounds = math.ceil(wanted / most)

@@ -9,9 +9,10 @@ newest by broadcast and learns from its next rollout on. Read `train_together` t
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +22,12 @@ from distrlcc.errors import GroupError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.runtime.checkpoint import checksum, pack, unpack
 from distrlcc.runtime.membership import Member
-from distrlcc.runtime.process_group import Meeting, PeerLostError, ProcessGroup
+from distrlcc.runtime.process_group import (
+    Meeting,
+    PeerLostError,
+    ProcessGroup,
+    RunEndedError,
+)
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.straggler import StragglerRule
 from distrlcc.runtime.trainer import Trainer
@@ -29,6 +35,10 @@ from distrlcc.runtime.trainer import Trainer
 
 class Records(Protocol):
     """What rank 0 does after an update; `distrlcc.runtime.recorder.Recorder` is one."""
+
+    def note(self, event: str) -> None:
+        """Tell the user at once."""
+        ...
 
     def record(
         self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
@@ -41,10 +51,13 @@ class Records(Protocol):
         ...
 
 
-OpenRecorder = Callable[[ExitStack], Records]
-"""Opens run directory and progress on the stack; called by whoever becomes rank 0."""
+OpenRecorder = Callable[[ExitStack, int], Records]
+"""Opens run directory and progress on the stack, keeping the lines of so many updates; called by
+whoever becomes rank 0."""
 
 _TIME_IS_UP = -1.0
+_FAILURES = 4
+"""Times that an update is done again though nobody is gone."""
 
 
 @dataclass
@@ -82,33 +95,41 @@ def train_together(
     """
     config = trainer.config
     recorder: Records | None = None
-    stats, ready, events = CollectStats(), False, list[str]()
+    stats, ready, events, failures = CollectStats(), False, list[str](), 0
     timer = _Timer(trainer)
     with ExitStack() as stack:
         while True:
             meeting = group.meet(trainer.counters.update, ready=ready)
             timer.met()
-            events += _events(meeting, group, trainer)
+            news = _events(meeting, group, trainer)
+            failures = 0 if news else failures
             safe = trainer.shared_state()
             try:
-                if _catch_up(trainer, group, meeting):
+                if _catch_up(trainer, group, meeting, new=not ready):
                     safe, stats, timer = trainer.shared_state(), CollectStats(), _Timer(trainer)
-                    recorder, events = None, [_joined([group.me], group, trainer)]
+                    recorder, events, news = None, [], [_joined([group.me], group, trainer)]
+                events += _noted(news, recorder)
                 if meeting.ready:
                     metrics = trainer.learner.update(trainer.rollout)
                     trainer.counters.seconds = timer.seconds()
                     totals = _exchange(trainer, group, stats, stopper)
-            except PeerLostError:
+            except PeerLostError as error:
                 trainer.load_shared_state(safe)
+                failures += 1
+                _check_failures(failures, error)
                 continue
             if meeting.ready:
-                _check_sync(totals, group, trainer.counters.update + 1)
+                failures = 0
+                _check_sync(totals.checksums, group, trainer.counters.update + 1)
                 trainer.commit(totals.stats)
                 metrics |= timer.metrics(trainer, group, totals)
                 if recorder is None or not group.leads:
                     stack.close()
-                    recorder = open_recorder(stack) if group.leads else None
-                if recorder is not None:
+                    recorder = (
+                        open_recorder(stack, trainer.counters.update - 1) if group.leads else None
+                    )
+                    _noted(events, recorder)
+                if recorder is not None and group.still_leads():
                     group.tell(trainer.counters.update)
                     recorder.record(totals.stats.metrics() | metrics, totals.stats, events)
                 events = []
@@ -121,10 +142,52 @@ def train_together(
             stats, ready = trainer.collect(rule), True
             group.count_finished()
             timer.collected()
-        if recorder is not None:
-            group.tell(trainer.counters.update, finished=True)
-            recorder.finish()
+        _finish(trainer, group, lambda: recorder or open_recorder(stack, trainer.counters.update))
     return stopper.signal
+
+
+def _finish(trainer: Trainer, group: ProcessGroup, records: Callable[[], Records]) -> None:
+    """Save as rank 0, or wait until it has: should it be gone by then, the next one saves."""
+    checksums = np.zeros(group.size)
+    checksums[group.rank] = checksum(trainer.learner.shared_state())
+    with suppress(PeerLostError):  # whoever is gone by now has nothing to say
+        total = group.sum(checksums).astype(int).tolist()
+        _check_sync(total, group, trainer.counters.update)
+    led = False
+    with suppress(RunEndedError):  # the others have finished
+        while not led:
+            led = group.leads
+            if led:
+                records().finish()
+            group.meet(trainer.counters.update, ready=False)
+            if not group.leads:
+                break
+    if led:
+        group.tell(trainer.counters.update, finished=True)
+
+
+def _noted(events: list[str], recorder: Records | None) -> list[str]:
+    """Show events at once where rank 0 has a recorder; return them for the metrics."""
+    if recorder is not None:
+        for event in events:
+            recorder.note(event)
+    return events
+
+
+def _check_failures(failures: int, error: PeerLostError) -> None:
+    """Bound how often an update is done again though nobody is gone.
+
+    Raises:
+        GroupError: It fails again and again.
+    """
+    reason = str(error).splitlines()[0] if str(error) else "no reason given"
+    if failures >= _FAILURES:
+        raise GroupError(
+            f"exchanges fail though nobody is gone ({reason}); if minibatches take long, give more "
+            "time with --set distributed.timeout_s=S"
+        )
+    if failures > 1:
+        warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
 
 
 def _ended(trainer: Trainer, group: ProcessGroup, totals: _Totals) -> bool:
@@ -134,7 +197,7 @@ def _ended(trainer: Trainer, group: ProcessGroup, totals: _Totals) -> bool:
     return done or asked
 
 
-def _catch_up(trainer: Trainer, group: ProcessGroup, meeting: Meeting) -> bool:
+def _catch_up(trainer: Trainer, group: ProcessGroup, meeting: Meeting, *, new: bool) -> bool:
     """Send the newest state where someone's is older or rank 0 has scored; say if own was older."""
     update, config = trainer.counters.update, trainer.config
     scored = update > 0 and update % config.held_out.every == 0
@@ -148,7 +211,7 @@ def _catch_up(trainer: Trainer, group: ProcessGroup, meeting: Meeting) -> bool:
     if trainer.counters.update == update:
         return False
     trainer.rollout.steps = 0  # it was collected with older weights
-    if update == 0:  # a new process: its environments must not repeat what was seen
+    if new:  # its environments must not repeat what was seen
         trainer.collector.begin_at(trainer.counters.update * config.rollout_length)
     return True
 
@@ -181,19 +244,19 @@ def _exchange(
     )
 
 
-def _check_sync(totals: _Totals, group: ProcessGroup, update: int) -> None:
+def _check_sync(checksums: list[int], group: ProcessGroup, update: int) -> None:
     """Compare checksums.
 
     Raises:
         GroupError: They differ; the odd ones out are named.
     """
-    if len(set(totals.checksums)) == 1:
+    if len(set(checksums)) == 1:
         return
-    (usual, count), *_ = Counter(totals.checksums).most_common()
+    (usual, count), *_ = Counter(checksums).most_common()
     odd = [
         str(member)
-        for member, checksum in zip(group.members, totals.checksums, strict=True)
-        if checksum != usual or 2 * count <= group.size
+        for member, value in zip(group.members, checksums, strict=True)
+        if value != usual or 2 * count <= group.size
     ]
     raise GroupError(
         f"weights or optimizer differ between ranks after update {update}: {', '.join(odd)}; "

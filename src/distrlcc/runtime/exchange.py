@@ -18,7 +18,9 @@ import numpy as np
 from distrlcc.errors import GroupError
 from distrlcc.runtime.hosts import Hosts
 from distrlcc.runtime.launcher import die_with_parent
-from distrlcc.runtime.process_group import Master, Place, ProcessGroup
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import ProcessGroup
+from distrlcc.runtime.store import Master
 
 SIZES = (64, 6_000, 60_000, 600_000)
 """float32 values in a vector; a small policy has some 6,000 weights."""
@@ -101,6 +103,8 @@ def _measure(count: int, mbit: float) -> dict[int, float]:
                 process.wait()
                 if process.stdout:
                     process.stdout.close()
+    if not output:
+        raise GroupError(f"measuring between {count} hosts failed")
     return {int(size): seconds for size, seconds in json.loads(output).items()}
 
 

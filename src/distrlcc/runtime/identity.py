@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import distrlcc
 from distrlcc.config import to_toml, toml_differences
 from distrlcc.errors import GroupError
 from distrlcc.runtime.versions import package_versions
@@ -22,11 +25,22 @@ def identity(config: DataclassInstance, **others: str | int) -> dict[str, str]:
     versions = package_versions()
     return {
         "distrlcc": versions["distrlcc"],
+        "code": _code(),
         "torch": versions["torch"],
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: str(value) for name, value in others.items()},
         _CONFIG: to_toml(config),
     }
+
+
+def _code() -> str:
+    """Return a hash of this package's sources: two checkouts may bear one version."""
+    package = Path(distrlcc.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
@@ -46,6 +60,7 @@ def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
     if not rows:
         return
     rows = [("", "master", "here"), *rows]
+    rows = [tuple(cell.replace("\n", "\\n") for cell in row) for row in rows]  # type: ignore[misc]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise GroupError(

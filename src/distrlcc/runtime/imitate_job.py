@@ -12,7 +12,8 @@ from distrlcc.runtime.imitate import imitate_rank
 from distrlcc.runtime.imitate_config import EXTENDABLE, ImitateConfig
 from distrlcc.runtime.imitation_trainer import ImitationCounters
 from distrlcc.runtime.launcher import Launcher
-from distrlcc.runtime.process_group import PeerLostError, Place, ProcessGroup
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import PeerLostError, ProcessGroup
 from distrlcc.runtime.run_directory import RunDirectory
 
 

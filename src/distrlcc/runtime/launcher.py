@@ -18,19 +18,24 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from distrlcc.errors import DistrlccError, GroupError
-from distrlcc.runtime.process_group import Master, Place, wait_for_attempt
+from distrlcc.runtime.place import Place
 from distrlcc.runtime.stopper import Stopper
+from distrlcc.runtime.store import Master, RunWatch, wait_for_attempt
 
 Target = Callable[[Place, Any], Any]
 
 STOP_SECONDS = 30.0
 """Time that processes have to end in good order."""
 _TICK = 0.1
-_SILENT_MASTER_SECONDS = 120.0
+_SIGNAL_SECONDS = 600.0
+"""The same after a user's signal, as the update at hand is finished first; a second one kills."""
+_SILENT_MASTER_SECONDS = 600.0
+"""Node 0 serves others for this long without a new update, s; one of them may be scoring."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -79,7 +84,8 @@ class Launcher:
         self._context = multiprocessing.get_context("spawn")
         self._children: list[_Child] = []
         self._outcome = Outcome()
-        self._ended = 0.0  # when the run was over or was to end
+        self._ended = 0.0  # when the run was over or failed
+        self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
         self._attempt = 0
 
@@ -89,7 +95,7 @@ class Launcher:
         Raises:
             DistrlccError: What the first process that failed said.
         """
-        with ExitStack() as stack, Stopper() as stopper:
+        with ExitStack() as stack:
             first = self._places[0]
             if self._hosts:
                 self._master = Master(first.address, first.port)
@@ -99,6 +105,7 @@ class Launcher:
             else:
                 self._attempt = wait_for_attempt(first, 0)
             stack.callback(self._kill)
+            stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
             while failure is not None and self._may_start_again(failure, stopper):
                 self._say(f"{failure}; starting all again from the last checkpoint")
@@ -112,40 +119,56 @@ class Launcher:
 
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
         """Start all and watch until they have ended; return why they failed, if they did."""
-        self._children, self._ended = [], 0.0
+        self._children, self._ended, self._asked = [], 0.0, 0.0
         for place in self._places:
             self._start(replace(place, attempt=self._attempt), self._job)
         failure: DistrlccError | None = None
-        orphaned, heard = 0.0, (-1, time.monotonic())
-        asked = False
-        while True:
-            wait([c.process.sentinel for c in self._children], _TICK)
-            for child in list(self._children):
-                child.read()
-                if child.process.exitcode is not None:
-                    child.read()
-                    self._children.remove(child)
-                    failure = self._see_end(child, stopper) or failure
-            if stopper.signal and not asked:
-                asked, self._ended = True, time.monotonic()
-                self._signal(signal.SIGTERM)
-            if self._ended and time.monotonic() - self._ended > STOP_SECONDS:
-                self._kill()
-            if self._children:
-                continue
-            if failure is None or self._ended or not self._others_go_on():
-                return failure
-            # Node 0's own are gone, but it serves the others.
-            assert self._master is not None
-            orphaned = orphaned or time.monotonic()
-            update = self._master.update(self._attempt)
-            if update != heard[0]:
-                heard = (update, time.monotonic())
-            if self._master.finished(self._attempt):
-                return None
-            if stopper.signal or time.monotonic() - heard[1] > _SILENT_MASTER_SECONDS:
+        with RunWatch(self._places[0], self._attempt, idle=self._hosts) as run:
+            while self._children:
+                wait([child.process.sentinel for child in self._children], _TICK)
+                failure = failure or self._reap(stopper)
+                self._end_in_time(stopper, run)
+        if failure is None or self._ended or self._asked or not self._others_go_on():
+            return failure
+        return self._serve_others(failure, stopper)
+
+    def _reap(self, stopper: Stopper) -> DistrlccError | None:
+        """Take in what processes say and see who has ended; return the first failure."""
+        failure: DistrlccError | None = None
+        for child in list(self._children):
+            ended = child.process.exitcode is not None
+            child.read()
+            if ended:
+                self._children.remove(child)
+                seen = self._see_end(child, stopper)
+                failure = failure or seen
+        return failure
+
+    def _end_in_time(self, stopper: Stopper, run: RunWatch) -> None:
+        """Pass a user's signal on, and kill whoever outlives the run."""
+        now = time.monotonic()
+        if stopper.signal and not self._asked:
+            self._asked = now
+            self._signal(signal.SIGTERM)
+        if run.over.is_set():
+            self._ended = self._ended or now
+        late = self._ended and now - self._ended > STOP_SECONDS
+        if late or (self._asked and now - self._asked > _SIGNAL_SECONDS):
+            self._kill()
+
+    def _serve_others(self, failure: DistrlccError, stopper: Stopper) -> DistrlccError | None:
+        """Go on as node 0 without processes of its own, until the others' run has ended."""
+        assert self._master is not None
+        self._say(f"{failure}; none is left here, the other machines go on")
+        update, heard = -1, time.monotonic()
+        while not self._master.finished(self._attempt):
+            newest = self._master.update(self._attempt)
+            if newest != update:
+                update, heard = newest, time.monotonic()
+            if stopper.signal or time.monotonic() - heard > _SILENT_MASTER_SECONDS:
                 return failure
             time.sleep(_TICK)
+        return None
 
     def _others_go_on(self) -> bool:
         place = self._places[0]
@@ -161,8 +184,7 @@ class Launcher:
             if not isinstance(result, int) or result == 0:
                 self._ended = self._ended or time.monotonic()
             return None
-        if self._ended:
-            return None
+        over = self._ended > 0.0 or bool(stopper.signal)
         if "error" in kinds:
             failure: DistrlccError = GroupError(kinds["error"][1], exit_code=kinds["error"][0])
             own_fault = failure.exit_code != GroupError.exit_code
@@ -170,6 +192,8 @@ class Launcher:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
             failure, own_fault = GroupError(f"{name} {how}"), False
         place = child.place
+        if over and (not own_fault or stopper.signal):
+            return None
         if own_fault or not place.elastic:
             self._ended = time.monotonic()
             self._signal(signal.SIGTERM if own_fault else signal.SIGKILL)
@@ -177,7 +201,8 @@ class Launcher:
         if self._restarts > 0 and not stopper.signal:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
-            self._start(place, self._job)
+            # Should nobody else be left, it goes on from the last checkpoint.
+            self._start(place, _resumed(self._job))
             return None
         left = len(self._children)
         if left:
@@ -192,8 +217,7 @@ class Launcher:
         self._restarts -= 1
         self._kill()
         self._attempt += 1
-        if hasattr(self._job, "resume"):
-            self._job = replace(self._job, resume=True)
+        self._job = _resumed(self._job)
         if self._master is not None:
             self._master.begin(self._attempt)
         else:
@@ -206,7 +230,13 @@ class Launcher:
             args=(sender, self._target, place, job),
             name=f"rank {place.slot}",
         )
-        process.start()
+        # Ctrl-C goes to all processes of a terminal: one that still imports must not hear it.
+        resource_tracker.ensure_running()  # first, as it lets the signal through when it starts
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sender.close()
         self._children.append(_Child(place, process, receiver))
 
@@ -227,9 +257,14 @@ class Launcher:
         sys.stderr.flush()
 
 
+def _resumed(job: Any) -> Any:
+    return replace(job, resume=True) if hasattr(job, "resume") else job
+
+
 def die_with_parent() -> None:
     """Let the system kill this process when its parent dies."""
-    parent = os.getppid()
+    launcher = multiprocessing.parent_process()  # who may be dead by now
+    parent = os.getppid() if launcher is None else launcher.pid
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -17,12 +17,15 @@ from datetime import timedelta
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.runtime.place import Place
 
 HEARTBEAT_SECONDS = 0.5
 SILENCE_SECONDS = 5.0
 """Whoever sent no heartbeat for this long has left."""
 ABSENCE_SECONDS = 45.0
 """Whoever cannot reach the lighthouse for this long gives up."""
+_STATIC_ABSENCE_SECONDS = 12.0
+"""The same where nobody waits for anybody."""
 PATIENCE_SECONDS = 600.0
 """How long the others wait for a member that lives but does not come, as one that scores."""
 _CALL_SECONDS = 5.0
@@ -59,6 +62,8 @@ class Member:
     """Groups that it has built so far."""
     attempt: int = 0
     """How often its whole run was started again."""
+    group: str = ""
+    """Key of its present group; empty if it has none."""
 
     def __str__(self) -> str:
         return f"rank {self.slot} (process {self.pid} on {self.address})"
@@ -96,10 +101,18 @@ class Lighthouse:
 class Membership:
     """A member's side: a heartbeat thread and the quorum at each meeting."""
 
-    def __init__(self, lighthouse: str, slot: int, address: str, attempt: int = 0) -> None:
-        """Take the lighthouse's ``address:port`` and introduce oneself with :meth:`start`."""
+    def __init__(self, place: Place, lighthouse: str, address: str) -> None:
+        """Prepare; introduce oneself with :meth:`start`.
+
+        Args:
+            place: Where this process stands.
+            lighthouse: ``address:port``.
+            address: This process's own, for the others to read.
+        """
         self._url = f"http://{lighthouse}"
-        self._slot, self._address, self._attempt = slot, address, attempt
+        self._place, self._address = place, address
+        self._absence = ABSENCE_SECONDS if place.elastic else _STATIC_ABSENCE_SECONDS
+        slot = place.slot
         self.name = f"{slot}-{uuid.uuid4().hex[:12]}"
         self._client: Any = None
         self._stop = threading.Event()
@@ -126,7 +139,9 @@ class Membership:
         if self._thread.is_alive():
             self._thread.join(2 * _CALL_SECONDS)
 
-    def meet(self, step: int, *, ready: bool, broken: bool, builds: int) -> list[Member]:
+    def meet(
+        self, step: int, *, ready: bool, broken: bool, builds: int, group: str
+    ) -> list[Member]:
         """Wait for all living members and return them in order of rank.
 
         Of two with one slot the one that is further stays.
@@ -135,13 +150,30 @@ class Membership:
             GroupError: The lighthouse is out of reach, or another process has this slot.
         """
         data = {
-            "slot": self._slot,
+            "slot": self._place.slot,
             "pid": os.getpid(),
             "ready": ready,
             "broken": broken,
             "builds": builds,
-            "attempt": self._attempt,
+            "attempt": self._place.attempt,
+            "group": group,
         }
+        refused = 0.0
+        while True:
+            members = self._choose(self._quorum(step, data))
+            if self.name in [member.name for member in members]:
+                return members
+            # It may be dead: who is started again comes before its silence is noticed.
+            refused = refused or time.monotonic()
+            if time.monotonic() - refused > SILENCE_SECONDS + 2.0:
+                rival = next(member for member in members if member.slot == self._place.slot)
+                raise GroupError(
+                    f"{rival} has this place already; give another --node-index", exit_code=2
+                )
+            time.sleep(0.1)
+
+    def _quorum(self, step: int, data: dict[str, Any]) -> list[Member]:
+        """Wait for all living processes."""
         begin = reached = time.monotonic()
         while True:
             try:
@@ -156,7 +188,7 @@ class Membership:
                     shrink_only=False,
                     data=data,
                 )
-                break
+                return [_member(participant) for participant in quorum.participants]
             except TimeoutError:
                 # The others are late, or nobody answers; a heartbeat tells the two apart.
                 if self._answers():
@@ -164,15 +196,14 @@ class Membership:
             except RuntimeError:
                 time.sleep(0.5)
             self._client = None
-            if time.monotonic() - reached > ABSENCE_SECONDS:
-                raise GroupError(
-                    f"the master at {self._url.removeprefix('http://')} has not answered for "
-                    f"{time.monotonic() - reached:.0f} s; see whether node 0 runs and is reachable"
-                )
-            if time.monotonic() - begin > PATIENCE_SECONDS + ABSENCE_SECONDS:
+            if time.monotonic() - reached > self._absence:
+                raise GroupError(self._absent(time.monotonic() - reached))
+            if time.monotonic() - begin > PATIENCE_SECONDS + self._absence:
                 raise GroupError("the other members did not come to the update's end; giving up")
+
+    def _choose(self, present: list[Member]) -> list[Member]:
+        """Return one member for each slot, of the newest attempt."""
         by_slot: dict[int, Member] = {}
-        present = [_member(participant) for participant in quorum.participants]
         attempt = max(member.attempt for member in present)
         for member in present:
             if member.attempt < attempt:
@@ -180,15 +211,9 @@ class Membership:
             rival = by_slot.get(member.slot)
             if rival is None or (member.step, rival.name) > (rival.step, member.name):
                 by_slot[member.slot] = member
-        members = sorted(by_slot.values())
-        if self.name not in [member.name for member in members]:
-            rival = by_slot.get(self._slot)
-            if self._attempt < attempt or rival is None:
-                raise GroupError("the run was started again without this process")
-            raise GroupError(
-                f"{rival} has this place already; give another --node-index", exit_code=2
-            )
-        return members
+        if self._place.attempt < attempt:
+            raise GroupError("the run was started again without this process")
+        return sorted(by_slot.values())
 
     def _connect(self) -> Any:
         return _torchft().LighthouseClient(self._url, timedelta(seconds=_CALL_SECONDS))
@@ -199,6 +224,13 @@ class Membership:
         except (TimeoutError, RuntimeError):
             return False
         return True
+
+    def _absent(self, seconds: float) -> str:
+        place = self._place
+        return (
+            f"node 0, the master at {place.address}:{place.port}, has not answered for "
+            f"{seconds:.0f} s; see whether it runs and is reachable"
+        )
 
     def _beat(self) -> None:
         """Send heartbeats; end the process when nobody has heard them for too long.
@@ -215,8 +247,9 @@ class Membership:
                 heard = time.monotonic()
             except (TimeoutError, RuntimeError):
                 client = None  # a cut connection recovers later than a new one
-                if time.monotonic() - heard > 2 * ABSENCE_SECONDS:
-                    sys.stderr.write("distrlcc: error: the master is out of reach\n")
+                if time.monotonic() - heard > self._absence + 2 * _CALL_SECONDS:
+                    line = self._absent(time.monotonic() - heard)
+                    sys.stderr.write(f"distrlcc: error: {line}\n")
                     os._exit(GroupError.exit_code)
 
 
@@ -232,4 +265,5 @@ def _member(participant: Any) -> Member:
         broken=bool(data["broken"]),
         builds=int(data["builds"]),
         attempt=int(data["attempt"]),
+        group=str(data["group"]),
     )

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from distrlcc.learn.learner import Weights
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.launcher import Launcher
-from distrlcc.runtime.process_group import Place, ProcessGroup
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import ProcessGroup
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.trainer import Share, Trainer
 

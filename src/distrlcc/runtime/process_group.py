@@ -1,9 +1,9 @@
 """The process group: the one context that joins, agrees, exchanges and tears down.
 
-Nothing else touches torch.distributed. Members meet once per update (``meet``): whoever died, froze
-or was cut off is left out there, whoever came is let in, and the group is built anew if it changed.
-Between two meetings every collective has a short time limit; one that fails raises `PeerLostError`,
-and the update is done again after the next meeting::
+But for the store nothing else touches torch.distributed. Members meet once per update (``meet``):
+whoever died, froze or was cut off is left out there, whoever came is let in, and the group is built
+anew if it changed. Between two meetings every collective has a short time limit; one that fails
+raises `PeerLostError`, and the update is done again after the next meeting::
 
     with ProcessGroup(place, identity(config)) as group:
         meeting = group.meet(step=0, ready=False)
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
-import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,40 +33,15 @@ from torch.utils.data import Dataset, DistributedSampler
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.runtime.identity import check_identity, from_json, to_json
-from distrlcc.runtime.interface import Interface, interface_towards, resolve
-from distrlcc.runtime.membership import Lighthouse, Member, Membership
+from distrlcc.runtime.interface import Interface, interface_towards
+from distrlcc.runtime.membership import Member, Membership
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.store import STORE_SECONDS, connect, master_needed
 
-TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
+_FAILURES = 5
+"""Groups that may fail to form one after the other."""
+
 PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
-
-DEFAULT_PORT = 29512
-_STORE_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a process stands in a run; the same on all but for ``slot`` and ``device``."""
-
-    address: str
-    """The master's name or address."""
-    port: int
-    """Of the master's store."""
-    slot: int
-    """Planned rank, from 0; from ``size`` on it is a late comer's."""
-    size: int
-    """Processes planned."""
-    device: str = "cpu"
-    """``cpu`` (gloo) or ``cuda:0`` (NCCL)."""
-    elastic: bool = True
-    """Go on without members that are gone."""
-    interface: str = ""
-    """Network interface; empty asks the system which one reaches the master."""
-    attempt: int = 0
-    """How often the whole group was started again."""
-    join_seconds: float = 120.0
-    """How long to wait for the master and for the others to come."""
-    timeout_seconds: float = 8.0
-    """Time limit of a collective."""
 
 
 @dataclass(frozen=True)
@@ -88,81 +62,32 @@ class PeerLostError(Exception):
     """A collective failed: meet again, then do again what was not committed."""
 
 
-class Master:
-    """What the launcher of node 0 serves: the store and the lighthouse, on one address only."""
-
-    def __init__(self, address: str, port: int) -> None:
-        """Listen; port 0 takes any two ports, another takes it and the next.
-
-        Raises:
-            ConfigError: The address is not this machine's.
-            GroupError: A port is taken.
-        """
-        own = resolve(address)
-        if own == "0.0.0.0":
-            raise ConfigError(
-                f"--ip {address}: expected one address of node 0, which the others can reach"
-            )
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((own, port))
-            listener.listen(512)
-        except OSError as error:
-            listener.close()
-            raise GroupError(
-                f"cannot listen on {address}:{port} ({error.strerror}); --ip must be an address of "
-                "node 0 and --port must be free there",
-                exit_code=2,
-            ) from None
-        self.address, self.port = own, int(listener.getsockname()[1])
-        self._store = TCPStore(
-            own,
-            self.port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=_STORE_SECONDS),
-            master_listen_fd=listener.detach(),
-        )
-        self._lighthouse = Lighthouse(own, port + 1 if port else 0)
-        self._store.set("lighthouse", f"{own}:{self._lighthouse.port}")
-
-    def begin(self, attempt: int) -> None:
-        """Let the members of an attempt join."""
-        self._store.set("attempt", str(attempt))
-
-    def finished(self, attempt: int) -> bool:
-        """Say whether the run has ended."""
-        return bool(self._store.check([f"{attempt}/finished"]))
-
-    def update(self, attempt: int) -> int:
-        """Return the last update that rank 0 told of; -1 if none."""
-        key = f"{attempt}/update"
-        return int(self._store.get(key)) if self._store.check([key]) else -1
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._lighthouse.close()
-        del self._store
+class RunEndedError(GroupError):
+    """The others have finished."""
 
 
 class ProcessGroup:
     """A member of a group; also the `distrlcc.learn.reducer.Reducer` of its learner."""
 
-    def __init__(self, place: Place, identity: Mapping[str, str]) -> None:
+    def __init__(self, place: Place, identity: Mapping[str, str], run: str = "") -> None:
         """Take where to join and what all members must have in common; enter the context to join.
+
+        Args:
+            place: Where this process stands.
+            identity: See `distrlcc.runtime.identity.identity`.
+            run: The run's id, which slot 0 tells the others.
 
         Raises:
             ConfigError: There is no such device or interface, or no route to the master.
         """
-        self.place, self._identity = place, identity
+        self.place, self._identity, self.run = place, identity, run
         self.device = checked_device(place.device)
         self.interface: Interface = interface_towards(place.address, place.interface)
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
         """Time spent in collectives, s; whoever reads it sets it back to 0."""
         self._broken, self._builds, self._rounds = False, 0, 0
-        self._key, self._told = "", 0.0
+        self._key, self._formed, self._told = "", "", 0.0
         self._buffer = torch.zeros(0)
 
     @property
@@ -188,13 +113,12 @@ class ProcessGroup:
         os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
         self._store = self._connect()
         try:
-            self._agree()
-            lighthouse = self._wait_for("lighthouse").decode()
-            self._membership = Membership(
-                lighthouse, self.place.slot, self.interface.address, self.place.attempt
-            )
-            self._membership.start()
-            self._wait_for_all()
+            with master_needed(self.place):
+                self._agree()
+                lighthouse = self._wait_for("lighthouse").decode()
+                self._membership = Membership(self.place, lighthouse, self.interface.address)
+                self._membership.start()
+                self._wait_for_all()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -212,7 +136,7 @@ class ProcessGroup:
 
     def _connect(self) -> Any:
         """Connect to the master's store, once something listens there."""
-        wait = _STORE_SECONDS if self._builds else self.place.join_seconds
+        wait = STORE_SECONDS if self._builds else self.place.join_seconds
         return connect(self.place.address, self.place.port, self.interface, wait)
 
     def _wait_for(self, key: str) -> bytes:
@@ -234,6 +158,11 @@ class ProcessGroup:
         if self.place.slot == 0:
             self._store.compare_set(key, "", to_json(self._identity))
         check_identity(from_json(self._wait_for(key)), self._identity)
+        key = f"{self.place.attempt}/run"
+        if self.place.slot == 0:
+            self._store.set(key, self.run)
+        else:
+            self.run = self._wait_for(key).decode()
 
     def _wait_for_all(self) -> None:
         """Wait until every planned member is there; whoever comes later does not wait."""
@@ -279,9 +208,10 @@ class ProcessGroup:
         Raises:
             GroupError: Someone is gone and the run is not elastic, or the master is out of reach.
         """
+        failures = 0
         while True:
             members = self._membership.meet(
-                step, ready=ready, broken=self._broken, builds=self._builds
+                step, ready=ready, broken=self._broken, builds=self._builds, group=self._formed
             )
             before = {member.name: member for member in self.members}
             now = {member.name: member for member in members}
@@ -289,24 +219,40 @@ class ProcessGroup:
             joined = tuple(member for name, member in now.items() if name not in before)
             if left and not self.place.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            if left or joined or any(member.broken for member in members):
+            if (left or not before) and self._run_has_ended():
+                raise RunEndedError("the run has ended; there is nothing to join")
+            groups = Counter(member.group for member in members)
+            if left or joined or len(groups) > 1 or any(member.broken for member in members):
                 try:
                     self._build(members)
-                except PeerLostError:
-                    continue  # one more was lost while building
+                except PeerLostError as error:  # one more was lost while building
+                    failures += 1
+                    if failures >= _FAILURES:
+                        raise GroupError(
+                            f"the group cannot be built though nobody is gone: {error}"
+                        ) from None
+                    continue
             self.members = members
-            steps = [member.step for member in members]
+            # Of two groups that each went on alone the greater one's weights count.
+            ranking = [(member.step, groups[member.group]) for member in members]
             return Meeting(
                 left=left,
                 joined=joined if before else (),
-                source=steps.index(max(steps)),
-                behind=min(steps) < max(steps),
+                source=ranking.index(max(ranking)),
+                behind=min(ranking)[0] < max(ranking)[0] or len(groups) > 1,
                 ready=any(member.ready for member in members),
             )
+
+    def _run_has_ended(self) -> bool:
+        try:
+            return bool(self._store.check([f"{self.place.attempt}/finished"]))
+        except RuntimeError:  # a master that is gone is seen later
+            return False
 
     def _build(self, members: list[Member]) -> None:
         """Build the torch group of these members."""
         self._tear_down()
+        self._formed = ""
         names = [member.name for member in members]
         self.rank = names.index(self._membership.name)
         # Unlike any other group's key, as builds count up.
@@ -324,11 +270,25 @@ class ProcessGroup:
                     world_size=len(members),
                     timeout=timedelta(seconds=self.place.timeout_seconds),
                 )
-        self._broken, self._rounds = False, 0
+        self._broken, self._rounds, self._formed = False, 0, self._key
+        if self.leads:
+            with suppress(RuntimeError):
+                self._store.set(f"{self.place.attempt}/leader", self._membership.name)
+
+    def still_leads(self) -> bool:
+        """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
+        key = f"{self.place.attempt}/leader"
+        try:
+            return bool(self._store.get(key).decode() == self._membership.name)
+        except RuntimeError:  # a master that is gone is seen at the meeting
+            return True
 
     def _tear_down(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A group that failed to form leaves torch's count of groups raised, which would make the
+        # next one's keys in the store differ from those of members that were not there.
+        dist.distributed_c10d._world.group_count = 0
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
@@ -351,7 +311,7 @@ class ProcessGroup:
         tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
         with self._collective():
             dist.all_reduce(tensor)
-        return tensor.cpu().numpy()
+            return tensor.cpu().numpy()
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> None:
         """Replace the flat gradient ``[P]`` by the members' weighted mean, in one exchange."""
@@ -433,134 +393,21 @@ class ProcessGroup:
         )
 
 
-def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
-    """Return a client of the master's store, once something listens there.
-
-    Args:
-        address: The master's.
-        port: The master's.
-        interface: Where to leave from.
-        wait: How long to try, s.
-
-    Raises:
-        GroupError: Nothing does, or not a store.
-    """
-    begin = time.monotonic()
-    while True:
-        try:
-            with socket.create_connection((address, port), 2.0, (interface.address, 0)):
-                break
-        except OSError as error:
-            waited = time.monotonic() - begin
-            if waited > wait:
-                raise GroupError(
-                    f"the master at {address}:{port} cannot be reached over {interface}: "
-                    f"{error.strerror or error} for {waited:.0f} s; start node 0 first, and check "
-                    "--ip, --port and --interface",
-                    exit_code=2,
-                ) from None
-            time.sleep(0.25)
-    opened: list[Any] = []
-    thread = threading.Thread(target=_open_store, args=(address, port, opened), daemon=True)
-    thread.start()
-    thread.join(2 * _STORE_SECONDS)
-    if opened and not isinstance(opened[0], RuntimeError):
-        return opened[0]
-    reason = f" ({opened[0]})" if opened else ""
-    raise GroupError(
-        f"what listens at {address}:{port} is not a distrlcc master{reason}; give another --port",
-        exit_code=2,
-    )
-
-
-def _open_store(address: str, port: int, opened: list[Any]) -> None:
-    """Append a client of a store or an error; never returns where another kind of server is."""
-    limit = timedelta(seconds=_STORE_SECONDS)
-    try:
-        opened.append(
-            TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
-        )
-    except RuntimeError as error:
-        opened.append(error)
-
-
-def wait_for_attempt(place: Place, least: int) -> int:
-    """Return the number of the attempt that a run is at, once it is at least ``least``.
-
-    Raises:
-        GroupError: The master is out of reach, or no such attempt begins in time.
-    """
-    interface = interface_towards(place.address, place.interface)
-    store = connect(place.address, place.port, interface, place.join_seconds)
-    deadline = time.monotonic() + place.join_seconds
-    while time.monotonic() < deadline:
-        attempt = int(store.get("attempt")) if store.check(["attempt"]) else -1
-        if attempt >= least:
-            return attempt
-        time.sleep(0.1)
-    raise GroupError(
-        f"the master at {place.address}:{place.port} did not start the run again within "
-        f"{place.join_seconds:.0f} s"
-    )
-
-
-def torchrun_place(
-    *, device: str, interface: str, join_seconds: float, timeout_seconds: float
-) -> tuple[Place, Master | None]:
-    """Return the place that torchrun's environment names; on rank 0 with the master it serves.
-
-    The master's address is handed on through torchrun's own store.
-    """
-    environment = os.environ
-    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    slot, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    shared = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        address,
-        port,
-        is_master=slot == 0 and not shared,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=join_seconds),
-    )
-    key = f"distrlcc/{attempt}/master"
-    master = None
-    if slot == 0:
-        own = interface_towards(address, interface)
-        master = Master(own.address, 0)
-        master.begin(attempt)
-        store.set(key, f"{master.address}:{master.port}")
-    host, _, number = store.get(key).decode().rpartition(":")
-    place = Place(
-        address=host,
-        port=int(number),
-        slot=slot,
-        size=size,
-        device=device,
-        elastic=False,
-        interface=interface,
-        attempt=attempt,
-        join_seconds=join_seconds,
-        timeout_seconds=timeout_seconds,
-    )
-    return place, master
-
-
 def checked_device(name: str) -> torch.device:
     """Return a device.
 
     Raises:
         ConfigError: This machine does not have it.
     """
-    device = torch.device(name)
-    if device.type == "cuda":
+    kind, _, number = name.partition(":")
+    if kind == "cuda":
         count = torch.cuda.device_count()
-        if device.index is None or device.index >= count:
+        if int(number) >= count:  # torch.device keeps 8 bits of it
             have = f"has GPUs 0 to {count - 1}" if count else "has no GPU that torch can use"
             raise ConfigError(
-                f"--gpu {device.index}: this machine {have}; give another index, or -1 for the CPU"
+                f"--gpu {number}: this machine {have}; give another index, or -1 for the CPU"
             )
-    return device
+    return torch.device(name)
 
 
 def _ranks(names: list[str]) -> str:

@@ -29,10 +29,14 @@ class Recorder:
         self._shared_only = shared_only
         self._shown: str | None = None
 
+    def note(self, event: str) -> None:
+        """Tell the user at once."""
+        self._progress.note(event)
+
     def record(
         self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
     ) -> None:
-        """Record the update that was just counted, and what the user should hear of."""
+        """Record the update that was just counted, and what happened before it."""
         trainer, config, counters = self._trainer, self._trainer.config, self._trainer.counters
         metrics["seconds"] = counters.seconds
         alarm = trainer.alarm.check(stats)
@@ -45,8 +49,6 @@ class Recorder:
                 save_policy(self._run.policy_path, trainer.policy())
         texts = {"alarm": alarm, "events": list(events)}
         self._run.log(counters.update, metrics | {k: v for k, v in texts.items() if v})
-        for event in events:
-            self._progress.note(event)
         self._progress.update(metrics, alarm=self._shown)
         if counters.update % config.checkpoint_every == 0:
             self._save()

@@ -56,7 +56,7 @@ class DistributedConfig:
     sync_check_every: int = 10
     """Updates between two comparisons of all weights' checksums; before saving in any case."""
     timeout_s: float = 8.0
-    """Time limit of one exchange, s; whoever keeps the others waiting for longer is left out."""
+    """Time limit of one exchange, s; the work between two must not take longer either."""
 
     def __post_init__(self) -> None:
         for name in ("straggler_share", "straggler_minimum"):

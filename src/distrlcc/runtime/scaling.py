@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.runtime.decentralized import train_together
 from distrlcc.runtime.exchange import ExchangeModel
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.launcher import Launcher
-from distrlcc.runtime.process_group import Place, ProcessGroup
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import ProcessGroup
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.trainer import Share, Trainer
@@ -64,6 +66,9 @@ class _Probe:
         self.rows: list[dict[str, float]] = []
         self.times: list[float] = []
 
+    def note(self, event: str) -> None:
+        pass
+
     def record(
         self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
     ) -> None:
@@ -75,6 +80,11 @@ class _Probe:
 
     def speed(self, processes: int) -> Speed:
         rows, times = self.rows[_WARM_UP:], self.times[_WARM_UP:]
+        if len(rows) < 2:
+            raise ConfigError(
+                f"only {len(self.rows)} updates were done: expected at least {_WARM_UP + 2}; give "
+                "more --seconds or --slow-steps"
+            )
         first, last = rows[0], rows[-1]
 
         def mean(key: str) -> float:
@@ -134,7 +144,7 @@ def speed_rank(place: Place, job: SpeedJob) -> Speed | None:
     if job.slow > 1.0 and place.slot == place.size - 1:
         slow_down(trainer.env, job.slow)
 
-    def open_probe(stack: ExitStack) -> _Probe:
+    def open_probe(stack: ExitStack, kept: int) -> _Probe:
         return probe
 
     with Stopper(launched=True) as stopper, group:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import uuid
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.runtime.launcher import Launcher, die_with_parent, mark_rank
-from distrlcc.runtime.process_group import Place, checked_device, torchrun_place
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import checked_device
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
 from distrlcc.runtime.run_directory import RunDirectory
-from distrlcc.runtime.train_job import TrainJob, train_rank
+from distrlcc.runtime.torchrun import torchrun_place
+from distrlcc.runtime.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runtime.trainer import Share, Trainer
 
 
@@ -102,21 +105,22 @@ def start_node(
     # Finds what does not fit before anything is written, and compiles the simulator for all.
     first = Share.of(config.num_envs, places[0].slot, places[0].size).first
     Trainer(config, Share(first, 1)).collect()
+    run = uuid.uuid4().hex
     with ExitStack() as stack:
         out = options.out
         if node.index == 0:
             directory = stack.enter_context(open_directory(config, options))
             directory.lock()
             out = directory.path
+            mark_run(out, run)
         elif out is None:
             out = Path("runs") / f"{config.recipe}-node{node.index}"
-        job = TrainJob(config, out, resume=options.resume, tensorboard=options.tensorboard)
+        job = TrainJob(config, out, options.resume, options.tensorboard, run)
         launcher = Launcher(train_rank, job, places, hosts=node.index == 0, restarts=group.restarts)
         outcome = launcher.run()
     if outcome.code and node.index == 0:
-        sys.stderr.write(
-            f"distrlcc: stopped; saved. Go on with: distrlcc train --resume --out {out}\n"
-        )
+        done = "stopped; saved" if 0 in outcome.results else "stopped before there was news to save"
+        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc train --resume --out {out}\n")
     return outcome.code
 
 
@@ -134,28 +138,27 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
         raise ConfigError("under torchrun give --out DIR, the same for all ranks")
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and says SIGTERM
-    slot = int(os.environ["RANK"])
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    local = int(os.environ["LOCAL_RANK"])
+    slot, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     mark_rank(slot)
-    resume = options.resume or (attempt > 0 and (out / "config.toml").exists())
-    with ExitStack() as stack:
-        place, master = torchrun_place(
-            device=_device(group, local),
-            interface=group.interface,
-            join_seconds=group.join_seconds,
-            timeout_seconds=config.distributed.timeout_s,
-        )
-        if master is not None:
-            stack.callback(master.close)
-            options = RunOptions(out, resume, options.tensorboard)
-            stack.enter_context(open_directory(config, options)).lock()
-        job = TrainJob(config, out, resume=resume, tensorboard=options.tensorboard)
-        try:
-            stopped = train_rank(place, job)
-        except DistrlccError as error:
-            sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
-            return error.exit_code
+    resume, run = options.resume, uuid.uuid4().hex
+    try:
+        with ExitStack() as stack:
+            place, master = torchrun_place(
+                device=_device(group, local),
+                interface=group.interface,
+                join_seconds=group.join_seconds,
+                timeout_seconds=config.distributed.timeout_s,
+            )
+            if master is not None:
+                stack.callback(master.close)
+                resume = resume or (place.attempt > 0 and (out / "config.toml").exists())
+                options = RunOptions(out, resume, options.tensorboard)
+                stack.enter_context(open_directory(config, options)).lock()
+                mark_run(out, run)
+            stopped = train_rank(place, TrainJob(config, out, resume, options.tensorboard, run))
+    except DistrlccError as error:
+        sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
+        return error.exit_code
     return 128 + stopped if stopped else 0
 
 

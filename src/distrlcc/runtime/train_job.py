@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import ConfigError
+from distrlcc.files import write_atomically
 from distrlcc.runtime.decentralized import train_together
 from distrlcc.runtime.identity import identity
-from distrlcc.runtime.process_group import Place, ProcessGroup
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import ProcessGroup
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
@@ -27,21 +29,46 @@ class TrainJob:
     out: Path
     resume: bool = False
     tensorboard: bool = True
+    run: str = ""
+    """Id of the run; known to node 0, which tells the others."""
 
-    def directory(self) -> RunDirectory:
-        """Open the run directory; make it where it is not, as on another machine."""
-        if (self.out / "config.toml").exists():
+    def directory(self, run: str) -> RunDirectory:
+        """Open the run's directory; make one where there is none, as on another machine.
+
+        A folder that holds anything else is left alone, and one beside it is made.
+        """
+        out = self.out
+        if _run_of(out) == run:
             return RunDirectory.resume(
-                self.out, self.config, tensorboard=self.tensorboard, extendable=EXTENDABLE
+                out, self.config, tensorboard=self.tensorboard, extendable=EXTENDABLE
             )
-        return RunDirectory.create(
-            self.out,
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            out = out.with_name(f"{out.name}-{run[:8]}")
+        directory = RunDirectory.create(
+            out,
             self.config,
             recipe=self.config.recipe,
             seeds={"seed": self.config.seed},
             tensorboard=self.tensorboard,
             extendable=EXTENDABLE,
         )
+        mark_run(out, run)
+        return directory
+
+
+_ID = ".run"
+
+
+def mark_run(out: Path, run: str) -> None:
+    """Note which run writes to a directory, so that whoever takes over knows it again."""
+    write_atomically(out / _ID, run.encode())
+
+
+def _run_of(out: Path) -> str | None:
+    try:
+        return (out / _ID).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def train_rank(place: Place, job: TrainJob) -> int:
@@ -51,32 +78,41 @@ def train_rank(place: Place, job: TrainJob) -> int:
         DistrlccError: See `train_together`, `ProcessGroup` and `Trainer`.
     """
     config = job.config
-    group = ProcessGroup(place, identity(config, processes=place.size))
+    own = identity(
+        config,
+        processes=place.size,
+        device=place.device.partition(":")[0],
+        elastic="yes" if place.elastic else "no",
+    )
+    group = ProcessGroup(place, own, job.run)
     share = Share.of(config.num_envs, place.slot, place.size)
     trainer = Trainer(config, share, group, place.device)
     if job.resume and place.slot == 0:
         _load(trainer, job)
 
-    def open_recorder(stack: ExitStack) -> Recorder:
-        run = stack.enter_context(job.directory())
-        if trainer.counters.update > 1:
-            run.rewind(trainer.counters.update - 1)
+    paths = [job.out]
+
+    def open_recorder(stack: ExitStack, kept: int) -> Recorder:
+        run = stack.enter_context(job.directory(group.run))
+        if job.resume or kept > 0:
+            run.rewind(kept)
+        paths.append(run.path)
         progress = Progress(config.total_steps, max_seconds=config.max_seconds)
         return Recorder(trainer, run, stack.enter_context(progress), shared_only=True)
 
-    with Stopper(launched=True) as stopper, group:
+    with group, Stopper(launched=True) as stopper:  # joining has nothing to save
         stopped = train_together(trainer, group, open_recorder, stopper)
         led = group.leads
     if led:
         sys.stdout.write(trainer.summary() + "\n")
         if not stopped:
-            sys.stdout.write(f"policy: {job.out / 'policy.safetensors'}\n")
+            sys.stdout.write(f"policy: {paths[-1] / 'policy.safetensors'}\n")
         sys.stdout.flush()
     return stopped
 
 
 def _load(trainer: Trainer, job: TrainJob) -> None:
-    with job.directory() as run:
+    with job.directory(job.run) as run:
         loaded = run.load()
     if loaded is None:
         return

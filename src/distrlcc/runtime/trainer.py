@@ -229,12 +229,13 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same configuration; without environments, on new links."""
-        self.load_shared_state(state)
+        """Go on from a state of the same configuration; with other environments, on new links."""
         if "env" in state and len(state["env"]["episodes"]) == self.env.num_envs:
+            self.load_shared_state(state)
             self.collector.load_state_dict(state["collector"])
             self.env.load_state_dict(state["env"])
-        else:
+        else:  # DAgger's data are of the environments, too
+            self.load_shared_state(state | {"learner": state["learner"] | {"dataset": None}})
             self.collector.begin_at(self.counters.update * self.config.rollout_length)
 
     def load_shared_state(self, state: dict[str, Any]) -> None:
