@@ -39,7 +39,7 @@ def add_group_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--gpu", type=int, default=-1, metavar="G",
-        help="first GPU, one for each process (default: -1, the CPU)",
+        help="first GPU, one for each process (default: -1, the CPU); implies --no-elastic",
     )  # fmt: skip
     parser.add_argument(
         "--interface", default="", metavar="NAME",
@@ -92,7 +92,7 @@ def group_options(args: argparse.Namespace) -> GroupOptions:
     from distrlcc.runtime.start import GroupOptions
 
     return GroupOptions(
-        elastic=not args.no_elastic,
+        elastic=not args.no_elastic and args.gpu < 0,  # NCCL ends a process whose peer died
         restarts=args.restarts,
         gpu=args.gpu,
         interface=args.interface,

@@ -103,12 +103,12 @@ def train_together(
             timer.met()
             news = _events(meeting, group, trainer)
             failures = 0 if news else failures
+            events += _noted(news, recorder)
             safe = trainer.shared_state()
             try:
                 if _catch_up(trainer, group, meeting, new=not ready):
                     safe, stats, timer = trainer.shared_state(), CollectStats(), _Timer(trainer)
-                    recorder, events, news = None, [], [_joined([group.me], group, trainer)]
-                events += _noted(news, recorder)
+                    recorder, events = None, [_joined([group.me], group, trainer)]
                 if meeting.ready:
                     metrics = trainer.learner.update(trainer.rollout)
                     trainer.counters.seconds = timer.seconds()
