@@ -41,7 +41,7 @@ def test_equal_ones_pass_and_survive_json() -> None:
         own = identity(config, processes=2)
         assert from_json(to_json(own).encode()) == own
         check_identity(own, from_json(to_json(own).encode()))
-    assert own.keys() == {"distrlcc", "torch", "python", "processes", "config"}
+    assert own.keys() == {"distrlcc", "code", "torch", "python", "processes", "config"}
     assert own["python"].count(".") == 1
 
 

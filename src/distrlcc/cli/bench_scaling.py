@@ -87,11 +87,14 @@ def _counts(text: str) -> list[int]:
 def _scaling(
     config: RunConfig, counts: list[int], args: argparse.Namespace, *, quiet: bool
 ) -> tuple[dict[str, Any], Speed]:
-    from distrlcc.runtime.scaling import measure_speed
+    from distrlcc.runtime.scaling import measure_side_by_side, measure_speed
 
     best: dict[int, Speed] = {}
+    beside: dict[int, list[float]] = {}
     for _ in range(args.rounds):
         for count in counts:
+            alone = measure_side_by_side(config, count, args.seconds)
+            beside[count] = max(beside.get(count, [0.0]), alone, key=sum)
             speed = measure_speed(config, count, args.seconds)
             if count not in best or (speed.env_steps_per_second > best[count].env_steps_per_second):
                 best[count] = speed
@@ -102,6 +105,7 @@ def _scaling(
         rows[str(count)] = {
             "env_steps_per_second": speed.env_steps_per_second,
             "efficiency": efficiency,
+            "side_by_side": beside[count],
             "share_exchange": speed.share_exchange,
             "share_wait": speed.share_wait,
             "update_ms": speed.update_seconds * 1e3,
@@ -112,6 +116,10 @@ def _scaling(
                 f"{count:>3} processes: {speed.env_steps_per_second:>9,.0f} env-steps/s, "
                 f"efficiency {efficiency:.2f}, exchange {speed.share_exchange:.1%}, waiting "
                 f"{speed.share_wait:.1%} of the time"
+            )
+            print(
+                f"    without any exchange, side by side: {sum(beside[count]):>9,.0f} env-steps/s, "
+                f"efficiency {sum(beside[count]) / (count * one.env_steps_per_second):.2f}"
             )
     return {"scaling": rows}, one
 

@@ -53,21 +53,21 @@ class Model:
 
     def learn_normalization(self, obs: NDArray[np.float32]) -> None:
         """Take all ranks' raw observations ``[..., D]`` into the running moments."""
-        if not self._normalize_observations:
-            return
+        self.absorb(self._reducer.sum(self.moments(obs)))
+
+    def moments(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return what ranks add up of their raw observations ``[..., D]``, ``[3 * D]``."""
         local = Normalizer(self.spec.observation_size)
         local.update(obs)
         # Ranks' moments about a mean they share add up.
         shift = local.mean - self.normalizer.mean
-        sums = np.stack(
-            [
-                np.full_like(shift, local.count),
-                local.count * shift,
-                local.m2 + local.count * shift**2,
-            ]
-        )
-        counts, first, second = self._reducer.sum(sums)
-        if counts[0] == 0.0:
+        count = np.full_like(shift, local.count)
+        return np.concatenate([count, count * shift, local.m2 + count * shift**2])
+
+    def absorb(self, moments: NDArray[np.float64]) -> None:
+        """Take all ranks' sum of :meth:`moments` into the running moments."""
+        counts, first, second = moments.reshape(3, -1)
+        if counts[0] == 0.0 or not self._normalize_observations:
             return
         total = Normalizer(self.spec.observation_size)
         total.count = float(counts[0])

@@ -155,8 +155,10 @@ class PPO:
         )
         # One exchange of all that ranks must agree on before the first minibatch.
         wide = advantages.astype(np.float64)
-        sums = np.array([rollout.samples, rollout.count, wide.sum(), np.square(wide).sum()])
-        samples, envs, total, squares = self._reducer.sum(sums).tolist()
+        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum()]
+        moments = model.moments(rollout.obs[: rollout.steps])
+        agreed = self._reducer.sum(np.concatenate([sums, moments]))
+        samples, envs, total, squares = agreed[:4].tolist()
         if config.normalize_advantages:
             mean = total / max(samples, 1.0)
             std = math.sqrt(max(squares / max(samples, 1.0) - mean * mean, 0.0))
@@ -181,7 +183,7 @@ class PPO:
                     norm = model.descend(loss, part.samples, lr, config.grad_clip)
                 else:  # this rank's rollout was cut short of what the others have
                     norm = model.descend(None, 0, lr, config.grad_clip)
-        self.model.learn_normalization(rollout.obs[: rollout.steps])
+        model.absorb(agreed[4:])
         means = self._means(metric_sums)
         self._adapt_kl_coeff(means["kl"])
         staleness = float(self.model.version - rollout.version)

@@ -27,7 +27,7 @@ from distrlcc.runtime.trainer import Share, Trainer
 
 _WARM_UP = 3
 """Updates that are not counted."""
-_SMALL_EXCHANGES = 5
+_SMALL_EXCHANGES = 3
 """Sums of statistics in an update, besides the gradients'."""
 _FOREVER = 10**12
 
@@ -39,6 +39,8 @@ class SpeedJob:
     config: RunConfig
     slow: float = 1.0
     """How many times as long the last rank's steps take."""
+    alone: bool = False
+    """Whether each trains by itself, beside the others."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,18 @@ def measure_speed(config: RunConfig, processes: int, seconds: float, slow: float
     return speed
 
 
+def measure_side_by_side(config: RunConfig, processes: int, seconds: float) -> list[float]:
+    """Train with several processes that know nothing of each other, at the same time.
+
+    Returns:
+        Env-steps/s of each: what the machine gives, without any exchange.
+    """
+    job = SpeedJob(replace(config, max_seconds=seconds), alone=True)
+    places = [Place("127.0.0.1", 0, slot, processes) for slot in range(processes)]
+    results = Launcher(speed_rank, job, places, hosts=True).run().results
+    return [result.env_steps_per_second for result in results.values()]
+
+
 def speed_rank(place: Place, job: SpeedJob) -> Speed | None:
     """Train as one of the processes; rank 0 returns what it saw."""
     cores = sorted(os.sched_getaffinity(0))
@@ -138,8 +152,11 @@ def speed_rank(place: Place, job: SpeedJob) -> Speed | None:
     config, probe = job.config, _Probe()
     group = ProcessGroup(place, identity(config))
     share = Share.of(config.num_envs, place.slot, place.size)
-    if place.size == 1:
-        return _alone(Trainer(config), probe)
+    if place.size == 1 or job.alone:
+        trainer = Trainer(config)
+        with group:
+            group.meet(0, ready=False)  # all begin together
+            return _alone(trainer, probe)
     trainer = Trainer(config, share, group)
     if job.slow > 1.0 and place.slot == place.size - 1:
         slow_down(trainer.env, job.slow)
