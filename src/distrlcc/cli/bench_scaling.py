@@ -130,8 +130,6 @@ def _slow(
     """Train to the same number of steps with and without mitigation."""
     from dataclasses import replace
 
-    import numpy as np
-
     from distrlcc.evaluate.bootstrap import mean_intervals
     from distrlcc.runtime.scaling import measure_speed
 
@@ -142,7 +140,7 @@ def _slow(
     with_it = measure_speed(config, processes, 0.0, args.slow)
     ratio = with_it.env_steps_per_second / without.env_steps_per_second
     gain = (with_it.rewards - without.rewards)[None, :, None]
-    mean, low, high = (float(np.ravel(v)[0]) for v in mean_intervals(gain))
+    mean, low, high = mean_intervals(gain)[0].tolist()
     if not quiet:
         print(
             f"{processes} processes, one {args.slow:g} times slower, {args.slow_steps:,.0f} steps:"

@@ -126,7 +126,8 @@ class Launcher:
         with RunWatch(self._places[0], self._attempt, idle=self._hosts) as run:
             while self._children:
                 wait([child.process.sentinel for child in self._children], _TICK)
-                failure = failure or self._reap(stopper)
+                seen = self._reap(stopper)
+                failure = failure or seen
                 self._end_in_time(stopper, run)
         if failure is None or self._ended or self._asked or not self._others_go_on():
             return failure
