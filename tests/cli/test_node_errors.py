@@ -41,7 +41,7 @@ LOCAL = (*NODE, "--node-index", "0", "--ip", "127.0.0.1")
         ((*LOCAL, "quickstart", "--set", "distributed.timeout_s=0"), "expected 0.5 to 3600"),
         ((*LOCAL, "quickstart", "--resume"), "--resume needs --out"),
         ((*NODE, "--node-index", "1", "--ip", "127.0.0.1", "--resume", "--out", "{}/r"),
-         "give RECIPE as on node 0"),
+         "--resume is for node 0 alone"),
         (("train", "quickstart", "--processes", "0"), "whole number"),
         (("train", "quickstart", "--processes", "2", "--gpu", "300"), "--gpu 300"),
         (("train", "quickstart", "--gpu", "300"), "--gpu 300"),

@@ -162,12 +162,17 @@ def test_a_resume_may_use_another_number_of_processes(
     noted = json.loads((out / "versions.json").read_text())
     assert len(noted["resumed"]) == 2
     refused = io.StringIO()
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    before = _contents(out)
     with contextlib.redirect_stderr(refused):
         assert cli.main(["train", "--resume", "--processes", "2", "--out", str(out)]) == 2
     assert f"has done {17 * UPDATE} of {17 * UPDATE} steps already" in refused.getvalue()
     assert refused.getvalue().count("\n") == 1
-    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert before == _contents(out)
+
+
+def _contents(out: Path) -> dict[Path, bytes]:
+    """Return a run's files but for the note of who writes to it now."""
+    return {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != ".run"}
 
 
 @pytest.mark.slow
@@ -271,12 +276,13 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
     cut, slow, quick = (tmp_path / name for name in ("cut", "slow", "quick"))
     total = f"total_steps={envs * length * updates}"
     _run(targets, cut, "slow_steps", *settings, total, "distributed.straggler_share=0.6")
-    before = 0.0
-    for line in _metrics(cut)[:-1]:
+    lines, before = _metrics(cut), 0.0
+    for line in lines:
         done, before = line["steps"] - before, line["steps"]
-        # Two environments on each: the slow one does a quarter at least and half at most.
-        assert envs * length * 5 / 8 <= done <= envs * length * 3 / 4
-        assert line["rollouts_cut_short"] == 1.0
+        # Two environments on each: the slow one does a quarter of its rollout at least.
+        assert envs * length * 5 / 8 <= done
+        assert (done < envs * length) is (line["rollouts_cut_short"] == 1.0)
+    assert sum(line["rollouts_cut_short"] for line in lines) >= len(lines) // 2
     # Without the rule it does all, and who is slow is of no matter to what is learned.
     for out, what in ((slow, "slow_steps"), (quick, "nothing")):
         _run(targets, out, what, *settings, total)

@@ -1,7 +1,7 @@
 """Take part in a run on several machines; the same line on each but for the index.
 
-distrlcc node --topology decentralized --node-index 0 --node-num 2 --ip 10.0.0.1 quickstart
-distrlcc node --topology decentralized --node-index 1 --node-num 2 --ip 10.0.0.1 quickstart
+distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --ip 10.0.0.1
+distrlcc node quickstart --topology decentralized --node-index 1 --node-num 2 --ip 10.0.0.1
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.gpu >= 0:
         for local in range(args.processes):
             checked_device(f"cuda:{args.gpu + local}")
-    if args.resume and args.node_index > 0 and args.recipe is None:
-        raise ConfigError("give RECIPE as on node 0; node 0 alone reads the checkpoint")
+    if args.resume and args.node_index > 0:
+        raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
     return start_node(
         run_config(args),
         run_options(args),

@@ -75,6 +75,12 @@ def run_config(args: argparse.Namespace) -> RunConfig:
             raise ConfigError("--resume needs --out DIR, the run to go on with")
         began = RunDirectory.read_config(args.out, RunConfig)
         return override(began if args.recipe is None else recipe(args.recipe), assignments)
+    taken = [word for word in args.assignments if "=" not in word]
+    if args.recipe is None and taken:
+        raise ConfigError(
+            f"no recipe; {taken[-1]!r} was taken for one of --set's KEY=VALUE: put RECIPE before "
+            "--set"
+        )
     if args.recipe is None:
         raise ConfigError("no recipe; expected a name of 'distrlcc list recipes'")
     return override(recipe(args.recipe), assignments)

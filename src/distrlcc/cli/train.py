@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _under_torchrun(config, args)
-    if args.processes > 1 or args.gpu >= 0:
+    if args.processes > 1 or args.gpu >= 0 or args.restarts:
         from distrlcc.runtime.start import start_node
 
         return start_node(config, run_options(args), group_options(args), processes=args.processes)

@@ -138,7 +138,10 @@ def train_together(
                 if totals.flags[group.rank]:
                     return stopper.signal
             timer.start()
-            rule = StragglerRule(group, config.distributed, len(trainer.rollout.obs))
+            # Rank 0 begins late where it has scored, which is not being slow.
+            scored = group.leads and trainer.counters.update % config.held_out.every == 0
+            rows = len(trainer.rollout.obs)
+            rule = StragglerRule(group, config.distributed, rows, exempt=scored)
             stats, ready = trainer.collect(rule), True
             group.count_finished()
             timer.collected()

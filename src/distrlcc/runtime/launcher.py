@@ -104,6 +104,11 @@ class Launcher:
                 self._places = [replace(p, port=self._master.port) for p in self._places]
             else:
                 self._attempt = wait_for_attempt(first, 0)
+                count = len(self._places)
+                self._say(
+                    f"found the master at {first.address}:{first.port}; starting {count} "
+                    f"process{'es' if count > 1 else ''}, news are shown by rank 0"
+                )
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
@@ -274,21 +279,21 @@ def die_with_parent() -> None:
 
 
 def mark_rank(slot: int) -> None:
-    """Let this process's warnings bear its rank."""
-    plain = warnings.formatwarning
+    """Let this process's warnings be one line each, which bears its rank but for rank 0."""
+    rank = f"rank {slot}: " if slot else ""
 
-    def marked(*args: Any, **kwargs: Any) -> str:
-        return f"rank {slot}: {plain(*args, **kwargs)}"
+    def one_line(message: Any, category: type[Warning], *_: Any) -> str:
+        kind = "" if category is UserWarning else f"{category.__name__}: "
+        return f"distrlcc: {rank}{kind}{message}\n"
 
-    warnings.formatwarning = marked
+    warnings.formatwarning = one_line  # type: ignore[assignment]
 
 
 def _main(sender: Connection, target: Target, place: Place, job: Any) -> None:
     """Run in a child process."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and says SIGTERM
-    if place.slot:
-        mark_rank(place.slot)
+    mark_rank(place.slot)
     try:
         sender.send(("result", target(place, job)))
     except DistrlccError as error:

@@ -119,7 +119,7 @@ def start_node(
         launcher = Launcher(train_rank, job, places, hosts=node.index == 0, restarts=group.restarts)
         outcome = launcher.run()
     if outcome.code and node.index == 0:
-        done = "stopped; saved" if 0 in outcome.results else "stopped before there was news to save"
+        done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc train --resume --out {out}\n")
     return outcome.code
 

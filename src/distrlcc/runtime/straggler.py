@@ -20,12 +20,14 @@ _COST = 50.0
 class StragglerRule:
     """Says when to stop; one for each rollout."""
 
-    def __init__(self, group: ProcessGroup, config: DistributedConfig, length: int) -> None:
-        """Start the clock of a rollout of ``length`` rows."""
+    def __init__(
+        self, group: ProcessGroup, config: DistributedConfig, length: int, *, exempt: bool = False
+    ) -> None:
+        """Start the clock of a rollout of ``length`` rows; one that is exempt is never cut."""
         self._group, self._config = group, config
         self._needed = max(1, math.ceil(config.straggler_share * (group.size - 1) - 1e-9))
         self._least = max(1, math.ceil(config.straggler_minimum * length))
-        self._off = config.straggler_share == 0.0 or group.size < 2
+        self._off = exempt or config.straggler_share == 0.0 or group.size < 2
         self._begin = perf_counter()
         self._next = 0.0
         self._deadline = math.inf

@@ -87,7 +87,7 @@ def train_rank(place: Place, job: TrainJob) -> int:
     group = ProcessGroup(place, own, job.run)
     share = Share.of(config.num_envs, place.slot, place.size)
     trainer = Trainer(config, share, group, place.device)
-    if job.resume and place.slot == 0:
+    if job.resume and (place.slot == 0 or _run_of(job.out) == job.run):
         _load(trainer, job)
 
     paths = [job.out]
