@@ -186,13 +186,17 @@ def _alone(trainer: Trainer, probe: _Probe) -> Speed:
 
 def slow_down(env: LinkVectorEnv, factor: float) -> None:
     """Let an environment sleep, so that acting and stepping take ``factor`` times as long."""
-    step, last = env.step, time.perf_counter()
+    step, last, usual = env.step, 0.0, 0.0
 
     def slowed(actions: Any) -> Any:
-        nonlocal last
+        nonlocal last, usual
         result = step(actions)
-        took = min(time.perf_counter() - last, 1.0)
-        time.sleep((factor - 1.0) * took)
+        took = time.perf_counter() - last
+        if usual and took > 3.0 * usual:  # an update lay between
+            took = usual
+        elif last:
+            usual = 0.9 * usual + 0.1 * took if usual else took
+        time.sleep((factor - 1.0) * min(took, usual))
         last = time.perf_counter()
         return result
 
