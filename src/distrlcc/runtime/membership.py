@@ -112,8 +112,7 @@ class Membership:
         self._url = f"http://{lighthouse}"
         self._place, self._address = place, address
         self._absence = ABSENCE_SECONDS if place.elastic else _STATIC_ABSENCE_SECONDS
-        slot = place.slot
-        self.name = f"{slot}-{uuid.uuid4().hex[:12]}"
+        self.name = f"{place.slot}-{uuid.uuid4().hex[:12]}"
         self._client: Any = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)

@@ -16,7 +16,7 @@ from distrlcc.runtime.trainer import Trainer
 
 
 def load(trainer: Trainer, run: RunDirectory) -> None:
-    """Go on from a run's newest checkpoint, if it has one.
+    """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
 
     Raises:
         CheckpointError: The checkpoint cannot be resumed.
@@ -30,7 +30,6 @@ def load(trainer: Trainer, run: RunDirectory) -> None:
         raise ConfigError(
             f"{run.path} has done {done} of {total} steps already; go on with --set total_steps=N"
         )
-    run.rewind(trainer.counters.update)
 
 
 def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bool) -> int:
@@ -54,6 +53,7 @@ def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bo
     run.lock()
     if resume:
         load(trainer, run)
+        run.rewind(trainer.counters.update)
     recorder, counters = Recorder(trainer, run, progress), trainer.counters
     begin = time.perf_counter() - counters.seconds
     with Stopper() as stopper:

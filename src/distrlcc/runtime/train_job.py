@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.errors import ConfigError
 from distrlcc.files import write_atomically
 from distrlcc.runtime.decentralized import train_together
 from distrlcc.runtime.identity import identity
@@ -18,6 +17,7 @@ from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
 from distrlcc.runtime.run_directory import RunDirectory
 from distrlcc.runtime.stopper import Stopper
+from distrlcc.runtime.train import load
 from distrlcc.runtime.trainer import Share, Trainer
 
 
@@ -88,7 +88,8 @@ def train_rank(place: Place, job: TrainJob) -> int:
     share = Share.of(config.num_envs, place.slot, place.size)
     trainer = Trainer(config, share, group, place.device)
     if job.resume and (place.slot == 0 or _run_of(job.out) == job.run):
-        _load(trainer, job)
+        with job.directory(job.run) as run:
+            load(trainer, run)
 
     paths = [job.out]
 
@@ -109,16 +110,3 @@ def train_rank(place: Place, job: TrainJob) -> int:
             sys.stdout.write(f"policy: {paths[-1] / 'policy.safetensors'}\n")
         sys.stdout.flush()
     return stopped
-
-
-def _load(trainer: Trainer, job: TrainJob) -> None:
-    with job.directory(job.run) as run:
-        loaded = run.load()
-    if loaded is None:
-        return
-    trainer.load_state_dict(loaded[0])
-    done, total = trainer.counters.steps, job.config.total_steps
-    if done >= total:
-        raise ConfigError(
-            f"{job.out} has done {done} of {total} steps already; go on with --set total_steps=N"
-        )
