@@ -14,7 +14,6 @@ from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.runtime.run_config import RunConfig
-    from distrlcc.runtime.scaling import Speed
 
 _PROJECTED = tuple(2**k for k in range(1, 11))
 
@@ -26,11 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
     parser.add_argument(
-        "--seconds", type=number(2.0), default=12.0, help="time for each measurement, s"
-    )
-    parser.add_argument(
-        "--rounds", type=number(1, 100, whole=True), default=2, metavar="R",
-        help="how often all counts are measured, in turns; the best counts (default: 2)",
+        "--rounds", type=number(1, 1000, whole=True), default=12, metavar="R",
+        help="how often processes train together, alone and side by side in turns of about a "
+        "second; the median counts (default: 12)",
     )  # fmt: skip
     parser.add_argument(
         "--slow", type=number(1.0, 100.0), metavar="F",
@@ -62,10 +59,8 @@ def run(args: argparse.Namespace) -> int:
     if config.ppo is None:
         raise ConfigError("bench scaling measures PPO")
     counts = _counts(args.processes)
-    if args.slow and max(counts) < 2:
-        raise ConfigError("--slow needs --processes of 2 or more: one of them is slowed")
     quiet = args.json == "-"
-    result, one = _scaling(config, counts, args, quiet=quiet)
+    result, one = _scaling(config, counts, args.rounds, quiet=quiet)
     if args.slow:
         result["slow"] = _slow(config, max(counts), args, quiet=quiet)
     if args.project:
@@ -79,47 +74,45 @@ def _counts(text: str) -> list[int]:
         counts = sorted({int(word) for word in text.split(",")})
     except ValueError:
         counts = [0]
-    if counts[0] < 1 or counts[-1] > 64:
-        raise ConfigError(f"--processes {text}: expected counts from 1 to 64, as in 1,2")
-    return counts if counts[0] == 1 else [1, *counts]
+    if counts[0] < 1 or not 2 <= counts[-1] <= 64:
+        raise ConfigError(f"--processes {text}: expected counts from 2 to 64, as in 1,2")
+    return [count for count in counts if count > 1]  # one alone is measured with each of them
 
 
 def _scaling(
-    config: RunConfig, counts: list[int], args: argparse.Namespace, *, quiet: bool
-) -> tuple[dict[str, Any], Speed]:
-    from distrlcc.runtime.scaling import measure_side_by_side, measure_speed
+    config: RunConfig, counts: list[int], rounds: int, *, quiet: bool
+) -> tuple[dict[str, Any], float]:
+    """Return the figures, and env-steps/s of one process alone."""
+    import numpy as np
 
-    best: dict[int, Speed] = {}
-    beside: dict[int, list[float]] = {}
-    for _ in range(args.rounds):
-        for count in counts:
-            alone = measure_side_by_side(config, count, args.seconds)
-            beside[count] = max(beside.get(count, [0.0]), alone, key=sum)
-            speed = measure_speed(config, count, args.seconds)
-            if count not in best or (speed.env_steps_per_second > best[count].env_steps_per_second):
-                best[count] = speed
-    one = best[1]
-    rows = {}
-    for count, speed in best.items():
-        efficiency = speed.env_steps_per_second / (count * one.env_steps_per_second)
-        rows[str(count)] = {
-            "env_steps_per_second": speed.env_steps_per_second,
+    from distrlcc.evaluate.bootstrap import mean_intervals
+    from distrlcc.runtime.scaling import measure_scaling
+
+    found = [measure_scaling(config, count, rounds) for count in counts]
+    one = float(np.median([scaling.one for scaling in found]))
+    if not quiet:
+        print(f"  1 process:   {one:>9,.0f} env-steps/s")
+    rows: dict[str, Any] = {"1": {"env_steps_per_second": one, "efficiency": 1.0}}
+    for scaling in found:
+        ratios = scaling.efficiencies()
+        efficiency, bare = float(np.median(ratios)), float(np.median(scaling.without_exchange()))
+        _, low, high = mean_intervals(np.array(ratios)[None, :, None])[0].tolist()
+        rows[str(scaling.processes)] = {
+            "env_steps_per_second": scaling.all,
+            "one_env_steps_per_second": scaling.one,
             "efficiency": efficiency,
-            "side_by_side": beside[count],
-            "share_exchange": speed.share_exchange,
-            "share_wait": speed.share_wait,
-            "update_ms": speed.update_seconds * 1e3,
-            "updates": speed.updates,
+            "efficiency_mean_interval": [low, high],
+            "efficiency_by_round": ratios,
+            "efficiency_side_by_side": bare,
+            "share_exchange": scaling.share_exchange,
+            "share_wait": scaling.share_wait,
         }
         if not quiet:
             print(
-                f"{count:>3} processes: {speed.env_steps_per_second:>9,.0f} env-steps/s, "
-                f"efficiency {efficiency:.2f}, exchange {speed.share_exchange:.1%}, waiting "
-                f"{speed.share_wait:.1%} of the time"
-            )
-            print(
-                f"    without any exchange, side by side: {sum(beside[count]):>9,.0f} env-steps/s, "
-                f"efficiency {sum(beside[count]) / (count * one.env_steps_per_second):.2f}"
+                f"{scaling.processes:>3} processes: {scaling.all:>9,.0f} env-steps/s, efficiency "
+                f"{efficiency:.2f} (mean [{low:.2f}, {high:.2f}]), exchange "
+                f"{scaling.share_exchange:.1%}, waiting {scaling.share_wait:.1%} of the time; side "
+                f"by side without any exchange {bare:.2f}"
             )
     return {"scaling": rows}, one
 
@@ -131,13 +124,13 @@ def _slow(
     from dataclasses import replace
 
     from distrlcc.evaluate.bootstrap import mean_intervals
-    from distrlcc.runtime.scaling import measure_speed
+    from distrlcc.runtime.slowness import measure_slow_run
 
-    config = replace(config, total_steps=int(args.slow_steps), max_seconds=0.0)
+    config = replace(config, total_steps=int(args.slow_steps))
     config = replace(config, held_out=replace(config.held_out, links=256))
     off = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
-    without = measure_speed(off, processes, 0.0, args.slow)
-    with_it = measure_speed(config, processes, 0.0, args.slow)
+    without = measure_slow_run(off, processes, args.slow)
+    with_it = measure_slow_run(config, processes, args.slow)
     ratio = with_it.env_steps_per_second / without.env_steps_per_second
     gain = (with_it.rewards - without.rewards)[None, :, None]
     mean, low, high = mean_intervals(gain)[0].tolist()
@@ -149,6 +142,7 @@ def _slow(
             print(
                 f"  {name:>7} mitigation {speed.env_steps_per_second:>9,.0f} env-steps/s, "
                 f"held-out reward {speed.rewards.mean():.4f} per step, "
+                f"update {speed.update_seconds * 1e3:.0f} ms, learning {speed.share_update:.0%}, "
                 f"{speed.cut_short:.2f} rollouts cut short per update"
             )
         print(f"  speed with / without {ratio:.2f}; reward {mean:+.4f} [{low:+.4f}, {high:+.4f}]")
@@ -164,7 +158,7 @@ def _slow(
     }
 
 
-def _project(config: RunConfig, one: Speed, *, quiet: bool) -> list[dict[str, Any]]:
+def _project(config: RunConfig, one: float, *, quiet: bool) -> list[dict[str, Any]]:
     from distrlcc.runtime.exchange import measure_exchange
     from distrlcc.runtime.scaling import project
     from distrlcc.runtime.trainer import Share, Trainer

@@ -72,6 +72,8 @@ class _Totals:
     """For each rank 0, a signal that it heard, or `_TIME_IS_UP`."""
     checksums: list[int]
     """For each rank that of its weights, if they are compared this time."""
+    paces: list[float]
+    """For each rank the time that a row of its rollout took, s."""
 
 
 def train_together(
@@ -112,7 +114,7 @@ def train_together(
                 if meeting.ready:
                     metrics = trainer.learner.update(trainer.rollout)
                     trainer.counters.seconds = timer.seconds()
-                    totals = _exchange(trainer, group, stats, stopper)
+                    totals = _exchange(trainer, group, stats, timer.pace(trainer), stopper)
             except PeerLostError as error:
                 trainer.load_shared_state(safe)
                 failures += 1
@@ -141,7 +143,8 @@ def train_together(
             # Rank 0 begins late where it has scored, which is not being slow.
             scored = group.leads and trainer.counters.update % config.held_out.every == 0
             rows = len(trainer.rollout.obs)
-            rule = StragglerRule(group, config.distributed, rows, exempt=scored)
+            paces = totals.paces if meeting.ready else ()
+            rule = StragglerRule(group, config.distributed, rows, paces, exempt=scored)
             stats, ready = trainer.collect(rule), True
             group.count_finished()
             timer.collected()
@@ -220,12 +223,12 @@ def _catch_up(trainer: Trainer, group: ProcessGroup, meeting: Meeting, *, new: b
 
 
 def _exchange(
-    trainer: Trainer, group: ProcessGroup, stats: CollectStats, stopper: Stopper
+    trainer: Trainer, group: ProcessGroup, stats: CollectStats, pace: float, stopper: Stopper
 ) -> _Totals:
-    """Sum the statistics; tell who was cut short, wants to stop, and has which weights."""
+    """Sum the statistics; tell who was cut short, wants to stop, has which weights, how fast."""
     config, update = trainer.config, trainer.counters.update + 1
-    flags, checksums = np.zeros(group.size), np.zeros(group.size)
-    flags[group.rank] = stopper.signal
+    flags, checksums, paces = np.zeros((3, group.size))
+    flags[group.rank], paces[group.rank] = stopper.signal, pace
     if group.leads and config.max_seconds and trainer.counters.seconds >= config.max_seconds:
         flags[0] = flags[0] or _TIME_IS_UP
     intervals = (
@@ -237,13 +240,14 @@ def _exchange(
         checksums[group.rank] = checksum(trainer.learner.shared_state())
     cut = 0 < trainer.rollout.steps < len(trainer.rollout.obs)
     own = stats.to_vector()
-    total = group.sum(np.concatenate([own, [cut], flags, checksums]))
-    rest = total[len(own) + 1 :].astype(int).tolist()
+    total = group.sum(np.concatenate([own, [cut], flags, checksums, paces]))
+    by_rank = total[len(own) + 1 :].reshape(3, group.size)
     return _Totals(
         CollectStats.from_vector(total[: len(own)]),
         int(total[len(own)]),
-        rest[: group.size],
-        rest[group.size :],
+        by_rank[0].astype(int).tolist(),
+        by_rank[1].astype(int).tolist(),
+        by_rank[2].tolist(),
     )
 
 
@@ -302,6 +306,10 @@ class _Timer:
 
     def collected(self) -> None:
         self._collected = time.perf_counter()
+
+    def pace(self, trainer: Trainer) -> float:
+        """Return the time that a row of the last rollout took, s; 0 if there was none."""
+        return (self._collected - self._start) / max(trainer.rollout.steps, 1)
 
     def met(self) -> None:
         self._met = time.perf_counter()

@@ -1,67 +1,89 @@
-"""How throughput grows with processes, and what a slow one costs with and without mitigation."""
+"""How throughput grows with processes, each with as much work as one alone.
+
+The machine's own speed drifts by more than an exchange costs. So the same processes train together,
+then one of them alone, then all side by side without any exchange, in turns of a second each, and
+only turns of one round are compared.
+"""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.runtime.decentralized import train_together
 from distrlcc.runtime.exchange import ExchangeModel
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.place import Place
-from distrlcc.runtime.process_group import ProcessGroup
+from distrlcc.runtime.process_group import PeerLostError, ProcessGroup
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.trainer import Share, Trainer
 
-_WARM_UP = 3
-"""Updates that are not counted."""
+UPDATES = 8
+"""Updates in a turn."""
 _SMALL_EXCHANGES = 3
 """Sums of statistics in an update, besides the gradients'."""
-_FOREVER = 10**12
+_NEVER = 10**12
 
 
 @dataclass(frozen=True)
-class SpeedJob:
+class ScalingJob:
     """What each process measures."""
 
     config: RunConfig
-    slow: float = 1.0
-    """How many times as long the last rank's steps take."""
-    alone: bool = False
-    """Whether each trains by itself, beside the others."""
+    """Of one process."""
+    rounds: int
 
 
 @dataclass(frozen=True)
-class Speed:
-    """What rank 0 saw."""
+class Round:
+    """Seconds that a turn of each kind took."""
+
+    alone: float
+    """One process trains, the others wait."""
+    together: float
+    side_by_side: float
+    """All train, each by itself: what the machine gives without any exchange."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What was measured of some processes."""
 
     processes: int
-    env_steps_per_second: float
-    update_seconds: float
-    """Median time of an update."""
-    share_exchange: float
-    share_wait: float
-    updates: int
-    cut_short: float
-    """Mean number of rollouts cut short in an update."""
     steps: int
-    rewards: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """On each held-out link, of the weights that were reached."""
+    """Environment steps of one process in a turn."""
+    rounds: list[Round]
+    share_exchange: float
+    """Median share of rank 0's time in exchanges; likewise waiting for the others' rollouts."""
+    share_wait: float
+
+    @property
+    def one(self) -> float:
+        """Env-steps/s of one process alone."""
+        return self.steps / float(np.median([r.alone for r in self.rounds]))
+
+    @property
+    def all(self) -> float:
+        """Env-steps/s of all together."""
+        return self.processes * self.steps / float(np.median([r.together for r in self.rounds]))
+
+    def efficiencies(self) -> list[float]:
+        """Return each round's throughput over that of one process times their number."""
+        return [r.alone / r.together for r in self.rounds]
+
+    def without_exchange(self) -> list[float]:
+        """Return the same for processes that are side by side."""
+        return [r.alone / r.side_by_side for r in self.rounds]
 
 
-class _Probe:
+class Probe:
     """Keeps what a recorder would write."""
 
     def __init__(self) -> None:
@@ -69,39 +91,53 @@ class _Probe:
         self.times: list[float] = []
 
     def note(self, event: str) -> None:
-        pass
+        """Say nothing."""
 
     def record(
         self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
     ) -> None:
+        """Keep an update's metrics and the time."""
         self.rows.append(metrics)
-        self.times.append(time.perf_counter())
+        self.times.append(perf_counter())
 
     def finish(self) -> None:
-        pass
+        """Write nothing."""
 
-    def speed(self, processes: int) -> Speed:
-        rows, times = self.rows[_WARM_UP:], self.times[_WARM_UP:]
-        if len(rows) < 2:
-            raise ConfigError(
-                f"only {len(self.rows)} updates were done: expected at least {_WARM_UP + 2}; give "
-                "more --seconds or --slow-steps"
-            )
-        first, last = rows[0], rows[-1]
 
-        def mean(key: str) -> float:
-            return float(np.mean([row.get(key, 0.0) for row in rows]))
+class _InTurns(Trainer):
+    """Trains with the others, and every few updates alone and side by side with them."""
 
-        return Speed(
-            processes,
-            (last["steps"] - first["steps"]) / (times[-1] - times[0]),
-            float(np.median(np.diff(times))),
-            mean("share_exchange"),
-            mean("share_wait"),
-            len(rows),
-            mean("rollouts_cut_short"),
-            int(last["steps"]),
-        )
+    def __init__(self, config: RunConfig, share: Share, group: ProcessGroup, own: Trainer) -> None:
+        super().__init__(config, share, group)
+        self._group, self._own = group, own
+        self.rounds: list[Round] = []
+        self._resumed = perf_counter()
+
+    def collect(self, stop: Callable[[int], bool] | None = None) -> CollectStats:
+        if self.counters.update and self.counters.update % UPDATES == 0:
+            self._take_turns(perf_counter() - self._resumed)
+            self._resumed = perf_counter()
+        return super().collect(stop)
+
+    def _take_turns(self, together: float) -> None:
+        group, alone = self._group, 0.0
+        group.wait()
+        if len(self.rounds) % group.size == group.rank:
+            alone = group.size * self._train_own()
+        group.wait()
+        beside = self._train_own()
+        group.wait()
+        try:
+            times = group.sum(np.array([alone, together, beside])) / group.size
+        except PeerLostError as error:
+            raise group.explain(error) from None
+        self.rounds.append(Round(*times.tolist()))
+
+    def _train_own(self) -> float:
+        begin = perf_counter()
+        for _ in range(UPDATES):
+            self._own.iterate()
+        return perf_counter() - begin
 
 
 def grown(config: RunConfig, processes: int) -> RunConfig:
@@ -114,102 +150,65 @@ def grown(config: RunConfig, processes: int) -> RunConfig:
     )
 
 
-def measure_speed(config: RunConfig, processes: int, seconds: float, slow: float = 1.0) -> Speed:
-    """Train with several processes, each pinned to a core in turn, and measure.
+def without_saving(config: RunConfig) -> RunConfig:
+    """Return a configuration that neither scores nor saves."""
+    held_out = replace(config.held_out, every=_NEVER)
+    return replace(config, checkpoint_every=_NEVER, held_out=held_out, max_seconds=0.0)
+
+
+def pin(slot: int) -> None:
+    """Pin this process to a core, in turn."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[slot % len(cores)]})
+
+
+def measure_scaling(config: RunConfig, processes: int, rounds: int) -> Scaling:
+    """Train with two or more processes, each pinned to a core in turn, and measure.
 
     Args:
         config: Of one process; see `grown`.
         processes: How many.
-        seconds: How long; 0 trains until ``config.total_steps`` and scores.
-        slow: Slows the last one's steps this many times.
+        rounds: Of turns.
     """
-    config = replace(grown(config, processes), checkpoint_every=_FOREVER)
-    config = replace(config, held_out=replace(config.held_out, every=_FOREVER))
-    if seconds:
-        config = replace(config, total_steps=_FOREVER, max_seconds=seconds)
-    places = [Place("127.0.0.1", 0, slot, processes) for slot in range(processes)]
-    results = Launcher(speed_rank, SpeedJob(config, slow), places, hosts=True).run().results
-    speed: Speed = next(result for result in results.values() if result is not None)
-    return speed
+    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    job = ScalingJob(without_saving(config), rounds)
+    results = Launcher(scaling_rank, job, places, hosts=True).run().results
+    scaling: Scaling = next(result for result in results.values() if result is not None)
+    return scaling
 
 
-def measure_side_by_side(config: RunConfig, processes: int, seconds: float) -> list[float]:
-    """Train with several processes that know nothing of each other, at the same time.
-
-    Returns:
-        Env-steps/s of each: what the machine gives, without any exchange.
-    """
-    job = SpeedJob(replace(config, max_seconds=seconds), alone=True)
-    places = [Place("127.0.0.1", 0, slot, processes) for slot in range(processes)]
-    results = Launcher(speed_rank, job, places, hosts=True).run().results
-    return [result.env_steps_per_second for result in results.values()]
-
-
-def speed_rank(place: Place, job: SpeedJob) -> Speed | None:
+def scaling_rank(place: Place, job: ScalingJob) -> Scaling | None:
     """Train as one of the processes; rank 0 returns what it saw."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[place.slot % len(cores)]})
-    config, probe = job.config, _Probe()
-    group = ProcessGroup(place, identity(config))
+    pin(place.slot)
+    config = grown(job.config, place.size)
+    steps = config.num_envs * config.rollout_length
+    # The first round warms up; the last turns are taken when an update is begun after them.
+    config = replace(config, total_steps=steps * (UPDATES * (job.rounds + 1) + 1))
+    group, probe = ProcessGroup(place, identity(config)), Probe()
+    own = Trainer(job.config, Share(place.slot * job.config.num_envs, job.config.num_envs))
     share = Share.of(config.num_envs, place.slot, place.size)
-    if place.size == 1 or job.alone:
-        trainer = Trainer(config)
-        with group:
-            group.meet(0, ready=False)  # all begin together
-            return _alone(trainer, probe)
-    trainer = Trainer(config, share, group)
-    if job.slow > 1.0 and place.slot == place.size - 1:
-        slow_down(trainer.env, job.slow)
-
-    def open_probe(stack: ExitStack, kept: int) -> _Probe:
-        return probe
-
+    trainer = _InTurns(config, share, group, own)
     with Stopper(launched=True) as stopper, group:
-        train_together(trainer, group, open_probe, stopper)
+        train_together(trainer, group, lambda stack, kept: probe, stopper)
     if not group.leads:
         return None
-    speed = probe.speed(place.size)
-    if not config.max_seconds:
-        rewards = trainer.held_out.by_link(trainer.learner.weights(), "sample")[0]
-        speed = replace(speed, rewards=rewards)
-    return speed
-
-
-def _alone(trainer: Trainer, probe: _Probe) -> Speed:
-    """Train in the plain loop of one process."""
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < trainer.config.max_seconds:
-        metrics, stats = trainer.iterate()
-        probe.record(metrics, stats)
-    return probe.speed(1)
-
-
-def slow_down(env: LinkVectorEnv, factor: float) -> None:
-    """Let an environment sleep, so that acting and stepping take ``factor`` times as long."""
-    step, last, usual = env.step, 0.0, 0.0
-
-    def slowed(actions: Any) -> Any:
-        nonlocal last, usual
-        result = step(actions)
-        took = time.perf_counter() - last
-        if usual and took > 3.0 * usual:  # an update lay between
-            took = usual
-        elif last:
-            usual = 0.9 * usual + 0.1 * took if usual else took
-        time.sleep((factor - 1.0) * min(took, usual))
-        last = time.perf_counter()
-        return result
-
-    env.step = slowed  # type: ignore[method-assign]
+    rows = probe.rows[UPDATES:]
+    return Scaling(
+        place.size,
+        UPDATES * steps // place.size,
+        trainer.rounds[1:],
+        float(np.median([row["share_exchange"] for row in rows])),
+        float(np.median([row["share_wait"] for row in rows])),
+    )
 
 
 def project(
-    one: Speed, config: RunConfig, weights: int, model: ExchangeModel, ranks: int
+    one: float, config: RunConfig, weights: int, model: ExchangeModel, ranks: int
 ) -> tuple[float, float]:
     """Project throughput (env-steps/s) and efficiency for more processes than were measured.
 
     Args:
-        one: One process alone.
+        one: Env-steps/s of one process alone.
         config: Its configuration.
         weights: float32 values of the gradient.
         model: Of an exchange.
@@ -220,6 +219,6 @@ def project(
     minibatches = config.ppo.num_epochs * -(-samples // config.ppo.minibatch_size)
     exchange = minibatches * model.seconds(ranks, weights)
     exchange += _SMALL_EXCHANGES * model.seconds(ranks, 64)
-    seconds = samples / one.env_steps_per_second
+    seconds = samples / one
     efficiency = seconds / (seconds + exchange)
-    return ranks * one.env_steps_per_second * efficiency, efficiency
+    return ranks * one * efficiency, efficiency

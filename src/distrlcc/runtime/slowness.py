@@ -1,0 +1,113 @@
+"""What a slow process costs the others: training with one whose steps take longer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.runtime.decentralized import train_together
+from distrlcc.runtime.identity import identity
+from distrlcc.runtime.launcher import Launcher
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import ProcessGroup
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.scaling import Probe, grown, pin, without_saving
+from distrlcc.runtime.stopper import Stopper
+from distrlcc.runtime.trainer import Share, Trainer
+
+_WARM_UP = 3
+"""Updates that are not counted."""
+
+
+@dataclass(frozen=True)
+class SlowJob:
+    """What each process does."""
+
+    config: RunConfig
+    slow: float
+    """How many times as long the last rank's steps take."""
+
+
+@dataclass(frozen=True)
+class SlowRun:
+    """What rank 0 saw of a whole run."""
+
+    env_steps_per_second: float
+    update_seconds: float
+    """Median time of an update."""
+    share_update: float
+    """Rank 0's share of the time that it computed gradients."""
+    cut_short: float
+    """Mean number of rollouts cut short in an update."""
+    rewards: NDArray[np.float64]
+    """On each held-out link, of the weights that were reached."""
+
+
+def measure_slow_run(config: RunConfig, processes: int, slow: float) -> SlowRun:
+    """Train ``config.total_steps`` with processes that are pinned to a core in turn.
+
+    Args:
+        config: Of one process; see `grown`.
+        processes: How many.
+        slow: Slows the last one's steps this many times.
+
+    Raises:
+        ConfigError: The steps do not suffice.
+    """
+    config = without_saving(grown(config, processes))
+    places = [Place("127.0.0.1", 0, slot, processes) for slot in range(processes)]
+    results = Launcher(slow_rank, SlowJob(config, slow), places, hosts=True).run().results
+    run: SlowRun = next(result for result in results.values() if result is not None)
+    return run
+
+
+def slow_rank(place: Place, job: SlowJob) -> SlowRun | None:
+    """Train as one of the processes; rank 0 returns what it saw."""
+    pin(place.slot)
+    config, probe = job.config, Probe()
+    group = ProcessGroup(place, identity(config))
+    trainer = Trainer(config, Share.of(config.num_envs, place.slot, place.size), group)
+    if place.slot == place.size - 1:
+        slow_down(trainer.env, job.slow)
+    with Stopper(launched=True) as stopper, group:
+        train_together(trainer, group, lambda stack, kept: probe, stopper)
+    if not group.leads:
+        return None
+    rows, times = probe.rows[_WARM_UP:], probe.times[_WARM_UP:]
+    if len(rows) < 2:
+        raise ConfigError(
+            f"only {len(probe.rows)} updates were done: expected at least {_WARM_UP + 2}; give "
+            "more --slow-steps"
+        )
+    return SlowRun(
+        (rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
+        float(np.median(np.diff(times))),
+        float(np.median([row["share_update"] for row in rows])),
+        float(np.mean([row["rollouts_cut_short"] for row in rows])),
+        trainer.held_out.by_link(trainer.learner.weights(), "sample")[0],
+    )
+
+
+def slow_down(env: LinkVectorEnv, factor: float) -> None:
+    """Let an environment sleep, so that acting and stepping take ``factor`` times as long."""
+    step, last, usual = env.step, 0.0, 0.0
+
+    def slowed(actions: Any) -> Any:
+        nonlocal last, usual
+        result = step(actions)
+        took = time.perf_counter() - last
+        if usual and took > 3.0 * usual:  # an update lay between
+            took = usual
+        elif last:
+            usual = 0.9 * usual + 0.1 * took if usual else took
+        time.sleep((factor - 1.0) * min(took, usual))
+        last = time.perf_counter()
+        return result
+
+    env.step = slowed  # type: ignore[method-assign]
