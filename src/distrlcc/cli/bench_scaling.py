@@ -39,6 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="environment steps of each of these two runs (default: 2e6)",
     )  # fmt: skip
     parser.add_argument(
+        "--slow-seeds", type=number(1, 100, whole=True), default=1, metavar="K",
+        help="train both so often; with one the interval of the reward is over links (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--slow-pace", type=number(0.0, 1000.0), default=10.0, metavar="MS",
+        help="time that every process's steps take at least in these runs, as on real links; 0 is "
+        "the simulator's own speed (default: 10)",
+    )  # fmt: skip
+    parser.add_argument(
         "--project", action="store_true",
         help="measure exchanges between hosts made of namespaces (needs root) and project to 1024",
     )  # fmt: skip
@@ -123,37 +132,54 @@ def _slow(
     """Train to the same number of steps with and without mitigation."""
     from dataclasses import replace
 
+    import numpy as np
+
     from distrlcc.evaluate.bootstrap import mean_intervals
-    from distrlcc.runtime.slowness import measure_slow_run
+    from distrlcc.runtime.slowness import SlowRun, measure_slow_run
 
     config = replace(config, total_steps=int(args.slow_steps))
     config = replace(config, held_out=replace(config.held_out, links=256))
-    off = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
-    without = measure_slow_run(off, processes, args.slow)
-    with_it = measure_slow_run(config, processes, args.slow)
-    ratio = with_it.env_steps_per_second / without.env_steps_per_second
-    gain = (with_it.rewards - without.rewards)[None, :, None]
-    mean, low, high = mean_intervals(gain)[0].tolist()
+    off = replace(config.distributed, straggler_share=0.0)
+    pace = args.slow_pace / 1e3
+    without, with_it = list[SlowRun](), list[SlowRun]()
+    for seed in range(config.seed, config.seed + args.slow_seeds):
+        seeded = replace(config, seed=seed)
+        unmitigated = replace(seeded, distributed=off)
+        without.append(measure_slow_run(unmitigated, processes, args.slow, pace))
+        with_it.append(measure_slow_run(seeded, processes, args.slow, pace))
+    speeds = np.array([[run.env_steps_per_second for run in runs] for runs in (without, with_it)])
+    ratio = float(np.median(speeds[1] / speeds[0]))
+    rewards = np.array([[run.rewards for run in runs] for runs in (without, with_it)])
+    gain = rewards[1] - rewards[0]
+    # One link of many seeds, or many links of one seed.
+    units = gain.mean(1)[None] if len(gain) > 1 else gain.T
+    mean, low, high = mean_intervals(units[None])[0].tolist()
     if not quiet:
+        speed_of_all = f"at least {args.slow_pace:g} ms each" if pace else "as fast as simulated"
         print(
-            f"{processes} processes, one {args.slow:g} times slower, {args.slow_steps:,.0f} steps:"
+            f"{processes} processes, one {args.slow:g} times slower, {args.slow_steps:,.0f} steps, "
+            f"{speed_of_all}:"
         )
-        for name, speed in (("without", without), ("with", with_it)):
+        for name, runs in (("without", without), ("with", with_it)):
+            reward = np.mean([r.rewards for r in runs])
+            speed = np.median([r.env_steps_per_second for r in runs])
+            update = np.median([r.update_seconds for r in runs]) * 1e3
             print(
-                f"  {name:>7} mitigation {speed.env_steps_per_second:>9,.0f} env-steps/s, "
-                f"held-out reward {speed.rewards.mean():.4f} per step, "
-                f"update {speed.update_seconds * 1e3:.0f} ms, learning {speed.share_update:.0%}, "
-                f"{speed.cut_short:.2f} rollouts cut short per update"
+                f"  {name:>7} mitigation {speed:>9,.0f} env-steps/s, held-out reward {reward:.4f} "
+                f"per step, update {update:.0f} ms, learning "
+                f"{np.median([r.share_update for r in runs]):.0%}, "
+                f"{np.mean([r.cut_short for r in runs]):.2f} rollouts cut short per update"
             )
         print(f"  speed with / without {ratio:.2f}; reward {mean:+.4f} [{low:+.4f}, {high:+.4f}]")
     return {
         "processes": processes,
         "factor": args.slow,
-        "without": without.env_steps_per_second,
-        "with": with_it.env_steps_per_second,
+        "pace_ms": args.slow_pace,
+        "without": speeds[0].tolist(),
+        "with": speeds[1].tolist(),
         "ratio": ratio,
-        "reward_without": float(without.rewards.mean()),
-        "reward_with": float(with_it.rewards.mean()),
+        "reward_without": float(rewards[0].mean()),
+        "reward_with": float(rewards[1].mean()),
         "reward_gain": [mean, low, high],
     }
 

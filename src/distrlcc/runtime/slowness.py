@@ -32,6 +32,8 @@ class SlowJob:
     config: RunConfig
     slow: float
     """How many times as long the last rank's steps take."""
+    pace: float
+    """Time that every rank's steps take at least, s."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +51,21 @@ class SlowRun:
     """On each held-out link, of the weights that were reached."""
 
 
-def measure_slow_run(config: RunConfig, processes: int, slow: float) -> SlowRun:
+def measure_slow_run(config: RunConfig, processes: int, slow: float, pace: float) -> SlowRun:
     """Train ``config.total_steps`` with processes that are pinned to a core in turn.
 
     Args:
         config: Of one process; see `grown`.
         processes: How many.
         slow: Slows the last one's steps this many times.
+        pace: Time that every process's steps take at least, s, as those of real links do.
 
     Raises:
         ConfigError: The steps do not suffice.
     """
     config = without_saving(grown(config, processes))
     places = [Place("127.0.0.1", 0, slot, processes) for slot in range(processes)]
-    results = Launcher(slow_rank, SlowJob(config, slow), places, hosts=True).run().results
+    results = Launcher(slow_rank, SlowJob(config, slow, pace), places, hosts=True).run().results
     run: SlowRun = next(result for result in results.values() if result is not None)
     return run
 
@@ -73,8 +76,7 @@ def slow_rank(place: Place, job: SlowJob) -> SlowRun | None:
     config, probe = job.config, Probe()
     group = ProcessGroup(place, identity(config))
     trainer = Trainer(config, Share.of(config.num_envs, place.slot, place.size), group)
-    if place.slot == place.size - 1:
-        slow_down(trainer.env, job.slow)
+    slow_down(trainer.env, job.slow if place.slot == place.size - 1 else 1.0, job.pace)
     with Stopper(launched=True) as stopper, group:
         train_together(trainer, group, lambda stack, kept: probe, stopper)
     if not group.leads:
@@ -94,19 +96,23 @@ def slow_rank(place: Place, job: SlowJob) -> SlowRun | None:
     )
 
 
-def slow_down(env: LinkVectorEnv, factor: float) -> None:
-    """Let an environment sleep, so that acting and stepping take ``factor`` times as long."""
+def slow_down(env: LinkVectorEnv, factor: float, pace: float) -> None:
+    """Let an environment sleep in every step.
+
+    Args:
+        env: Whose ``step`` is replaced.
+        factor: How many times as long as others' acting and stepping take this one's do.
+        pace: Time that a step takes at least before that, s.
+    """
     step, last, usual = env.step, 0.0, 0.0
 
     def slowed(actions: Any) -> Any:
         nonlocal last, usual
         result = step(actions)
         took = time.perf_counter() - last
-        if usual and took > 3.0 * usual:  # an update lay between
-            took = usual
-        elif last:
+        if last and not (usual and took > 3.0 * usual):  # else an update lay between
             usual = 0.9 * usual + 0.1 * took if usual else took
-        time.sleep((factor - 1.0) * min(took, usual))
+        time.sleep(factor * max(usual, pace) - usual)
         last = time.perf_counter()
         return result
 
