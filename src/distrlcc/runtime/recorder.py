@@ -8,24 +8,29 @@ from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.run_directory import RunDirectory
-from distrlcc.runtime.trainer import Trainer
+from distrlcc.runtime.training import Training
 
 
 class Recorder:
-    """Writes a trainer's run directory and shows its progress."""
+    """Writes a run's directory and shows its progress."""
 
     def __init__(
-        self, trainer: Trainer, run: RunDirectory, progress: Progress, *, shared_only: bool = False
+        self,
+        training: Training,
+        run: RunDirectory,
+        progress: Progress,
+        *,
+        shared_only: bool = False,
     ) -> None:
         """Take what to record and where.
 
         Args:
-            trainer: What is trained.
+            training: What is trained.
             run: Where everything is written; closed by the caller.
             progress: Where the user looks.
             shared_only: Save only what all ranks share, as several processes do.
         """
-        self._trainer, self._run, self._progress = trainer, run, progress
+        self._training, self._run, self._progress = training, run, progress
         self._shared_only = shared_only
         self._shown: str | None = None
 
@@ -37,16 +42,17 @@ class Recorder:
         self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
     ) -> None:
         """Record the update that was just counted, and what happened before it."""
-        trainer, config, counters = self._trainer, self._trainer.config, self._trainer.counters
+        training, config = self._training, self._training.config
+        counters = training.counters
         metrics["seconds"] = counters.seconds
-        alarm = trainer.alarm.check(stats)
+        alarm = training.alarm.check(stats)
         self._shown = alarm or self._shown
         if counters.update % config.held_out.every == 0:
             best_before = counters.best_update
-            metrics |= trainer.score()
+            metrics |= training.score()
             if counters.best_update != best_before:
                 self._save(best=True)
-                save_policy(self._run.policy_path, trainer.policy())
+                save_policy(self._run.policy_path, training.policy())
         texts = {"alarm": alarm, "events": list(events)}
         self._run.log(counters.update, metrics | {k: v for k, v in texts.items() if v})
         self._progress.update(metrics, alarm=self._shown)
@@ -57,12 +63,12 @@ class Recorder:
         """Save, score once more, and write the policy."""
         # Saved before the closing score, so that stopping and resuming changes nothing.
         self._save()
-        self._trainer.score()
-        if self._trainer.counters.best_update == self._trainer.counters.update:
+        self._training.score()
+        if self._training.counters.best_update == self._training.counters.update:
             self._save(best=True)
-        save_policy(self._run.policy_path, self._trainer.policy())
+        save_policy(self._run.policy_path, self._training.policy())
 
     def _save(self, *, best: bool = False) -> None:
-        trainer = self._trainer
-        state = trainer.shared_state() if self._shared_only else trainer.state_dict()
+        training = self._training
+        state = training.shared_state() if self._shared_only else training.state_dict()
         self._run.save(state, best=best)

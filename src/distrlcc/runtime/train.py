@@ -13,9 +13,10 @@ from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.run_directory import RunDirectory
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.trainer import Trainer
+from distrlcc.runtime.training import Training
 
 
-def load(trainer: Trainer, run: RunDirectory) -> None:
+def load(training: Training, run: RunDirectory) -> None:
     """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
 
     Raises:
@@ -24,8 +25,8 @@ def load(trainer: Trainer, run: RunDirectory) -> None:
     """
     loaded = run.load()
     if loaded is not None:
-        trainer.load_state_dict(loaded[0])
-    done, total = trainer.counters.steps, trainer.config.total_steps
+        training.load_state_dict(loaded[0])
+    done, total = training.counters.steps, training.config.total_steps
     if done >= total:
         raise ConfigError(
             f"{run.path} has done {done} of {total} steps already; go on with --set total_steps=N"

@@ -1,0 +1,171 @@
+"""What a run trains, without who collects: learner, scores, counters and their one state."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium
+
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.learn.alarm import CollapseAlarm
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.dagger import Dagger
+from distrlcc.learn.learner import Learner, Weights
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.process import prepare_process
+from distrlcc.learn.reducer import Reducer
+from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
+from distrlcc.runtime.run_config import RunConfig
+
+
+def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
+    """Return the spec of the policy that a run trains on an environment."""
+    space = env.single_action_space
+    discrete = isinstance(space, gymnasium.spaces.Discrete)
+    return PolicySpec(
+        observation=config.env.observation,
+        observation_size=env.batch.observation_size,
+        action=config.env.action,
+        action_kind="discrete" if discrete else "continuous",
+        action_size=int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 1,
+        kind=config.network.kind,
+        hidden=config.network.hidden,
+        activation=config.network.activation,
+        step_ms=config.env.step_ms,
+        interval_rtts=config.env.interval_rtts or None,
+    )
+
+
+def build_learner(
+    config: RunConfig, spec: PolicySpec, reducer: Reducer | None = None, device: str = "cpu"
+) -> Learner:
+    """Return the learner that a run's configuration has a section for."""
+    if config.ppo is not None:
+        return PPO(config.ppo, spec, config.seed, reducer, device)
+    assert config.dagger is not None
+    return Dagger(config.dagger, spec, config.seed, reducer, device)
+
+
+@dataclass
+class Counters:
+    """How far a run is, and its best policy so far."""
+
+    update: int = 0
+    steps: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    """Time since the start, s, scoring and saving included, time between resumes not."""
+    best_score: float = -1e30
+    best_update: int = 0
+    best_acting: Acting = "sample"
+    best_utilisation: float = 0.0
+    best_queueing_delay: float = 0.0
+    """In base RTTs."""
+
+
+class Training:
+    """A learner with its scores, set up from a run's configuration, with one state to save."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: PolicySpec,
+        reducer: Reducer | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Build the learner.
+
+        Args:
+            config: The run's.
+            spec: Of the policy.
+            reducer: Exchanges with other ranks.
+            device: Where the learner computes.
+
+        Raises:
+            ConfigError: Something in the configuration does not exist or fit.
+        """
+        prepare_process()
+        self.config, self.spec = config, spec
+        self.learner = build_learner(config, spec, reducer, device)
+        self.held_out = HeldOut(config, spec)
+        imitates = config.dagger is not None
+        self.alarm = CollapseAlarm(float("-inf")) if imitates else CollapseAlarm()
+        self.counters = Counters()
+        self.best: Weights | None = None
+
+    def commit(self, stats: CollectStats) -> None:
+        """Count an update that was learned from these statistics."""
+        self.counters.update += 1
+        self.counters.steps += int(stats.steps)
+        self.counters.episodes += int(stats.episodes)
+
+    def score(self) -> dict[str, float]:
+        """Score the present weights on held-out links, and keep them if they are the best."""
+        weights = self.learner.weights()
+        scores = self.held_out.score(weights)
+        acting = max(ACTINGS, key=lambda a: scores[a].reward)
+        if scores[acting].reward > self.counters.best_score:
+            self.counters.best_score = scores[acting].reward
+            self.counters.best_update = self.counters.update
+            self.counters.best_acting = acting
+            self.counters.best_utilisation = scores[acting].utilisation
+            self.counters.best_queueing_delay = scores[acting].queueing_delay
+            self.best = weights
+        return {
+            f"held_out_{name}_{acting}": value
+            for acting, score in scores.items()
+            for name, value in asdict(score).items()
+        }
+
+    def policy(self) -> PolicyFile:
+        """Return the best policy so far, acting in the better way."""
+        counters, weights = self.counters, self.best or self.learner.weights()
+        notes = {
+            "recipe": self.config.recipe,
+            "seed": self.config.seed,
+            "update": counters.best_update,
+            "steps": counters.steps,
+            "held_out_reward": counters.best_score,
+        }
+        return PolicyFile(self.spec, weights.arrays, counters.best_acting, notes)
+
+    def summary(self) -> str:
+        """Return a line about the best policy."""
+        counters = self.counters
+        return (
+            f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
+            f"{counters.best_queueing_delay:.3f} RTT (best at update {counters.best_update} of "
+            f"{counters.update})"
+        )
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: all but environments and DAgger's data."""
+        best = None
+        if self.best is not None:
+            best = {"version": self.best.version, "arrays": dict(self.best.arrays)}
+        return {
+            "learner": self.learner.shared_state(),
+            "alarm": self.alarm.state_dict(),
+            "counters": asdict(self.counters),
+            "best": best,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resume needs."""
+        return self.shared_state() | {"learner": self.learner.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same configuration."""
+        self.load_shared_state(state)
+
+    def load_shared_state(self, state: dict[str, Any]) -> None:
+        """Take over what all ranks share; environments and data stay."""
+        self.learner.load_state_dict(state["learner"])
+        self.alarm.load_state_dict(state["alarm"])
+        self.counters = Counters(**state["counters"])
+        self.best = None
+        if state["best"] is not None:
+            self.best = Weights(int(state["best"]["version"]), state["best"]["arrays"])
