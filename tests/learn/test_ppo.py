@@ -13,6 +13,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.batch import Batch
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.ppo import PPO, PPOConfig
+from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 
@@ -131,6 +132,16 @@ def test_parameters_move_and_metrics_are_floats(
     metrics = learner.update(rollout)
     assert all(type(value) is float for value in metrics.values()), metrics
     assert metrics["staleness"] == 1.0
+
+
+def test_explained_variance_is_of_the_returns(make_env: Any, make_spec: MakeSpec) -> None:
+    learner, collector, rollout = _setup(make_env, make_spec(), "match", TOY)
+    collector.set_weights(learner.weights())
+    collector.collect(rollout)
+    advantages, returns = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
+    explained = 1.0 - float(advantages.var() / returns.var())
+    metrics = learner.update(rollout)
+    assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-4)
 
 
 def test_same_seed_same_result(make_env: Any, make_spec: MakeSpec, train: Train) -> None:

@@ -154,6 +154,7 @@ class PPO:
             reward_scale=config.reward_scale,
         )
         # One exchange of all that ranks must agree on before the first minibatch.
+        explained = _explained_variance(targets, advantages)
         wide = advantages.astype(np.float64)
         sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum()]
         moments = model.moments(rollout.obs[: rollout.steps])
@@ -190,7 +191,7 @@ class PPO:
         self.model.version += 1
         self._env_steps += int(samples)
         return means | {
-            "explained_variance": _explained_variance(targets, advantages),
+            "explained_variance": explained,
             "gradient_norm": float(norm),
             "lr": lr,
             "entropy_coeff": entropy_coeff,
