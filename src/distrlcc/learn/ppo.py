@@ -3,14 +3,15 @@
 Left out on purpose: separate networks, learning-rate search, early stop on KL. With several ranks
 this is DD-PPO (https://arxiv.org/abs/1911.00357): the gradient is averaged over ranks each
 minibatch, and so are the statistics of advantages and observations; the number of minibatches is
-agreed, so that a rank whose rollout was cut short stays in step.
+agreed, so that a rank whose rollout was cut short stays in step. Where an older policy acted,
+V-trace corrects for it (``use_vtrace``).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +27,12 @@ from distrlcc.learn.reducer import LocalReducer, Reducer
 from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
 from distrlcc.learn.schedule import Schedule, check_schedule, scheduled
+from distrlcc.learn.vtrace import vtrace
 from distrlcc.policy.heads import kl_estimate
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits, stream_key
+
+Float32 = NDArray[np.float32]
 
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
@@ -47,6 +51,12 @@ class PPOConfig:
     """Subtract the critic's values and bootstrap from them; False learns from returns alone."""
     use_gae: bool = True
     """False takes plain discounted returns: lambda_ 1."""
+    use_vtrace: bool = False
+    """Correct advantages and values for what the policy learned since it acted (V-trace)."""
+    vtrace_rho: float = 1.0
+    """Bound of the ratio, new policy to acting one, that weighs a step."""
+    vtrace_c: float = 1.0
+    """Bound of the ratio that passes later steps on to earlier ones; vtrace_rho at most."""
     lr: float = 1e-3
     """Adam's learning rate."""
     lr_schedule: Schedule | None = None
@@ -97,7 +107,8 @@ class PPOConfig:
         for name in ("gamma", "lambda_"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 to 1")
-        for name in ("lr", "clip_param", "kl_target", "vf_clip_param", "reward_scale"):
+        positive = ("lr", "clip_param", "kl_target", "vf_clip_param", "reward_scale")
+        for name in (*positive, "vtrace_rho", "vtrace_c"):
             if not getattr(self, name) > 0.0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected more than 0")
         for name in ("entropy_coeff", "kl_coeff", "vf_loss_coeff", "grad_clip"):
@@ -105,8 +116,24 @@ class PPOConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 or more")
         if self.use_gae and not self.use_critic:
             raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
+        if not self.vtrace_c <= self.vtrace_rho < math.inf:
+            raise ConfigError(
+                f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "
+                "to be vtrace_rho or less, and both finite"
+            )
         check_schedule("lr_schedule", self.lr_schedule)
         check_schedule("entropy_coeff_schedule", self.entropy_coeff_schedule)
+
+
+class _Returns(NamedTuple):
+    """What an update learns from, of one rank's rollout."""
+
+    logp: Float32  # [steps, N], under the policy that the surrogate compares with
+    advantages: Float32  # [steps, N]
+    targets: Float32  # [steps, N], of the value
+    residuals: Float32  # [steps, N], targets less the critic's values
+    lag: tuple[float, float] = (0.0, 0.0)
+    """V-trace's sum of clipped ratios, and number of ratios above their bound."""
 
 
 class PPO:
@@ -143,23 +170,18 @@ class PPO:
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from one rollout of every rank and return metrics.
 
-        Losses, entropy, KL and clip fraction are means over the last epoch and over ranks.
+        Losses, entropy, KL and clip fraction are means over the last epoch and over ranks. With
+        ``use_vtrace`` the policy that they compare with is that of the update's start.
         """
         config, model = self.config, self.model
-        advantages, targets = generalized_advantages(
-            rollout,
-            config.gamma,
-            config.lambda_ if config.use_gae else 1.0,
-            use_critic=config.use_critic,
-            reward_scale=config.reward_scale,
-        )
+        returns = self._returns(rollout)
+        advantages, targets = returns.advantages, returns.targets
         # One exchange of all that ranks must agree on before the first minibatch.
-        explained = _explained_variance(targets, advantages)
         wide = advantages.astype(np.float64)
-        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum()]
+        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *returns.lag]
         moments = model.moments(rollout.obs[: rollout.steps])
         agreed = self._reducer.sum(np.concatenate([sums, moments]))
-        samples, envs, total, squares = agreed[:4].tolist()
+        samples, envs, total, squares, *lag = agreed[: len(sums)].tolist()
         if config.normalize_advantages:
             mean = total / max(samples, 1.0)
             std = math.sqrt(max(squares / max(samples, 1.0) - mean * mean, 0.0))
@@ -170,7 +192,8 @@ class PPO:
         entropy_coeff = scheduled(
             config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff
         )
-        batch = self._batch(rollout, advantages, targets).to(model.device)
+        columns = np.stack([returns.logp, advantages, targets])
+        batch = self._batch(rollout, columns)
         metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
         for epoch in range(config.num_epochs):
             shuffle = epoch if config.shuffle_batch_per_epoch else 0
@@ -184,20 +207,63 @@ class PPO:
                     norm = model.descend(loss, part.samples, lr, config.grad_clip)
                 else:  # this rank's rollout was cut short of what the others have
                     norm = model.descend(None, 0, lr, config.grad_clip)
-        model.absorb(agreed[4:])
+        model.absorb(agreed[len(sums) :])
         means = self._means(metric_sums)
         self._adapt_kl_coeff(means["kl"])
         staleness = float(self.model.version - rollout.version)
         self.model.version += 1
         self._env_steps += int(samples)
+        if config.use_vtrace:
+            means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / max(samples, 1) for v in lag)
         return means | {
-            "explained_variance": explained,
+            "explained_variance": _explained_variance(targets, returns.residuals),
             "gradient_norm": float(norm),
             "lr": lr,
             "entropy_coeff": entropy_coeff,
             "kl_coeff": self._kl_coeff,
             "staleness": staleness,
         }
+
+    def _returns(self, rollout: Rollout) -> _Returns:
+        """Return advantages and targets, as the rollout has them or corrected for the lag."""
+        config = self.config
+        lambda_ = config.lambda_ if config.use_gae else 1.0
+        if not config.use_vtrace:
+            advantages, targets = generalized_advantages(
+                rollout,
+                config.gamma,
+                lambda_,
+                use_critic=config.use_critic,
+                reward_scale=config.reward_scale,
+            )
+            return _Returns(rollout.logp[: rollout.steps], advantages, targets, advantages)
+        logp, values = self._evaluate(rollout)
+        corrected = vtrace(
+            rollout,
+            logp,
+            values,
+            config.gamma,
+            lambda_,
+            rho_bound=config.vtrace_rho,
+            c_bound=config.vtrace_c,
+            use_critic=config.use_critic,
+            reward_scale=config.reward_scale,
+        )
+        lag = float(corrected.rho.sum(dtype=np.float64)), float(corrected.clipped.sum())
+        return _Returns(logp, corrected.advantages, corrected.targets, corrected.residuals, lag)
+
+    def _evaluate(self, rollout: Rollout) -> tuple[Float32, Float32]:
+        """Return the actions' log-probabilities and the values as they are now, ``[steps, N]``."""
+        steps, count = rollout.steps, rollout.count
+        batch = self._batch(rollout, np.zeros((0, steps, count), np.float32))
+        network = self.model.network
+        with torch.no_grad():
+            head, values, _ = network(batch.obs, batch.starts, batch.states)
+            logp = network.distribution(head).log_prob(batch.actions)
+        both = torch.stack([logp, values]).unflatten(2, (-1, count))  # [2, L, S, N]
+        # Back to rows, without what the last sequences were padded with.
+        logp, values = both.transpose(1, 2).flatten(1, 2)[:, :steps].cpu()
+        return logp.numpy(), values.numpy()
 
     def _loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
         """Return the loss, and ``_METRICS`` times the number of samples with that number."""
@@ -226,17 +292,16 @@ class PPO:
             metrics = torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, one])
         return loss, metrics * batch.samples
 
-    def _batch(
-        self, rollout: Rollout, advantages: NDArray[np.float32], targets: NDArray[np.float32]
-    ) -> Batch:
+    def _batch(self, rollout: Rollout, columns: Float32) -> Batch:
+        """Arrange a rollout and ``columns`` ``[K, steps, N]`` as the network takes them."""
         steps = rollout.steps
-        columns = np.stack([rollout.logp[:steps], advantages, targets])
-        return batch_of(
+        batch = batch_of(
             rollout,
             torch.from_numpy(self.model.normalize(rollout.obs[:steps])),
             torch.from_numpy(rollout.actions[:steps]),
             torch.from_numpy(columns),
         )
+        return batch.to(self.model.device)
 
     def _means(self, sums: Tensor) -> dict[str, float]:
         """Return ``_METRICS``' means over all ranks."""
@@ -278,9 +343,9 @@ class PPO:
         self._env_steps = int(state["env_steps"])
 
 
-def _explained_variance(targets: NDArray[np.float32], advantages: NDArray[np.float32]) -> float:
+def _explained_variance(targets: Float32, residuals: Float32) -> float:
     """Return the share of the targets' variance that the critic's values explain; at most 1."""
     variance = float(targets.var(dtype=np.float64)) if targets.size else 0.0
     if variance == 0.0:
         return 0.0
-    return 1.0 - float(advantages.var(dtype=np.float64)) / variance
+    return 1.0 - float(residuals.var(dtype=np.float64)) / variance
