@@ -105,7 +105,8 @@ def test_commands_and_flags_exist(page: Path) -> None:
         *(_flags(f"{g}_{c}") for g, choices in GROUPS.items() for c in choices),
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
-    others |= {"--rdzv-backend", "--rdzv-endpoint"}
+    others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
+    others |= {"--node-rank", "--master-addr"}
     assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | others | {"--help"}
     for rest in re.findall(r"\bdistrlcc ([a-z][^`\n#]*)", code):
         command, *words = rest.split()

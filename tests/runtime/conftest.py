@@ -29,11 +29,11 @@ class Hosts(hosts.Hosts):
         self.logs: list[IO[bytes]] = []
         self._folder = folder
 
-    def start(self, host: int, *words: str) -> subprocess.Popen[bytes]:
-        """Start a distrlcc command on a host; its output goes to ``log(process)``."""
+    def start(self, host: int, *words: str, module: str = "distrlcc") -> subprocess.Popen[bytes]:
+        """Start a module's command on a host; its output goes to ``log(process)``."""
         log = (self._folder / f"host{host}-{len(self.logs)}.log").open("wb")
         process = subprocess.Popen(
-            self.command(host, sys.executable, "-m", "distrlcc", *words),
+            self.command(host, sys.executable, "-m", module, *words),
             stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self._folder,
         )  # fmt: skip
         self.processes.append(process)
