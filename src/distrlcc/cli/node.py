@@ -1,13 +1,18 @@
 """Take part in a run on several machines; the same line on each but for the index.
 
+distrlcc node --node-index 0 --node-num 2 --ip 10.0.0.1
+distrlcc node --node-index 1 --node-num 2 --ip 10.0.0.1
 distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --ip 10.0.0.1
-distrlcc node quickstart --topology decentralized --node-index 1 --node-num 2 --ip 10.0.0.1
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from distrlcc.cli.actor_arguments import add_actor_arguments, newest_run, with_actors
 from distrlcc.cli.parser import number
 from distrlcc.cli.run_arguments import (
     add_group_arguments,
@@ -18,17 +23,37 @@ from distrlcc.cli.run_arguments import (
 )
 from distrlcc.errors import ConfigError
 
+if TYPE_CHECKING:
+    from distrlcc.runtime.start import Node
+
+_DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
+_PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
+_ONLY = {
+    _DECENTRALIZED: ("processes", "no_elastic", "restarts", "resume", "debug"),
+    _ACTORS: (
+        "load",
+        "nodes",
+        "envs_per_worker",
+        "max_lag",
+        "wait_workers",
+        "tun",
+        "allow_public",
+        "pace",
+    ),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_run_arguments(parser)
     parser.add_argument(
-        "--topology", choices=("decentralized",), required=True,
-        help="decentralized: every process steps its environments and learns",
+        "--topology", choices=(_ACTORS, _DECENTRALIZED), default=_ACTORS,
+        help="actor-learner: workers act, a trainer on node 0 learns (default); decentralized: "
+        "every process steps its environments and learns",
     )  # fmt: skip
     parser.add_argument(
         "--node-index", type=number(0, 4095, whole=True), required=True, metavar="I",
-        help="this machine's number from 0; M or more joins a run that is under way",
+        help="this machine's number from 0; M or more joins a decentralized run under way",
     )  # fmt: skip
     parser.add_argument(
         "--node-num", type=number(1, 4096, whole=True), required=True, metavar="M",
@@ -38,35 +63,89 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ip", "--IP", required=True, metavar="IP", help="address of node 0, the master"
     )
     parser.add_argument(
-        "--port", type=number(1, 65534, whole=True), default=29512, metavar="P",
-        help="of the master, which takes the next one too (default: 29512)",
+        "--port", type=number(1, 65534, whole=True), metavar="P",
+        help="of the master, which takes the next one too (default: 29513; decentralized 29512)",
     )  # fmt: skip
     parser.add_argument(
-        "--processes", type=number(1, 4096, whole=True), default=1, metavar="N",
-        help="equal processes on each machine (default: 1)",
+        "--processes", type=number(1, 4096, whole=True), metavar="N",
+        help="equal processes on each machine of a decentralized run (default: 1)",
     )  # fmt: skip
     add_group_arguments(parser)
+    add_actor_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
+    from distrlcc.runtime.start import Node
+
+    other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
+    for name in _ONLY[other]:
+        if getattr(args, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for --topology {other}, and this is {args.topology}"
+            )
+    port = args.port or _PORTS[args.topology]
+    node = Node(args.node_index, args.node_num, args.ip, port)
+    return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)
+
+
+def _decentralized(args: argparse.Namespace, node: Node) -> int:
     from distrlcc.runtime.process_group import checked_device
-    from distrlcc.runtime.start import Node, start_node
+    from distrlcc.runtime.start import start_node
 
     if args.node_index >= args.node_num and args.no_elastic:
         raise ConfigError(
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; only an elastic "
             "run takes late comers"
         )
+    processes = args.processes or 1
     if args.gpu >= 0:
-        for local in range(args.processes):
+        for local in range(processes):
             checked_device(f"cuda:{args.gpu + local}")
     if args.resume and args.node_index > 0:
         raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
     return start_node(
-        run_config(args),
+        run_config(args), run_options(args), group_options(args), node=node, processes=processes
+    )
+
+
+def _actors(args: argparse.Namespace, node: Node) -> int:
+    from distrlcc.runtime.actors.start import start_actors
+    from distrlcc.runtime.interface import tunnel_towards
+
+    if args.node_index >= args.node_num:
+        raise ConfigError(
+            f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; over torch RPC "
+            "nobody joins a run that is under way"
+        )
+    args.recipe = args.recipe or "distrlcc"
+    if args.load is not None and args.node_index == 0:
+        if args.out is not None:
+            raise ConfigError("--load DIR says where to go on; leave --out away")
+        args.out, args.resume = Path(args.load) if args.load else newest_run(args.recipe), True
+    if args.tun:
+        if args.interface:
+            raise ConfigError("--tun picks the interface; leave --interface away")
+        args.interface = tunnel_towards(args.ip).name
+    args.gpu = _gpu(args)
+    config = with_actors(run_config(args), args)
+    return start_actors(
+        config,
         run_options(args),
         group_options(args),
-        node=Node(args.node_index, args.node_num, args.ip, args.port),
-        processes=args.processes,
+        node,
+        allow_public=args.allow_public,
+        pace_seconds=args.pace / 1e3,
     )
+
+
+def _gpu(args: argparse.Namespace) -> int:
+    """Return the trainer's GPU; -1 where this machine has none, as DistRLCC's lines say 0."""
+    import torch
+
+    if args.gpu < 0 or args.node_index > 0 or torch.cuda.device_count():
+        return int(args.gpu)
+    sys.stderr.write(
+        f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU\n"
+    )
+    return -1

@@ -10,10 +10,13 @@ import fcntl
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 from distrlcc.errors import ConfigError
 
 _SIOCGIFADDR = 0x8915
+_NET = Path("/sys/class/net")
+_NO_HARDWARE_ADDRESS = "65534"  # ARPHRD_NONE: TUN devices and WireGuard
 
 
 @dataclass(frozen=True)
@@ -93,3 +96,28 @@ def interface_towards(host: str, name: str = "") -> Interface:
         f"the route to {host} leaves from {own}, which is on none of this machine's interfaces "
         f"({names}); give --interface NAME"
     )
+
+
+def tunnel_towards(host: str) -> Interface:
+    """Return the tunnel (TUN, TAP, WireGuard) to use for a host: the one on the route, or the only.
+
+    Raises:
+        ConfigError: There is none, or several of which none is on the route.
+    """
+    tunnels = [interface for interface in interfaces() if _is_tunnel(interface.name)]
+    routed = interface_towards(host)
+    if routed in tunnels or len(tunnels) == 1:
+        return routed if routed in tunnels else tunnels[0]
+    names = ", ".join(map(str, tunnels)) or "none"
+    raise ConfigError(
+        f"--tun: expected one tunnel interface, found {names}; start the VPN, or give --interface "
+        "NAME"
+    )
+
+
+def _is_tunnel(name: str) -> bool:
+    try:
+        kind = (_NET / name / "type").read_text().strip()
+    except OSError:
+        return False
+    return kind == _NO_HARDWARE_ADDRESS or (_NET / name / "tun_flags").exists()

@@ -88,6 +88,7 @@ class Launcher:
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
         self._attempt = 0
+        self._said = set[str]()
 
     def run(self) -> Outcome:
         """Run until all processes have ended; none is left, however this returns.
@@ -211,7 +212,8 @@ class Launcher:
             self._start(place, _resumed(self._job))
             return None
         left = len(self._children)
-        if left:
+        if left and str(failure) not in self._said:
+            self._said.add(str(failure))
             self._say(f"{failure}; {left} left on this machine")
         return failure if not left else None
 

@@ -77,6 +77,8 @@ class Progress:
         self._marks: deque[tuple[float, float]] = deque()  # (clock, steps) of the last seconds
         self._drawn = -math.inf
         self._stale = False
+        self.below: Callable[[], Table] | None = None
+        """A table to show below, in a terminal."""
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
@@ -123,6 +125,11 @@ class Progress:
         """Show a line that stays, above the table."""
         self._console.print(Text(line), soft_wrap=True)
 
+    def redraw(self) -> None:
+        """Show what has changed below, in a terminal."""
+        if self._live is not None and self._clock() - self._drawn >= _REDRAW_SECONDS:
+            self._draw()
+
     def _draw(self) -> None:
         self._drawn, self._stale = self._clock(), False
         if self._live is not None:
@@ -150,7 +157,8 @@ class Progress:
         table.add_row(*(Text(label, style="dim") for label, _ in cells))
         table.add_row(*(Text(value, style="bold") for _, value in cells))
         alarm = [Text(f"alarm: {self._alarm}", style="bold red")] if self._alarm else []
-        return Group(head, table, *alarm)
+        below = [self.below()] if self.below is not None else []
+        return Group(head, table, *alarm, *below)
 
     def _cells(self) -> list[tuple[str, str]]:
         """Return labels and values in order."""

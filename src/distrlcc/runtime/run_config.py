@@ -71,6 +71,46 @@ class DistributedConfig:
 
 
 @dataclass(frozen=True)
+class ActorsConfig:
+    """Who acts where in the actor-learner topology; of no matter to the others."""
+
+    nodes: tuple[tuple[str, ...], ...] = (
+        ("0", "1", "2", "3"),
+        ("4", "5", "6"),
+        ("7", "8"),
+        ("9", "10", "11", "12"),
+    )
+    """For each machine the links of its workers: Indigo's link ids, suites, scenarios or files."""
+    envs_per_worker: int = 1
+    """Environments that each worker steps."""
+    segments_per_update: int = 0
+    """Segments that an update learns from; 0: one for each planned worker."""
+    max_lag: int = 16
+    """Updates that the policy that acted may be behind when its segment is used."""
+    wait_workers: float = 60.0
+    """Time to wait for another worker when none is left, s."""
+
+    def __post_init__(self) -> None:
+        if not self.nodes or not any(self.nodes):
+            raise ConfigError("nodes is empty: expected a list of links for each machine")
+        for name, least in (("envs_per_worker", 1), ("segments_per_update", 0), ("max_lag", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected {least} or more")
+        if not self.wait_workers >= 0.0:
+            raise ConfigError(f"wait_workers is {self.wait_workers!r}: expected 0 or more")
+
+    @property
+    def links(self) -> list[str]:
+        """Every worker's link, node after node."""
+        return [f"indigo/{e}" if e.isdigit() else e for node in self.nodes for e in node]
+
+    @property
+    def per_update(self) -> int:
+        """Segments that an update learns from."""
+        return self.segments_per_update or len(self.links)
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that shapes a run."""
 
@@ -90,6 +130,7 @@ class RunConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
     ppo: PPOConfig | None = None
     """Settings of PPO; exactly one learner's section is given."""
     dagger: DaggerConfig | None = None
@@ -128,5 +169,5 @@ class RunConfig:
         return section.sequence_length
 
 
-EXTENDABLE = ("total_steps", "max_seconds", "distributed")
+EXTENDABLE = ("total_steps", "max_seconds", "distributed", "actors")
 """Keys that a resumed run may change: they say when it ends and how processes work together."""

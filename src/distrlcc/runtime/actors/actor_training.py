@@ -1,0 +1,44 @@
+"""What is trained where others act: with the account of their segments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.runtime.actors.ledger import Ledger
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.training import Training
+
+_UNSEEN = 64
+"""Segments that a worker may have acted beyond those that came here."""
+
+
+class ActorTraining(Training):
+    """Training that keeps a ledger, which a checkpoint holds too."""
+
+    def __init__(self, config: RunConfig, spec: PolicySpec, device: str = "cpu") -> None:
+        """See `Training`."""
+        super().__init__(config, spec, device=device)
+        like = Rollout.allocate(
+            spec, config.rollout_length, config.actors.envs_per_worker, config.sequence_length
+        )
+        self.ledger = Ledger(config.actors.max_lag, like)
+        self.first_step = 0
+        """Step from which workers' links are new: no worker can have come as far before."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resume needs."""
+        return super().state_dict() | {"ledger": self.ledger.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on; with another number of segments in an update a data set fills anew."""
+        actors, learner = self.config.actors, state["learner"]
+        data = learner.get("dataset")
+        if data is not None and data["count"] != actors.per_update * actors.envs_per_worker:
+            learner = learner | {"dataset": None}
+        super().load_state_dict(state | {"learner": learner})
+        if "ledger" in state:
+            self.ledger.load_state_dict(state["ledger"])
+        segments = max(self.ledger.received + self.ledger.lost, self.counters.update)
+        self.first_step = (segments + _UNSEEN) * self.config.rollout_length

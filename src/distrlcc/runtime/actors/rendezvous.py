@@ -1,0 +1,191 @@
+"""How trainer and workers find each other before RPC begins, and refuse who does not belong.
+
+All through the master's store: each comes with its identity and the proof that it knows the shared
+secret (`DISTRLCC_TOKEN`), the trainer says who is in, and only they open RPC, which would run any
+code that a member sends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.runtime.engine import Worker
+from distrlcc.runtime.identity import check_identity, from_json, to_json
+from distrlcc.runtime.interface import Interface, interface_towards, resolve
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.store import connect, master_needed
+
+TOKEN = "DISTRLCC_TOKEN"
+_POLL_SECONDS = 0.05
+_DECIDE_SECONDS = 15.0
+"""Time that the trainer has to say who is in, after the join timeout."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a member learned."""
+
+    interface: Interface
+    rank: int
+    """In the RPC group; 0 is the trainer."""
+    workers: list[Worker]
+    """By rank from 1."""
+    store: Any
+
+
+def check_addresses(place: Place, *, allow_public: bool) -> Interface:
+    """Return the interface to use.
+
+    Raises:
+        ConfigError: It, or the master, has a public address and that was not allowed.
+    """
+    interface = interface_towards(place.address, place.interface)
+    for address in (resolve(place.address), interface.address):
+        if ipaddress.ip_address(address).is_global and not allow_public:
+            raise ConfigError(
+                f"{address} is a public address, and RPC lets whoever reaches it run code: use a "
+                "private network or a VPN, or give --allow-public"
+            )
+    return interface
+
+
+def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
+    """Wait as the trainer until all workers have come, and say who is in.
+
+    Args:
+        place: The trainer's; ``size`` is that of the planned group.
+        interface: Of this machine.
+        identity: What all must have in common.
+
+    Raises:
+        GroupError: No worker came in time.
+    """
+    with master_needed(place):
+        store = connect(place.address, place.port, interface, place.join_seconds)
+        prefix, nonce = f"{place.attempt}/", uuid.uuid4().hex
+        store.set(f"{prefix}nonce", nonce)
+        store.set(f"{prefix}identity", to_json({**identity, "token": _proof(nonce, "trainer")}))
+        slots = range(1, place.size)
+        deadline = monotonic() + place.join_seconds
+        while not store.check([f"{prefix}came/{slot}" for slot in slots]):
+            if monotonic() > deadline:
+                break
+            sleep(_POLL_SECONDS)
+        members: list[tuple[int, Worker]] = []
+        missing = []
+        for slot in slots:
+            key = f"{prefix}came/{slot}"
+            if not store.check([key]):
+                missing.append(slot - 1)
+                continue
+            came = json.loads(store.get(key))
+            refusal = _refusal(identity, came["identity"], nonce, slot)
+            if refusal:
+                warnings.warn(
+                    f"worker {slot - 1} on {came['host']} is refused: {refusal}", stacklevel=2
+                )
+                store.set(f"{prefix}refused/{slot}", refusal)
+                continue
+            members.append((slot, Worker(slot - 1, came["host"], came["process"])))
+        if missing:
+            names = ", ".join(map(str, missing))
+            warnings.warn(
+                f"worker{'s' if len(missing) > 1 else ''} {names} did not come within "
+                f"{place.join_seconds:.0f} s; going on without",
+                stacklevel=2,
+            )
+        store.set(f"{prefix}members", json.dumps([slot for slot, _ in members]))
+    if not members:
+        raise GroupError(
+            f"no worker came within {place.join_seconds:.0f} s; start the other nodes, or give a "
+            "longer --join-timeout"
+        )
+    return Admission(interface, 0, [worker for _, worker in members], store)
+
+
+def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
+    """Come as a worker, and wait until the trainer says who is in.
+
+    Raises:
+        GroupError: The master is out of reach, this worker does not fit or has come already, or
+            too late.
+    """
+    with master_needed(place):
+        store = connect(place.address, place.port, interface, place.join_seconds)
+        prefix, deadline = f"{place.attempt}/", monotonic() + place.join_seconds
+        _wait(store, f"{prefix}identity", deadline, place)
+        nonce = store.get(f"{prefix}nonce").decode()
+        master = from_json(store.get(f"{prefix}identity"))
+        if not hmac.compare_digest(master.pop("token"), _proof(nonce, "trainer")):
+            raise GroupError(
+                f"the master at {place.address}:{place.port} has another {TOKEN} than this "
+                "process; set the same one on every machine",
+                exit_code=2,
+            )
+        check_identity(master, identity)
+        if store.check([f"{prefix}members"]):
+            raise GroupError(
+                f"the run at {place.address}:{place.port} has begun; over torch RPC nobody can "
+                "join it any more",
+                exit_code=2,
+            )
+        own = f"{os.getpid()} {interface.address}"
+        holder = store.compare_set(f"{prefix}slot/{place.slot}", "", own).decode()
+        if holder != own:
+            process, where = holder.split()
+            raise GroupError(
+                f"worker {place.slot - 1} has come already (process {process} on {where}); give "
+                "each machine its own --node-index",
+                exit_code=2,
+            )
+        told = {**identity, "token": _proof(nonce, str(place.slot))}
+        came = {"identity": told, "host": interface.address, "process": os.getpid()}
+        store.set(f"{prefix}came/{place.slot}", json.dumps(came))
+        deadline = monotonic() + place.join_seconds + _DECIDE_SECONDS
+        _wait(store, f"{prefix}members", deadline, place)
+        members = json.loads(store.get(f"{prefix}members"))
+        if place.slot not in members:
+            key = f"{prefix}refused/{place.slot}"
+            why = store.get(key).decode() if store.check([key]) else "it came too late"
+            raise GroupError(f"the trainer refused worker {place.slot - 1}: {why}", exit_code=2)
+    workers = [Worker(slot - 1, "", 0) for slot in members]
+    return Admission(interface, members.index(place.slot) + 1, workers, store)
+
+
+def _wait(store: Any, key: str, deadline: float, place: Place) -> None:
+    while not store.check([key]):
+        if monotonic() > deadline:
+            raise GroupError(
+                f"the trainer at {place.address}:{place.port} did not say {key.split('/')[-1]!r} "
+                f"within {place.join_seconds:.0f} s; is node 0 of an actor-learner run there?",
+                exit_code=2,
+            )
+        sleep(_POLL_SECONDS)
+
+
+def _refusal(identity: Mapping[str, str], came: dict[str, str], nonce: str, slot: int) -> str:
+    """Return why a worker does not belong, or nothing."""
+    if not hmac.compare_digest(came.pop("token", ""), _proof(nonce, str(slot))):
+        return f"it has another {TOKEN}"
+    try:
+        check_identity(identity, came)
+    except GroupError as error:
+        return str(error)
+    return ""
+
+
+def _proof(nonce: str, role: str) -> str:
+    """Return what only a holder of the shared secret can say for this run and role."""
+    secret = os.environ.get(TOKEN, "").encode()
+    return hmac.new(secret, f"{nonce}/{role}".encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,83 @@
+"""Starts a machine's processes of an actor-learner run: its workers, and on node 0 the trainer."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from distrlcc.errors import ConfigError
+from distrlcc.runtime.actors.job import ActorsJob, actors_rank
+from distrlcc.runtime.actors.rendezvous import check_addresses
+from distrlcc.runtime.launcher import Launcher
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.process_group import checked_device
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.start import GroupOptions, Node, RunOptions, open_directory
+from distrlcc.runtime.trainer import Share, Trainer
+
+
+def start_actors(
+    config: RunConfig,
+    options: RunOptions,
+    group: GroupOptions,
+    node: Node,
+    *,
+    allow_public: bool = False,
+    pace_seconds: float = 0.0,
+) -> int:
+    """Run this machine's processes until they end; return the exit code.
+
+    Args:
+        config: The run's; ``actors.nodes`` has a list for each machine.
+        options: Where node 0 writes.
+        group: How processes find each other.
+        node: This machine.
+        allow_public: Whether RPC may listen on a public address.
+        pace_seconds: Time that a step lasts, s, as on a real link; 0: as fast as it goes.
+
+    Raises:
+        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    """
+    actors = config.actors
+    links, nodes = actors.links, actors.nodes
+    if len(nodes) != node.count:
+        raise ConfigError(f"nodes has {len(nodes)} lists for {node.count} machines")
+    config = replace(config, num_envs=len(links) * actors.envs_per_worker)
+    first = 1 + sum(len(entries) for entries in nodes[: node.index])
+    slots = list(range(first, first + len(nodes[node.index])))
+    place = Place(
+        address=node.address,
+        port=node.port,
+        slot=0,
+        size=1 + len(links),
+        interface=group.interface,
+        join_seconds=group.join_seconds,
+    )
+    places = [replace(place, slot=slot) for slot in slots]
+    if node.index == 0:  # without the trainer the run is over
+        device = "cpu" if group.gpu < 0 else f"cuda:{group.gpu}"
+        checked_device(device)
+        places.insert(0, replace(place, device=device, elastic=False))
+    if not places:
+        raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
+    check_addresses(place, allow_public=allow_public)
+    # Finds what does not fit before anything is written, and compiles the simulator for all.
+    for link in dict.fromkeys(links):
+        env = replace(config.env, suites=(link,), suite_weights=())
+        trainer = Trainer(replace(config, env=env), Share(0, 1))
+    trainer.collect()
+    with ExitStack() as stack:
+        out = options.out or Path()
+        if node.index == 0:
+            directory = stack.enter_context(open_directory(config, options))
+            directory.lock()
+            out = directory.path
+        job = ActorsJob(
+            config, out, options.resume, options.tensorboard, allow_public, pace_seconds
+        )
+        outcome = Launcher(actors_rank, job, places, hosts=node.index == 0).run()
+    if outcome.code and node.index == 0:
+        sys.stderr.write(f"distrlcc: stopped; saved. Go on with the same line and --load {out}\n")
+    return outcome.code
