@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.data.reader import StoredData
+from distrlcc.runtime.data_parallel_group import DataParallelGroup
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.imitate import imitate_rank
 from distrlcc.runtime.imitate_config import EXTENDABLE, ImitateConfig
 from distrlcc.runtime.imitation_trainer import ImitationCounters
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.place import Place
-from distrlcc.runtime.process_group import PeerLostError, ProcessGroup
+from distrlcc.runtime.process_group import PeerLostError
 from distrlcc.runtime.run_directory import RunDirectory
 
 
@@ -50,7 +51,7 @@ def imitate_process(place: Place, job: ImitateJob) -> ImitationCounters:
     """
     config = job.config
     data = StoredData(Path(config.data))
-    group = ProcessGroup(place, identity(config))
+    group = DataParallelGroup(place, identity(config))
     with ExitStack() as stack:
         stack.enter_context(group)
         group.wait()

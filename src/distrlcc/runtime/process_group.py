@@ -28,8 +28,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.utils.data import Dataset, DistributedSampler
+from torch import Tensor
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.runtime.identity import check_identity, from_json, to_json
@@ -360,39 +359,6 @@ class ProcessGroup:
             return int(self._store.add(f"{self._key}/rollouts", amount))
         except RuntimeError:
             return 0  # nobody is cut short then; a master that is gone is seen at the meeting
-
-    # What torch offers for training on a data set
-
-    def wait(self) -> None:
-        """Wait for all members, however long one of them scores or reads.
-
-        Raises:
-            GroupError: One is gone, which ends such a training, or the master is out of reach.
-        """
-        self.meet(0, ready=False)
-
-    def explain(self, error: Exception) -> Exception:
-        """Return why an exchange failed: the members that are gone, or the error itself."""
-        try:
-            self.wait()
-        except GroupError as gone:
-            return gone
-        return error
-
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """Return the module with its gradients averaged over members (DDP)."""
-        if self.size == 1:
-            return module
-        devices = [self.device.index] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(module, device_ids=devices)
-
-    def sampler(
-        self, dataset: Dataset[Any], *, shuffle: bool, seed: int
-    ) -> DistributedSampler[Any]:
-        """Return the sampler of this member's share of a data set."""
-        return DistributedSampler(
-            dataset, num_replicas=self.size, rank=self.rank, shuffle=shuffle, seed=seed
-        )
 
 
 def _let_threads_preempt(yes: bool) -> None:

@@ -15,12 +15,13 @@ from time import perf_counter
 import numpy as np
 
 from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.runtime.data_parallel_group import DataParallelGroup
 from distrlcc.runtime.decentralized import train_together
 from distrlcc.runtime.exchange import ExchangeModel
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.place import Place
-from distrlcc.runtime.process_group import PeerLostError, ProcessGroup
+from distrlcc.runtime.process_group import PeerLostError
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.trainer import Share, Trainer
@@ -107,7 +108,9 @@ class Probe:
 class _InTurns(Trainer):
     """Trains with the others, and every few updates alone and side by side with them."""
 
-    def __init__(self, config: RunConfig, share: Share, group: ProcessGroup, own: Trainer) -> None:
+    def __init__(
+        self, config: RunConfig, share: Share, group: DataParallelGroup, own: Trainer
+    ) -> None:
         super().__init__(config, share, group)
         self._group, self._own = group, own
         self.rounds: list[Round] = []
@@ -184,7 +187,7 @@ def scaling_rank(place: Place, job: ScalingJob) -> Scaling | None:
     steps = config.num_envs * config.rollout_length
     # The first round warms up; the last turns are taken when an update is begun after them.
     config = replace(config, total_steps=steps * (UPDATES * (job.rounds + 1) + 1))
-    group, probe = ProcessGroup(place, identity(config)), Probe()
+    group, probe = DataParallelGroup(place, identity(config)), Probe()
     own = Trainer(job.config, Share(place.slot * job.config.num_envs, job.config.num_envs))
     share = Share.of(config.num_envs, place.slot, place.size)
     trainer = _InTurns(config, share, group, own)
