@@ -7,6 +7,7 @@ distrlcc bench scaling --processes 1,2 --slow 4 --project
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.parser import number
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cutting its rollouts short, and compare speed and score",
     )  # fmt: skip
     parser.add_argument(
-        "--slow-steps", type=number(10_000, 1e10), default=2e6, metavar="STEPS",
+        "--slow-steps", type=number(1, 1e10), default=2e6, metavar="STEPS",
         help="environment steps of each of these two runs (default: 2e6)",
     )  # fmt: skip
     parser.add_argument(
@@ -62,16 +63,21 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.config import override
     from distrlcc.recipes.registry import recipe
+    from distrlcc.runtime.slowness import check_slow_run
 
     check_json_target(args.json)
     config = override(recipe("quickstart"), args.assignments)
     if config.ppo is None:
         raise ConfigError("bench scaling measures PPO")
     counts = _counts(args.processes)
+    slow = replace(config, total_steps=int(args.slow_steps))
+    slow = replace(slow, held_out=replace(slow.held_out, links=256))
+    if args.slow:
+        check_slow_run(slow, max(counts))
     quiet = args.json == "-"
     result, one = _scaling(config, counts, args.rounds, quiet=quiet)
     if args.slow:
-        result["slow"] = _slow(config, max(counts), args, quiet=quiet)
+        result["slow"] = _slow(slow, max(counts), args, quiet=quiet)
     if args.project:
         result["projection"] = _project(config, one, quiet=quiet)
     emit_json(args.json, result)
@@ -130,15 +136,11 @@ def _slow(
     config: RunConfig, processes: int, args: argparse.Namespace, *, quiet: bool
 ) -> dict[str, Any]:
     """Train to the same number of steps with and without mitigation."""
-    from dataclasses import replace
-
     import numpy as np
 
     from distrlcc.evaluate.bootstrap import mean_intervals
     from distrlcc.runtime.slowness import SlowRun, measure_slow_run
 
-    config = replace(config, total_steps=int(args.slow_steps))
-    config = replace(config, held_out=replace(config.held_out, links=256))
     off = replace(config.distributed, straggler_share=0.0)
     pace = args.slow_pace / 1e3
     without, with_it = list[SlowRun](), list[SlowRun]()
@@ -177,6 +179,8 @@ def _slow(
         "pace_ms": args.slow_pace,
         "without": speeds[0].tolist(),
         "with": speeds[1].tolist(),
+        "cut_short_without": [run.cut_short for run in without],
+        "cut_short_with": [run.cut_short for run in with_it],
         "ratio": ratio,
         "reward_without": float(rewards[0].mean()),
         "reward_with": float(rewards[1].mean()),

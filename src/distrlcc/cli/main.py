@@ -38,6 +38,7 @@ GROUPS = {
         "sim": "ns per packet and steps per second, beside the reference",
         "train": "training speed and where the time goes",
         "scaling": "training speed on several processes, and with a slow one",
+        "actors": "what workers deliver to a trainer, at the pace of real links and without",
     },
 }
 

@@ -63,6 +63,17 @@ class Outcome:
     results: dict[int, Any] = field(default_factory=dict)
     """What each process that ended well returned, by slot."""
 
+    def measured(self) -> list[Any]:
+        """Return the results in order of slots, of a measurement that is worth nothing in part.
+
+        Raises:
+            GroupError: A user's signal ended it.
+        """
+        if self.code:
+            name = signal.Signals(self.code - 128).name
+            raise GroupError(f"ended by {name}; nothing was measured", exit_code=self.code)
+        return [result for _, result in sorted(self.results.items())]
+
 
 class Launcher:
     """Runs the processes of one machine."""

@@ -102,8 +102,7 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
 
 def _learn(job: ParityJob, processes: int) -> list[Learned]:
     places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    results = Launcher(learn_rank, job, places, hosts=True).run().results
-    return [results[slot] for slot in range(processes)]
+    return Launcher(learn_rank, job, places, hosts=True).run().measured()
 
 
 def learn_rank(place: Place, job: ParityJob) -> Learned:

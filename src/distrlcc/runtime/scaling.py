@@ -172,11 +172,14 @@ def measure_scaling(config: RunConfig, processes: int, rounds: int) -> Scaling:
         config: Of one process; see `grown`.
         processes: How many.
         rounds: Of turns.
+
+    Raises:
+        GroupError: A user's signal ended it.
     """
     places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
     job = ScalingJob(without_saving(config), rounds)
-    results = Launcher(scaling_rank, job, places, hosts=True).run().results
-    scaling: Scaling = next(result for result in results.values() if result is not None)
+    results = Launcher(scaling_rank, job, places, hosts=True).run().measured()
+    scaling: Scaling = next(result for result in results if result is not None)
     return scaling
 
 
@@ -193,7 +196,7 @@ def scaling_rank(place: Place, job: ScalingJob) -> Scaling | None:
     trainer = _InTurns(config, share, group, own)
     with Stopper(launched=True) as stopper, group:
         train_together(trainer, group, lambda stack, kept: probe, stopper)
-    if not group.leads:
+    if not group.leads or stopper.signal:
         return None
     rows = probe.rows[UPDATES:]
     return Scaling(

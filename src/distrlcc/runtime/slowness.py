@@ -23,6 +23,8 @@ from distrlcc.runtime.trainer import Share, Trainer
 
 _WARM_UP = 3
 """Updates that are not counted."""
+_COUNTED = 2
+"""The least that must be."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +53,41 @@ class SlowRun:
     """On each held-out link, of the weights that were reached."""
 
 
+def check_slow_run(config: RunConfig, processes: int) -> None:
+    """See that there is enough to measure, before anything is.
+
+    Args:
+        config: Of one process, with the steps of the run; see `grown`.
+        processes: How many.
+
+    Raises:
+        ConfigError: The steps do not suffice.
+    """
+    update = grown(config, processes).num_envs * config.rollout_length
+    least = (_WARM_UP + _COUNTED) * update
+    if config.total_steps < least:
+        raise ConfigError(
+            f"--slow-steps {config.total_steps}: expected {least} or more, "
+            f"{_WARM_UP + _COUNTED} updates of {processes} processes"
+        )
+
+
 def measure_slow_run(config: RunConfig, processes: int, slow: float, pace: float) -> SlowRun:
     """Train ``config.total_steps`` with processes that are pinned to a core in turn.
 
     Args:
-        config: Of one process; see `grown`.
+        config: Of one process; see `grown` and `check_slow_run`.
         processes: How many.
         slow: Slows the last one's steps this many times.
         pace: Time that every process's steps take at least, s, as those of real links do.
 
     Raises:
-        ConfigError: The steps do not suffice.
+        GroupError: A user's signal ended it.
     """
     config = without_saving(grown(config, processes))
-    places = [Place("127.0.0.1", 0, slot, processes) for slot in range(processes)]
-    results = Launcher(slow_rank, SlowJob(config, slow, pace), places, hosts=True).run().results
-    run: SlowRun = next(result for result in results.values() if result is not None)
+    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    results = Launcher(slow_rank, SlowJob(config, slow, pace), places, hosts=True).run().measured()
+    run: SlowRun = next(result for result in results if result is not None)
     return run
 
 
@@ -79,14 +100,9 @@ def slow_rank(place: Place, job: SlowJob) -> SlowRun | None:
     slow_down(trainer.env, job.slow if place.slot == place.size - 1 else 1.0, job.pace)
     with Stopper(launched=True) as stopper, group:
         train_together(trainer, group, lambda stack, kept: probe, stopper)
-    if not group.leads:
+    if not group.leads or stopper.signal:
         return None
     rows, times = probe.rows[_WARM_UP:], probe.times[_WARM_UP:]
-    if len(rows) < 2:
-        raise ConfigError(
-            f"only {len(probe.rows)} updates were done: expected at least {_WARM_UP + 2}; give "
-            "more --slow-steps"
-        )
     return SlowRun(
         (rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
         float(np.median(np.diff(times))),

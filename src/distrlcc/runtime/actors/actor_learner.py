@@ -49,7 +49,7 @@ def train_with_actors(
 
     def stop() -> bool:
         nonlocal alone
-        board.show(crew.rows(), counters.update)
+        board.show(crew.rows(), counters.update, perf_counter() - begin)
         events = crew.take_events()
         for event in events if not stopper.signal else ():
             board.note(event)
@@ -58,7 +58,7 @@ def train_with_actors(
         return bool(stopper.signal or late or alone)
 
     crew.publish(learner.weights())
-    while counters.steps < config.total_steps:
+    while counters.steps < config.total_steps and not stop():
         asked = perf_counter()
         segments = crew.gather(actors.per_update, counters.update, stop)
         if not segments:
@@ -89,7 +89,7 @@ def train_with_actors(
         if published:
             metrics["publish_ms"] = float(max(published)) * 1e3
         recorder.record(stats.metrics() | metrics, stats, board.take_events())
-        stop()
+    crew.close()  # first, so that all machines are free at once
     recorder.finish()
     if alone and not stopper.signal:
         raise GroupError(

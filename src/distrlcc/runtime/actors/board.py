@@ -38,14 +38,15 @@ class Board:
         seen, self._events = self._events, []
         return seen
 
-    def show(self, rows: Sequence[Row], update: int) -> None:
+    def show(self, rows: Sequence[Row], update: int, seconds: float) -> None:
         """Show the workers and write a line for each, at most once a second."""
         self._rows = list(rows)
         if monotonic() - self._written < _SECONDS:
             return
         self._written = monotonic()
         self._progress.redraw()
-        lines = [json.dumps(_figures(row) | {"update": update}) for row in rows]
+        when = {"seconds": round(seconds, 3), "update": update}
+        lines = [json.dumps(when | _figures(row)) for row in rows]
         if lines:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n".join(lines) + "\n")

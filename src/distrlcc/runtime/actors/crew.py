@@ -112,9 +112,13 @@ class Crew:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+        self._thread.join(2 * _STOP_SECONDS)
+
+    def close(self) -> None:
+        """Tell the workers to stop, and take nothing any more; does not wait."""
         self._closing.set()
         self._answers.put(None)
-        self._thread.join(2 * _STOP_SECONDS)
 
     def publish(self, weights: Weights) -> None:
         """Send weights to all workers, those that come later too."""
