@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
             print(
                 f"{workers:>3} workers, {kind}: {found.steps_per_second:,.0f} steps/s{share}"
                 f"{late}; trainer busy {found.busy_share:.0%}, lag {found.lag:.1f} updates, "
-                f"weights everywhere in {found.publish_ms_median:.1f} ms (p99 {found.publish_ms_p99:.1f})"
+                f"weights everywhere in {found.publish_ms_median:.1f} ms "
+                f"(p99 {found.publish_ms_p99:.1f})"
             )
     emit_json(args.json, {"actors": rows})
     return 0

@@ -35,6 +35,7 @@ from distrlcc.runtime.identity import check_identity, from_json, to_json
 from distrlcc.runtime.interface import Interface, interface_towards
 from distrlcc.runtime.membership import Member, Membership
 from distrlcc.runtime.place import Place
+from distrlcc.runtime.scheduling import let_threads_preempt
 from distrlcc.runtime.store import STORE_SECONDS, connect, master_needed
 
 _FAILURES = 5
@@ -110,7 +111,7 @@ class ProcessGroup:
         # Both of torch's transports would otherwise take what the host's name resolves to.
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = self.interface.name
         os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
-        _let_threads_preempt(True)
+        let_threads_preempt(True)
         self._store = self._connect()
         try:
             with master_needed(self.place):
@@ -131,7 +132,7 @@ class ProcessGroup:
         traceback: TracebackType | None,
     ) -> None:
         self._tear_down()
-        _let_threads_preempt(False)
+        let_threads_preempt(False)
         if hasattr(self, "_membership"):
             self._membership.stop()
 
@@ -359,18 +360,6 @@ class ProcessGroup:
             return int(self._store.add(f"{self._key}/rollouts", amount))
         except RuntimeError:
             return 0  # nobody is cut short then; a master that is gone is seen at the meeting
-
-
-def _let_threads_preempt(yes: bool) -> None:
-    """Let gloo's threads interrupt this one, which computes, as soon as a message is there.
-
-    Else Linux lets them wait for up to some milliseconds where both share a core, several times in
-    each exchange. Threads that this one starts are scheduled normally; no privilege is needed.
-    """
-    if hasattr(os, "SCHED_BATCH"):
-        policy = os.SCHED_BATCH | os.SCHED_RESET_ON_FORK if yes else os.SCHED_OTHER
-        with suppress(OSError):
-            os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 def checked_device(name: str) -> torch.device:

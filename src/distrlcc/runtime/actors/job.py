@@ -23,6 +23,7 @@ from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
 from distrlcc.runtime.run_directory import RunDirectory
+from distrlcc.runtime.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.torch_rpc import TorchRpcEngine, close_rpc, host, open_rpc
 from distrlcc.runtime.train import load
@@ -53,10 +54,12 @@ def actors_rank(place: Place, job: ActorsJob) -> int:
     Raises:
         DistrlccError: See `train_with_actors`, `admit` and `come`.
     """
+    switch_threads_often()
     interface = check_addresses(place, allow_public=job.allow_public)
     own = identity(job.config, topology="actor-learner", processes=place.size)
     if place.slot == 0:
         training = _begin(place, job)
+        let_threads_preempt(True)
         return _train(place, job, training, admit(place, interface, own))
     return _act(place, come(place, interface, own))
 
