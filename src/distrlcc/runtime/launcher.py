@@ -119,7 +119,7 @@ class Launcher:
                 count = len(self._places)
                 self._say(
                     f"found the master at {first.address}:{first.port}; starting {count} "
-                    f"process{'es' if count > 1 else ''}, news are shown by rank 0"
+                    f"process{'es' if count > 1 else ''}, news are shown on node 0"
                 )
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once

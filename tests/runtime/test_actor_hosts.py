@@ -1,0 +1,173 @@
+"""Three hosts train as DistRLCC does: a trainer and workers, killed, frozen, cut off, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.policy.policy_file import load_policy
+
+pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(280)]
+
+SMALL = (
+    "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
+    "dagger.capacity=4000", "dagger.minibatch_size=500", "network.hidden=[8]", "env.episode_s=2",
+    "held_out.every=50", "held_out.links=2", "held_out.seconds=1", "checkpoint_every=20",
+    "total_steps=1000000000", "actors.segments_per_update=4",
+)  # fmt: skip
+NOTICE_SECONDS = 15.0
+NODES = "nodes = [[0, 1], [2, 3], [4, 'random']]\n"
+
+
+def _start(
+    hosts: Any, folder: Path, *words: str, settings: tuple[str, ...] = (), order: Any = (0, 1, 2)
+) -> dict[int, Any]:
+    (folder / "nodes.toml").write_text(NODES)
+    return {
+        host: hosts.start(
+            host, "node", "--node-index", str(host), "--node-num", "3", "--IP", hosts.address(0),
+            "--port", "29513", "--gpu", "0", "--nodes", "nodes.toml", "--no-tensorboard", *words,
+            "indigo", "--set", *SMALL, *settings,
+        )
+        for host in order
+    }  # fmt: skip
+
+
+def _rows(out: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    try:
+        lines = (out / name).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _workers(out: Path) -> dict[int, dict[str, Any]]:
+    return {row["worker"]: row for row in _rows(out, "workers.jsonl")}
+
+
+def _acting(out: Path, count: int) -> Callable[[], bool]:
+    return lambda: sum(row["steps"] > 0 for row in _workers(out).values()) == count
+
+
+def _told(out: Path, *words: str) -> Callable[[], bool]:
+    def told() -> bool:
+        events = [event for row in _rows(out) for event in row.get("events", [])]
+        return any(all(word in event for word in words) for event in events)
+
+    return told
+
+
+def test_three_hosts_lose_workers_stop_and_go_on(
+    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+) -> None:
+    hosts, out = make_hosts(3), tmp_path / "run"
+    # The master comes last: nodes may start in any order.
+    processes = _start(hosts, tmp_path, "--out", "run", order=(2, 1, 0))
+    conftest.wait_until(_acting(out, 6), 120, "all workers act")
+    links = {worker: row["link"] for worker, row in _workers(out).items()}
+    assert [links[worker] for worker in range(5)] == [f"indigo/{k}" for k in range(5)]
+    assert links[5].startswith("random/train/")
+    assert len(conftest.rank_processes(processes[0].pid)) == 3  # and the launcher: 2 + 2
+    assert len(conftest.rank_processes(processes[1].pid)) == 2
+
+    killed, frozen = conftest.rank_processes(processes[1].pid)
+    os.kill(killed, signal.SIGKILL)
+    conftest.wait_until(_told(out, "gone: worker 2"), NOTICE_SECONDS, "the killed worker is named")
+    os.kill(frozen, signal.SIGSTOP)
+    conftest.wait_until(
+        _told(out, "gone: worker 3", "has not answered"), NOTICE_SECONDS, "the frozen one is named"
+    )
+    os.kill(frozen, signal.SIGCONT)
+    hosts.cut(2)
+    conftest.wait_until(
+        lambda: _told(out, "gone: worker 4")() and _told(out, "gone: worker 5")(),
+        NOTICE_SECONDS, "the workers of the host that was cut are named",
+    )  # fmt: skip
+    hosts.mend(2)
+    before = len(_rows(out))
+    conftest.wait_until(lambda: len(_rows(out)) > before + 5, 30, "training goes on")
+    assert _rows(out)[-1]["workers"] == 2.0
+    for host in (1, 2):  # given up: over torch RPC they stay away
+        assert processes[host].wait(60) == 3
+        assert "the trainer has been silent" in hosts.log(processes[host])
+
+    processes[0].send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    assert processes[0].wait(20) == 130
+    assert time.monotonic() - begin < 10.0
+    assert "--load run" in hosts.log(processes[0])
+    last = _rows(out)[-1]
+    assert last["segments_used"] == 4 * last["update"]
+
+    # All of them again, and Ctrl-C at node 0 ends the others too.
+    processes = _start(hosts, tmp_path, "--load", "run")
+    conftest.wait_until(
+        lambda: _rows(out)[-1]["update"] > last["update"] and _rows(out)[-1]["workers"] == 6.0,
+        120, "training goes on where it was",
+    )  # fmt: skip
+    updates = [row["update"] for row in _rows(out)]
+    assert updates == list(range(1, len(updates) + 1))
+    children = [pid for p in processes.values() for pid in conftest.rank_processes(p.pid)]
+    assert len(children) == 7
+    processes[0].send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    assert processes[0].wait(20) == 143
+    for host in (1, 2):
+        assert processes[host].wait(20) == 0, hosts.log(processes[host])
+    assert time.monotonic() - begin < 10.0
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert load_policy(out / "policy.safetensors").spec.kind == "lstm"
+
+
+def test_without_its_trainer_a_run_ends(
+    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+) -> None:
+    hosts, out = make_hosts(3), tmp_path / "run"
+    processes = _start(hosts, tmp_path, "--out", "run")
+    conftest.wait_until(_acting(out, 6), 120, "all workers act")
+    trainer = conftest.rank_processes(processes[0].pid)[0]
+    os.kill(trainer, signal.SIGKILL)
+    begin = time.monotonic()
+    for host in range(3):
+        assert processes[host].wait(40) == 3, hosts.log(processes[host])
+    assert time.monotonic() - begin < 30.0
+    assert "rank 0" in hosts.log(processes[0])
+    for host in (1, 2):
+        errors = [line for line in hosts.log(processes[host]).splitlines() if "error" in line]
+        assert len(errors) == 1
+        assert "silent" in errors[0]
+
+
+def test_a_node_that_does_not_come_or_fit_is_named(
+    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any, monkeypatch: Any
+) -> None:
+    hosts, out = make_hosts(3), tmp_path / "run"
+    monkeypatch.setenv("DISTRLCC_TOKEN", "one")
+    processes = _start(hosts, tmp_path, "--out", "run", "--join-timeout", "25", order=(0, 1))
+    monkeypatch.setenv("DISTRLCC_TOKEN", "another")
+    stranger = _start(hosts, tmp_path, "--join-timeout", "25", order=(2,))[2]
+    assert stranger.wait(60) == 2
+    assert "DISTRLCC_TOKEN" in hosts.log(stranger)
+    monkeypatch.setenv("DISTRLCC_TOKEN", "one")
+    other = _start(
+        hosts, tmp_path, "--join-timeout", "25", settings=("dagger.lr=0.5",), order=(2,)
+    )[2]
+    assert other.wait(60) == 2
+    table = hosts.log(other)
+    assert "does not match the master" in table
+    assert "dagger.lr" in table
+    conftest.wait_until(_acting(out, 4), 90, "the others go on")
+    assert "workers 4, 5 did not come within 25 s" in hosts.log(processes[0])
+    late = _start(hosts, tmp_path, "--join-timeout", "25", order=(2,))[2]
+    assert late.wait(60) == 2
+    assert "has begun" in hosts.log(late)
+    processes[0].send_signal(signal.SIGINT)
+    assert processes[0].wait(20) == 130
+    assert processes[1].wait(20) == 0
