@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.env.vector import LinkVectorEnv
@@ -67,8 +67,8 @@ def actors_rank(place: Place, job: ActorsJob) -> int:
 def _begin(place: Place, job: ActorsJob) -> ActorTraining:
     """Set up what is trained, and load it where the run goes on."""
     config = job.config
-    env = LinkVectorEnv(1, replace(config.env, suites=(config.actors.links[0],), suite_weights=()))
-    training = ActorTraining(config, policy_spec(config, env), place.device)
+    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+    training = ActorTraining(config, spec, place.device)
     if job.resume:
         with _directory(job) as run:
             load(training, run)

@@ -16,6 +16,7 @@ from distrlcc.runtime.process_group import checked_device
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.start import GroupOptions, Node, RunOptions, open_directory
 from distrlcc.runtime.trainer import Share, Trainer
+from distrlcc.sim.suites import load_suite
 
 
 def start_actors(
@@ -64,10 +65,9 @@ def start_actors(
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
     check_addresses(place, allow_public=allow_public)
     # Finds what does not fit before anything is written, and compiles the simulator for all.
-    for link in dict.fromkeys(links):
-        env = replace(config.env, suites=(link,), suite_weights=())
-        trainer = Trainer(replace(config, env=env), Share(0, 1))
-    trainer.collect()
+    Trainer(config, Share(0, 1)).collect()
+    for slot in slots:
+        load_suite(links[slot - 1])
     with ExitStack() as stack:
         out = options.out or Path()
         if node.index == 0:
