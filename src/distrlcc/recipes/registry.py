@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from distrlcc.errors import unknown_name
+from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
 from distrlcc.recipes.imitation import imitation, indigo
 from distrlcc.recipes.quickstart import quickstart
 from distrlcc.runtime.run_config import RunConfig
@@ -13,6 +14,8 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "quickstart": quickstart,
     "imitation": imitation,
     "indigo": indigo,
+    "distrlcc": distrlcc,
+    "distrlcc-newest": distrlcc_newest,
 }
 
 
