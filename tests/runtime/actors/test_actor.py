@@ -276,7 +276,7 @@ def test_what_fails_in_the_environment_comes_out_of_report(
 
 @pytest.mark.parametrize("moment", ["before it acts", "acting", "waiting"])
 def test_stop_ends_the_thread(begin: Begin, conftest: ModuleType, moment: str) -> None:
-    pace = 0.001 if moment == "acting" else 0.0
+    pace = 0.2 if moment == "acting" else 0.0
     actor = begin(_job(pace_seconds=pace))
     if moment != "before it acts":
         actor.set_weights(_weights())
