@@ -119,7 +119,7 @@ def test_a_file_of_nodes_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) 
         ((*ONE, "--max-lag", "-1"), "--max-lag: '-1' is not a whole number"),
         ((*ONE, "--max-lag", "1.5"), "--max-lag: '1.5' is not a whole number"),
         ((*ONE, "--envs-per-worker", "0"), "--envs-per-worker: '0' is not a whole number"),
-        ((*ONE, "--envs-per-worker", "1048576"), "num_envs is 4194304"),
+        ((*ONE, "--envs-per-worker", "1048576"), "environments; expected at most 1048576"),
         ((*ONE, "--wait-workers", "-1"), "--wait-workers: '-1' is not a number"),
         ((*ONE, "--wait-workers", "nan"), "--wait-workers: 'nan' is not a number"),
         ((*ONE, "--pace", "inf"), "--pace: 'inf' is not a number"),

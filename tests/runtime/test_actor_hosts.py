@@ -20,7 +20,8 @@ SMALL = (
     "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
     "dagger.capacity=4000", "dagger.minibatch_size=500", "network.hidden=[8]", "env.episode_s=2",
     "held_out.every=50", "held_out.links=2", "held_out.seconds=1", "checkpoint_every=20",
-    "total_steps=1000000000", "actors.segments_per_update=4",
+    "total_steps=1000000000", "actors.segments_per_update=4", "actors.envs_per_worker=1",
+    "dagger.lr_schedule=none",
 )  # fmt: skip
 NOTICE_SECONDS = 15.0
 NODES = "nodes = [[0, 1], [2, 3], [4, 'random']]\n"
@@ -34,7 +35,7 @@ def _start(
         host: hosts.start(
             host, "node", "--node-index", str(host), "--node-num", "3", "--IP", hosts.address(0),
             "--port", "29513", "--gpu", "0", "--nodes", "nodes.toml", "--no-tensorboard", *words,
-            "indigo", "--set", *SMALL, *settings,
+            "--set", *SMALL, *settings,
         )
         for host in order
     }  # fmt: skip

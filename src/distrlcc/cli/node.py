@@ -42,6 +42,9 @@ _ONLY = {
     ),
 }
 
+_ZERO = ("pace", "restarts")
+"""Those whose default is 0."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -80,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
     other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
     for name in _ONLY[other]:
-        if getattr(args, name):
+        value = getattr(args, name)
+        unset = value is None or value is False or (name in _ZERO and value == 0)
+        if not unset:
             raise ConfigError(
                 f"--{name.replace('_', '-')} is for --topology {other}, and this is {args.topology}"
             )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.learn.dagger import DaggerConfig
-from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.runtime.run_config import ActorsConfig, HeldOutConfig, NetworkConfig, RunConfig
 
 LINKS = tuple(f"indigo/{number}" for number in range(26))
 """Links 26 to 29, of 200 Mbit/s, are never drawn."""
@@ -28,10 +28,10 @@ def distrlcc() -> RunConfig:
         env=EnvConfig(suites=LINKS, observation="indigo-min-rtt", action="indigo", episode_s=10.0),
         network=NetworkConfig(kind="lstm", hidden=(32,)),
         held_out=HeldOutConfig(every=10, links=52),
+        actors=ActorsConfig(envs_per_worker=16, segments_per_update=13),  # as many in a round
         dagger=DaggerConfig(
             lr=5e-3,
             lr_schedule=((0, 5e-3), (steps // 3, 5e-3), (2 * steps // 3, 1e-3), (steps, 1e-4)),
-            l2=1e-5,
             minibatch_size=2048,
             num_epochs=1,
             capacity=300_000,
@@ -55,9 +55,9 @@ def distrlcc_newest() -> RunConfig:
         total_steps=1_000_000,
         env=replace(config.env, episode_s=10.24),
         held_out=replace(config.held_out, every=5),
+        actors=ActorsConfig(segments_per_update=8),  # an episode
         dagger=DaggerConfig(
             lr=2.5e-3,
-            l2=1e-5,
             minibatch_size=4 * 128,
             num_epochs=4,
             min_gain=0.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -19,20 +20,23 @@ class InProcessEngine:
         self._objects: dict[Worker, Any] = {}
         self._frozen: set[Worker] = set()
         self._changes = Changes()
+        self._lock = threading.RLock()
         self.dropped: list[Worker] = []
         self.workers = [self.join(index) for index in range(count)]
 
     def join(self, index: int) -> Worker:
         """Let a worker come."""
         worker = Worker(index, "here", os.getpid())
-        self._pools[worker] = ThreadPoolExecutor(4, thread_name_prefix=str(worker))
-        self._changes.joined.append(worker)
+        with self._lock:
+            self._pools[worker] = ThreadPoolExecutor(4, thread_name_prefix=str(worker))
+            self._changes.joined.append(worker)
         return worker
 
     def leave(self, worker: Worker, reason: str = "was told to go") -> None:
         """Let a worker die: its calls fail from now on."""
-        self._changes.left[worker] = reason
-        self._end(worker)
+        with self._lock:
+            self._changes.left[worker] = reason
+            self._end(worker)
 
     def freeze(self, worker: Worker) -> None:
         """Let a worker answer nothing any more."""
@@ -52,7 +56,8 @@ class InProcessEngine:
 
     def changes(self) -> Changes:
         """See `Engine`."""
-        seen, self._changes = self._changes, Changes()
+        with self._lock:
+            seen, self._changes = self._changes, Changes()
         return seen
 
     def drop(self, worker: Worker) -> None:
@@ -66,10 +71,11 @@ class InProcessEngine:
             self._end(worker)
 
     def _end(self, worker: Worker) -> None:
-        pool = self._pools.pop(worker, None)
-        if pool is not None:
-            pool.shutdown(wait=False)
-        held = self._objects.pop(worker, None)
+        with self._lock:
+            pool = self._pools.pop(worker, None)
+            if pool is not None:
+                pool.shutdown(wait=False)
+            held = self._objects.pop(worker, None)
         if hasattr(held, "stop"):
             held.stop()
 
@@ -77,18 +83,21 @@ class InProcessEngine:
         answer: Future[Any] = Future()
         if worker in self._frozen:
             return answer
-        pool = self._pools.get(worker)
-        if pool is None:
-            answer.set_exception(WorkerGoneError("gone"))
-            return answer
 
         def run() -> None:
             try:
                 result = work()
             except Exception as error:
-                answer.set_exception(ActorError(f"{type(error).__name__}: {error}"))
+                gone = worker not in self._pools
+                text = f"{type(error).__name__}: {error}"
+                answer.set_exception(WorkerGoneError("gone") if gone else ActorError(text))
             else:
                 answer.set_result(result)
 
-        pool.submit(run)
+        with self._lock:
+            pool = self._pools.get(worker)
+            if pool is not None:
+                pool.submit(run)
+        if pool is None:
+            answer.set_exception(WorkerGoneError("gone"))
         return answer

@@ -79,7 +79,15 @@ class Launcher:
     """Runs the processes of one machine."""
 
     def __init__(
-        self, target: Target, job: Any, places: list[Place], *, hosts: bool, restarts: int = 0
+        self,
+        target: Target,
+        job: Any,
+        places: list[Place],
+        *,
+        hosts: bool,
+        restarts: int = 0,
+        vital: int | None = None,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         """Take what to run.
 
@@ -89,9 +97,13 @@ class Launcher:
             places: This machine's; the master's port 0 takes any.
             hosts: Whether the master is here (node 0).
             restarts: How often processes are started again.
+            vital: Slot of the process here whose end, and no other's, is the run's; with None any
+                that ends well ends it.
+            stop_seconds: Time that the others have then.
         """
         self._target, self._job, self._places = target, job, places
         self._hosts, self._restarts = hosts, restarts
+        self._vital, self._stop_seconds = vital, stop_seconds
         self._context = multiprocessing.get_context("spawn")
         self._children: list[_Child] = []
         self._outcome = Outcome()
@@ -110,7 +122,8 @@ class Launcher:
         with ExitStack() as stack:
             first = self._places[0]
             if self._hosts:
-                self._master = Master(first.address, first.port)
+                group = self._vital is None  # whose members meet at a lighthouse
+                self._master = Master(first.address, first.port, lighthouse=group)
                 stack.callback(self._master.close)
                 self._master.begin(0)
                 self._places = [replace(p, port=self._master.port) for p in self._places]
@@ -170,7 +183,7 @@ class Launcher:
             self._signal(signal.SIGTERM)
         if run.over.is_set():
             self._ended = self._ended or now
-        late = self._ended and now - self._ended > STOP_SECONDS
+        late = self._ended and now - self._ended > self._stop_seconds
         if late or (self._asked and now - self._asked > _SIGNAL_SECONDS):
             self._kill()
 
@@ -199,7 +212,8 @@ class Launcher:
         if "result" in kinds:
             result = kinds["result"]
             self._outcome.results[child.place.slot] = result
-            if not isinstance(result, int) or result == 0:
+            ended_well = not isinstance(result, int) or result == 0
+            if ended_well if self._vital is None else child.place.slot == self._vital:
                 self._ended = self._ended or time.monotonic()
             return None
         over = self._ended > 0.0 or bool(stopper.signal)

@@ -96,6 +96,11 @@ class ActorsConfig:
         for name, least in (("envs_per_worker", 1), ("segments_per_update", 0), ("max_lag", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected {least} or more")
+        environments = self.envs_per_worker * len(self.links)
+        if environments > MAX_ENVS:
+            raise ConfigError(
+                f"workers have {environments} environments; expected at most {MAX_ENVS}"
+            )
         if not self.wait_workers >= 0.0:
             raise ConfigError(f"wait_workers is {self.wait_workers!r}: expected 0 or more")
 

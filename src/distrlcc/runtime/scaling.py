@@ -190,6 +190,8 @@ def scaling_rank(place: Place, job: ScalingJob) -> Scaling | None:
     steps = config.num_envs * config.rollout_length
     # The first round warms up; the last turns are taken when an update is begun after them.
     config = replace(config, total_steps=steps * (UPDATES * (job.rounds + 1) + 1))
+    # All rollouts are whole, so that turns of as many updates are the same work.
+    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     group, probe = DataParallelGroup(place, identity(config)), Probe()
     own = Trainer(job.config, Share(place.slot * job.config.num_envs, job.config.num_envs))
     share = Share.of(config.num_envs, place.slot, place.size)

@@ -27,8 +27,8 @@ _GONE_SECONDS = 90.0
 class Master:
     """What the launcher of node 0 serves: the store and the lighthouse, on one address only."""
 
-    def __init__(self, address: str, port: int) -> None:
-        """Listen; port 0 takes any two ports, another takes it and the next.
+    def __init__(self, address: str, port: int, *, lighthouse: bool = True) -> None:
+        """Listen; port 0 takes any two ports, another takes it and, for a lighthouse, the next.
 
         Raises:
             ConfigError: The address is not this machine's.
@@ -60,6 +60,9 @@ class Master:
             timeout=timedelta(seconds=STORE_SECONDS),
             master_listen_fd=listener.detach(),
         )
+        self._lighthouse: Lighthouse | None = None
+        if not lighthouse:
+            return
         try:
             self._lighthouse = Lighthouse(own, port + 1 if port else 0)
         except GroupError:
@@ -82,7 +85,8 @@ class Master:
 
     def close(self) -> None:
         """Stop listening."""
-        self._lighthouse.close()
+        if self._lighthouse is not None:
+            self._lighthouse.close()
         del self._store
 
 

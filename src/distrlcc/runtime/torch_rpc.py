@@ -26,7 +26,8 @@ from distrlcc.runtime.interface import Interface
 from distrlcc.runtime.place import Place
 
 _TRAINER = "trainer"
-_JOIN_SECONDS = 60.0
+_JOIN_SECONDS = 30.0
+_START_SECONDS = 60.0
 _CALL_SECONDS = 3600.0
 """Far beyond what a caller waits: silence is judged by the caller."""
 _THREADS = 4
@@ -57,15 +58,26 @@ def open_rpc(place: Place, interface: Interface, rank: int, size: int) -> None:
         _channels=["basic"],
     )
     name = f"worker{rank}" if rank else _TRAINER
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a Backend used as a ProcessGroup: torch's own
+    failures: list[str] = []
+
+    def join() -> None:
+        try:
             rpc.init_rpc(name, rank=rank, world_size=size, rpc_backend_options=options)
-    except RuntimeError as error:
+        except RuntimeError as error:
+            failures.append(str(error).splitlines()[0])
+
+    # Torch waits for a member that died just now for ever, and cannot be interrupted.
+    thread = threading.Thread(target=join, name="joining RPC", daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a Backend used as a ProcessGroup: torch's own
+        thread.start()
+        thread.join(_JOIN_SECONDS)
+    if thread.is_alive() or failures:
+        reason = failures[0] if failures else f"not all came within {_JOIN_SECONDS:.0f} s"
         raise GroupError(
-            f"the RPC group of {size} could not be formed over {interface}: "
-            f"{str(error).splitlines()[0]}"
-        ) from None
+            f"the RPC group of {size} could not be formed over {interface}: {reason}; start the "
+            "nodes again"
+        )
 
 
 def close_rpc() -> None:
@@ -156,7 +168,9 @@ host = Host()
 
 def _start(factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
     def begin() -> None:
+        host.heard += _START_SECONDS  # the trainer waits as well
         host.object = factory(*args)
+        host.heard = monotonic()
 
     return _answer(begin)
 

@@ -59,7 +59,8 @@ def same(a: Any, b: Any, place: str = "") -> None:
     if isinstance(a, dict):
         assert list(a) == list(b), place
         for key in a:
-            same(a[key], b[key], f"{place}.{key}")
+            if key != "first_step":  # a new life begins behind all that went before
+                same(a[key], b[key], f"{place}.{key}")
     elif isinstance(a, list | tuple):
         assert len(a) == len(b), place
         for x, y in zip(a, b, strict=True):

@@ -74,6 +74,7 @@ class Actor:
         self._episodes = np.zeros(job.envs, np.int64)
         self._number = self._steps = self._paced = self._late = 0
         self._acting, self._last_episode = -1, dict[str, float]()
+        self._link = job.link
         self._waited = self._deadline = 0.0
         self._stepped = time.monotonic()
         self._ready: deque[Segment] = deque()
@@ -88,7 +89,7 @@ class Actor:
             newer = self._weights is None or weights.version >= self._weights.version
             self._weights = weights if newer else self._weights
             self._stepped = time.monotonic() if self._acting < 0 else self._stepped
-            if not self._thread.is_alive() and not self._closing:
+            if self._thread.ident is None and not self._closing:
                 self._thread.start()
         return weights.version
 
@@ -115,23 +116,27 @@ class Actor:
             segments = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._state.notify_all()
         running = self._thread.is_alive() and not full
+        still = time.monotonic() - self._stepped - 2.0 * self._job.pace_seconds
         return Report(
             segments,
-            self._env.link_names()[0] if self._acting >= 0 else self._job.link,
+            self._link,
             self._acting,
             self._steps,
-            time.monotonic() - self._stepped if running else 0.0,
+            max(still, 0.0) if running else 0.0,
             self._waited,
             self._paced,
             self._late,
             self._last_episode,
         )
 
-    def stop(self) -> None:
-        """Stop acting; does not wait for the step at hand."""
+    def stop(self) -> int:
+        """Stop acting, without waiting for the step at hand; return the segments left over."""
         with self._state:
             self._closing = True
+            left = len(self._ready)
+            self._ready.clear()
             self._state.notify_all()
+        return left
 
     @property
     def stopped(self) -> bool:
@@ -147,6 +152,7 @@ class Actor:
                 self._acting = self._weights.version
                 stats = self._collector.collect(self._rollout, self._row_done)
                 self._row_done(self._rollout.steps)
+                self._link = self._env.link_names()[0]
                 self._hand_out(stats)
         except Exception as error:
             with self._state:

@@ -65,7 +65,12 @@ def train_with_actors(
             break
         gathered = perf_counter()
         lags = [counters.update - segment.version for segment in segments]
-        metrics = learner.update(concatenate([segment.rollout for segment in segments]))
+        rollout = concatenate([segment.rollout for segment in segments])
+        metrics = training.update(rollout, lambda: bool(stopper.signal))
+        if metrics is None:
+            with ledger.lock:
+                ledger.put_back(len(segments))
+            break
         crew.publish(learner.weights())
         stats = CollectStats()
         for segment in segments:

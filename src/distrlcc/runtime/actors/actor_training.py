@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
+from distrlcc.learn.reducer import LocalReducer
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runtime.actors.ledger import Ledger
@@ -14,12 +18,28 @@ _UNSEEN = 64
 """Segments that a worker may have acted beyond those that came here."""
 
 
+class InterruptedUpdateError(Exception):
+    """The user wants to stop in the middle of an update."""
+
+
+class _Interruptible(LocalReducer):
+    """Asks before each minibatch whether to go on."""
+
+    interrupted: Callable[[], bool] = staticmethod(lambda: False)
+
+    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+        if self.interrupted():
+            raise InterruptedUpdateError
+        super().mean_gradient(gradient, weight)
+
+
 class ActorTraining(Training):
-    """Training that keeps a ledger, which a checkpoint holds too."""
+    """Training that keeps a ledger, which a checkpoint holds too, and may be interrupted."""
 
     def __init__(self, config: RunConfig, spec: PolicySpec, device: str = "cpu") -> None:
         """See `Training`."""
-        super().__init__(config, spec, device=device)
+        self._reducer = _Interruptible()
+        super().__init__(config, spec, self._reducer, device)
         like = Rollout.allocate(
             spec, config.rollout_length, config.actors.envs_per_worker, config.sequence_length
         )
@@ -27,9 +47,22 @@ class ActorTraining(Training):
         self.first_step = 0
         """Step from which workers' links are new: no worker can have come as far before."""
 
+    def update(self, rollout: Rollout, interrupted: Callable[[], bool]) -> dict[str, float] | None:
+        """Learn from a rollout; if interrupted undo what was learned of it and return nothing."""
+        before = self.shared_state()
+        self._reducer.interrupted = interrupted
+        try:
+            return self.learner.update(rollout)
+        except InterruptedUpdateError:
+            self.load_shared_state(before)
+            return None
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resume needs."""
-        return super().state_dict() | {"ledger": self.ledger.state_dict()}
+        return super().state_dict() | {
+            "ledger": self.ledger.state_dict(),
+            "first_step": self.first_step,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on; with another number of segments in an update a data set fills anew."""
@@ -40,5 +73,6 @@ class ActorTraining(Training):
         super().load_state_dict(state | {"learner": learner})
         if "ledger" in state:
             self.ledger.load_state_dict(state["ledger"])
+        self.first_step = int(state.get("first_step", 0))
         segments = max(self.ledger.received + self.ledger.lost, self.counters.update)
-        self.first_step = (segments + _UNSEEN) * self.config.rollout_length
+        self.first_step += (segments + _UNSEEN) * self.config.rollout_length

@@ -36,7 +36,7 @@ class Delivery:
     """Mean of the updates that segments were behind."""
     publish_ms_median: float
     publish_ms_p99: float
-    """Time until the slowest worker confirmed new weights, of all updates, ms."""
+    """Time until all workers had confirmed new weights, of the updates counted, ms."""
     refused: int
     """Segments that were of no use, those left over at the end not counted."""
 
@@ -73,6 +73,7 @@ def measure_delivery(config: RunConfig, workers: int, pace_ms: float, seconds: f
             GroupOptions(),
             Node(),
             pace_seconds=pace_ms / 1e3,
+            quiet=True,
         )
         if code:
             raise GroupError(f"the run of {workers} workers ended with exit code {code}")

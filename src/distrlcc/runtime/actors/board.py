@@ -9,6 +9,7 @@ from time import monotonic
 
 from rich.table import Table
 
+from distrlcc.errors import OutputError
 from distrlcc.runtime.actors.crew import Row
 from distrlcc.runtime.progress import Progress
 
@@ -48,8 +49,11 @@ class Board:
         when = {"seconds": round(seconds, 3), "update": update}
         lines = [json.dumps(when | _figures(row)) for row in rows]
         if lines:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write("\n".join(lines) + "\n")
+            except OSError as error:
+                raise OutputError(f"{self._path}: {error.strerror or error}") from None
 
     def table(self) -> Table:
         """Return the table."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from distrlcc.learn.learner import Weights
 from distrlcc.runtime.actors.actor import Actor, ActorJob
-from distrlcc.runtime.actors.ledger import GONE, Ledger
+from distrlcc.runtime.actors.ledger import ENDED, GONE, Ledger
 from distrlcc.runtime.actors.segment import Report, Segment
 from distrlcc.runtime.engine import Engine, Worker, WorkerGoneError
 
@@ -32,6 +32,7 @@ START_SECONDS = 60.0
 _ASK_SECONDS = 0.5
 """Time that a worker may take to answer that it has nothing, s."""
 _TICK = 0.1
+_STANDSTILL_SECONDS = 1.0
 _STOP_SECONDS = 3.0
 
 
@@ -68,8 +69,9 @@ class _Post:
     """The call that is under way; empty: none."""
     sent: int = -1
     """Version of the weights that it was sent last."""
-    sending: float = 0.0
-    """When a version was published that it has not confirmed; 0: none."""
+    sending: bool = False
+    """Whether it has not confirmed that version yet."""
+    last_asked: float = 0.0
     began: float = field(default_factory=monotonic)
     marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
 
@@ -78,7 +80,13 @@ class Crew:
     """All workers of an engine; a context manager."""
 
     def __init__(
-        self, engine: Engine, jobs: Sequence[ActorJob], ledger: Ledger, *, capacity: int
+        self,
+        engine: Engine,
+        jobs: Sequence[ActorJob],
+        ledger: Ledger,
+        *,
+        capacity: int,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """Take who works for whom; the thread begins with the context.
 
@@ -87,16 +95,19 @@ class Crew:
             jobs: What each worker does.
             ledger: Every segment is entered here.
             capacity: Segments that may wait for the trainer.
+            stopping: Asked again and again; True stops the workers at once, whatever the trainer
+                is at.
         """
         self._engine, self._jobs, self._ledger = engine, jobs, ledger
-        self._capacity = capacity
+        self._capacity, self._stopping = capacity, stopping
         self._posts: dict[Worker, _Post] = {}
         self._answers: SimpleQueue[tuple[Worker, str, Future[Any]] | None] = SimpleQueue()
-        self._state = threading.Condition()  # guards what follows
+        self._state = threading.Condition(ledger.lock)  # guards what follows, and the ledger
         self._segments: deque[Segment] = deque()
         self._events: list[str] = []
         self._published: tuple[Weights, float] | None = None
         self._publish_seconds: list[float] = []
+        self._unconfirmed: dict[int, tuple[float, set[Worker]]] = {}
         self._empty_since = monotonic()
         self._closing = threading.Event()
         self._failure: BaseException | None = None
@@ -113,17 +124,20 @@ class Crew:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-        self._thread.join(2 * _STOP_SECONDS)
 
     def close(self) -> None:
-        """Tell the workers to stop, and take nothing any more; does not wait."""
+        """Stop the workers, and enter in the ledger what was left over."""
         self._closing.set()
         self._answers.put(None)
+        self._thread.join(2 * _STOP_SECONDS)
 
     def publish(self, weights: Weights) -> None:
         """Send weights to all workers, those that come later too."""
+        now = monotonic()
         with self._state:
-            self._published = (weights, monotonic())
+            self._published = (weights, now)
+            if self._posts:
+                self._unconfirmed[weights.version] = (now, set(self._posts))
         self._answers.put(None)
 
     def gather(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
@@ -152,7 +166,7 @@ class Crew:
                 self._state.wait(_TICK)
             if stop():
                 with self._state:
-                    self._ledger.used -= len(chosen)
+                    self._ledger.put_back(len(chosen))
                     self._segments.extendleft(reversed(chosen))
                 return []
 
@@ -168,7 +182,10 @@ class Crew:
         return seen
 
     def take_publish_seconds(self) -> list[float]:
-        """Return how long each worker took to confirm weights since the last call, s."""
+        """Return how long versions took, s, until all workers had confirmed one or a newer one.
+
+        Of the versions of which that came to be so since the last call.
+        """
         with self._state:
             seen, self._publish_seconds = self._publish_seconds, []
         return seen
@@ -183,9 +200,12 @@ class Crew:
 
     def _run(self) -> None:
         try:
-            while not self._closing.is_set():
+            turned = monotonic()
+            while not (self._closing.is_set() or self._stopping()):
                 self._see_changes()
                 self._see_answers()
+                self._forgive(monotonic() - turned)
+                turned = monotonic()
                 self._give_up_silent()
                 for worker, post in list(self._posts.items()):
                     self._ask(worker, post)
@@ -230,9 +250,8 @@ class Crew:
             return
         post.row.heard = monotonic()
         if kind == "weights":
-            with self._state:
-                self._publish_seconds.append(monotonic() - post.sending)
-            post.sending = 0.0
+            post.sending = False
+            self._confirm(worker, post.sent)
             return
         post.asked = ""
         if kind == "start":
@@ -244,9 +263,6 @@ class Crew:
     def _take(self, post: _Post, report: Report) -> None:
         """Take in a worker's segments and how it is."""
         row, now = post.row, perf_counter()
-        if report.still_seconds > STILL_SECONDS:
-            self._lose(row.worker, f"its environment hangs for {report.still_seconds:.0f} s")
-            return
         post.marks.append((now, report.steps))
         (begin, first), (end, last) = post.marks[0], post.marks[-1]
         with self._state:
@@ -260,6 +276,25 @@ class Crew:
                 if self._ledger.receive(segment, row.worker.process):
                     self._segments.append(segment)
             self._state.notify_all()
+        if report.still_seconds > STILL_SECONDS:
+            self._lose(row.worker, f"its environment hangs for {report.still_seconds:.0f} s")
+
+    def _confirm(self, worker: Worker, version: float) -> None:
+        """Note that a worker has these weights, or that nobody waits for it any more."""
+        now = monotonic()
+        with self._state:
+            for published, (since, waiting) in list(self._unconfirmed.items()):
+                if published <= version:
+                    waiting.discard(worker)
+                if not waiting:
+                    del self._unconfirmed[published]
+                    self._publish_seconds.append(now - since)
+
+    def _forgive(self, seconds: float) -> None:
+        """Hold nobody's silence against him while this process itself stood still."""
+        if seconds > _STANDSTILL_SECONDS:
+            for post in self._posts.values():
+                post.row.heard += seconds
 
     def _give_up_silent(self) -> None:
         for worker, post in list(self._posts.items()):
@@ -275,13 +310,14 @@ class Crew:
             published, room = self._published, self._capacity - len(self._segments)
         if published is None:
             return
-        weights, since = published
+        weights, _ = published
         if post.sent < weights.version and not post.sending:
-            post.sent, post.sending = weights.version, since
+            post.sent, post.sending = weights.version, True
             self._send(worker, "weights", self._engine.call(worker, "set_weights", weights))
-        if not post.asked:
-            post.asked = "report"
-            wanted = max(room, 0)
+        wanted, now = max(room, 0), monotonic()
+        # One that is asked for nothing answers at once: ask it now and then, to hear that it lives.
+        if not post.asked and (wanted or now - post.last_asked > _ASK_SECONDS):
+            post.asked, post.last_asked = "report", now
             self._send(worker, "report", self._engine.call(worker, "report", wanted, _ASK_SECONDS))
 
     def _send(self, worker: Worker, kind: str, future: Future[Any]) -> None:
@@ -296,12 +332,21 @@ class Crew:
             left = len(self._posts)
             self._events.append(f"gone: {worker}: {reason}; {left} left")
             self._empty_since = monotonic()
+        self._confirm(worker, float("inf"))
 
     def _stop_all(self) -> None:
-        """Tell all workers to stop, and let them say that they heard."""
-        waiting = [self._engine.call(worker, "stop") for worker in self._posts]
+        """Tell all workers to stop, and enter what they had left."""
+        stops = [self._engine.call(worker, "stop") for worker in self._posts]
         deadline = monotonic() + _STOP_SECONDS
-        for future in waiting:
+        left = 0
+        for future in stops:
             with suppress(Exception):
-                future.result(max(deadline - monotonic(), 0.0))
+                left += future.result(max(deadline - monotonic(), 0.0))
+        with suppress(Empty):
+            while True:
+                answer = self._answers.get_nowait()
+                if answer and answer[1] == "report" and answer[2].exception() is None:
+                    left += len(answer[2].result().segments)
+        with self._state:
+            self._ledger.refuse(left, ENDED)
         self._engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -19,12 +20,13 @@ class Ledger:
     """Counts segments; at any time ``received == used + sum(refused) + waiting``."""
 
     def __init__(self, max_lag: int, like: Rollout) -> None:
-        """Begin an account.
+        """Begin an account; whoever changes it beside others holds ``lock``.
 
         Args:
             max_lag: Updates that a segment's policy may be behind the learner when it is used.
             like: A rollout of the shape that fits.
         """
+        self.lock = threading.RLock()
         self._max_lag = max_lag
         self._shape = (like.obs.shape, like.states.shape)
         self._next: Counter[tuple[int, int]] = Counter()
@@ -70,6 +72,10 @@ class Ledger:
         self.received += segments
         self.refused[reason] += segments
 
+    def put_back(self, segments: int) -> None:
+        """Count segments that were used as waiting again."""
+        self.used -= segments
+
     def end(self) -> None:
         """Refuse what still waits."""
         self.refused[ENDED] += self.waiting
@@ -81,7 +87,11 @@ class Ledger:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, for a checkpoint; what waits then is not in it."""
+        """Return the counts, for a checkpoint; what waits then is counted as left over."""
+        with self.lock:
+            return self._counts()
+
+    def _counts(self) -> dict[str, Any]:
         waiting = self.waiting
         refused = dict(self.refused)
         if waiting:

@@ -28,7 +28,11 @@ from distrlcc.runtime.store import connect, master_needed
 
 TOKEN = "DISTRLCC_TOKEN"
 _POLL_SECONDS = 0.05
-_DECIDE_SECONDS = 15.0
+_CONFIRM_SECONDS = 10.0
+"""Time that those who came have to show that they are still there."""
+_ALIVE_SECONDS = 2.0
+"""Who shows no life for this long loses its slot to a newcomer."""
+_DECIDE_SECONDS = 30.0
 """Time that the trainer has to say who is in, after the join timeout."""
 
 
@@ -82,22 +86,20 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
             if monotonic() > deadline:
                 break
             sleep(_POLL_SECONDS)
-        members: list[tuple[int, Worker]] = []
+        members: dict[int, Worker] = {}
         missing = []
         for slot in slots:
             key = f"{prefix}came/{slot}"
             if not store.check([key]):
                 missing.append(slot - 1)
                 continue
-            came = json.loads(store.get(key))
-            refusal = _refusal(identity, came["identity"], nonce, slot)
+            worker, refusal = _judge(identity, store.get(key), nonce, slot)
             if refusal:
-                warnings.warn(
-                    f"worker {slot - 1} on {came['host']} is refused: {refusal}", stacklevel=2
-                )
+                line = f"worker {slot - 1} on {worker.host} is refused: {refusal}"
+                warnings.warn(line, stacklevel=2)
                 store.set(f"{prefix}refused/{slot}", refusal)
                 continue
-            members.append((slot, Worker(slot - 1, came["host"], came["process"])))
+            members[slot] = worker
         if missing:
             names = ", ".join(map(str, missing))
             warnings.warn(
@@ -105,13 +107,25 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
                 f"{place.join_seconds:.0f} s; going on without",
                 stacklevel=2,
             )
-        store.set(f"{prefix}members", json.dumps([slot for slot, _ in members]))
+        # Whoever came and died meanwhile would keep RPC from beginning.
+        store.set(f"{prefix}asked", "")
+        deadline = monotonic() + _CONFIRM_SECONDS
+        while not store.check([f"{prefix}here/{slot}" for slot in members]):
+            if monotonic() > deadline:
+                break
+            sleep(_POLL_SECONDS)
+        for slot in list(members):
+            if not store.check([f"{prefix}here/{slot}"]):
+                warnings.warn(
+                    f"{members.pop(slot)} came, but is gone; going on without", stacklevel=2
+                )
+        store.set(f"{prefix}members", json.dumps(list(members)))
     if not members:
         raise GroupError(
             f"no worker came within {place.join_seconds:.0f} s; start the other nodes, or give a "
             "longer --join-timeout"
         )
-    return Admission(interface, 0, [worker for _, worker in members], store)
+    return Admission(interface, 0, list(members.values()), store)
 
 
 def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
@@ -140,10 +154,10 @@ def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
                 "join it any more",
                 exit_code=2,
             )
-        own = f"{os.getpid()} {interface.address}"
-        holder = store.compare_set(f"{prefix}slot/{place.slot}", "", own).decode()
+        own = f"{os.getpid()} {interface.address} {uuid.uuid4().hex}"
+        holder = _take_slot(store, f"{prefix}slot/{place.slot}", own)
         if holder != own:
-            process, where = holder.split()
+            process, where, _ = holder.split()
             raise GroupError(
                 f"worker {place.slot - 1} has come already (process {process} on {where}); give "
                 "each machine its own --node-index",
@@ -153,6 +167,8 @@ def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
         came = {"identity": told, "host": interface.address, "process": os.getpid()}
         store.set(f"{prefix}came/{place.slot}", json.dumps(came))
         deadline = monotonic() + place.join_seconds + _DECIDE_SECONDS
+        _wait(store, f"{prefix}asked", deadline, place, alive=f"{prefix}slot/{place.slot}/alive")
+        store.set(f"{prefix}here/{place.slot}", "")
         _wait(store, f"{prefix}members", deadline, place)
         members = json.loads(store.get(f"{prefix}members"))
         if place.slot not in members:
@@ -163,8 +179,23 @@ def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
     return Admission(interface, members.index(place.slot) + 1, workers, store)
 
 
-def _wait(store: Any, key: str, deadline: float, place: Place) -> None:
+def _take_slot(store: Any, key: str, own: str) -> str:
+    """Take a slot that is free or whose holder shows no life; return its holder."""
+    holder = str(store.compare_set(key, "", own).decode())
+    if holder == own:
+        return own
+    before = store.add(f"{key}/alive", 0)
+    sleep(_ALIVE_SECONDS)
+    if store.add(f"{key}/alive", 0) != before:
+        return holder
+    return str(store.compare_set(key, holder, own).decode())
+
+
+def _wait(store: Any, key: str, deadline: float, place: Place, alive: str = "") -> None:
+    """Wait for a key, and show life by counting another one up."""
     while not store.check([key]):
+        if alive:
+            store.add(alive, 1)
         if monotonic() > deadline:
             raise GroupError(
                 f"the trainer at {place.address}:{place.port} did not say {key.split('/')[-1]!r} "
@@ -172,6 +203,17 @@ def _wait(store: Any, key: str, deadline: float, place: Place) -> None:
                 exit_code=2,
             )
         sleep(_POLL_SECONDS)
+
+
+def _judge(identity: Mapping[str, str], text: bytes, nonce: str, slot: int) -> tuple[Worker, str]:
+    """Return a worker, and why it does not belong or nothing."""
+    try:
+        told = json.loads(text)
+        worker = Worker(slot - 1, str(told["host"]), int(told["process"]))
+        came = {str(name): str(value) for name, value in told["identity"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Worker(slot - 1, "?", 0), "what it said of itself cannot be read"
+    return worker, _refusal(identity, came, nonce, slot)
 
 
 def _refusal(identity: Mapping[str, str], came: dict[str, str], nonce: str, slot: int) -> str:

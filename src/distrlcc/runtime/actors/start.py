@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.actors.job import ActorsJob, actors_rank
+from distrlcc.runtime.actors.job import ActorsJob
 from distrlcc.runtime.actors.rendezvous import check_addresses
+from distrlcc.runtime.actors.rpc_job import rpc_rank
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.process_group import checked_device
@@ -17,6 +18,9 @@ from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.start import GroupOptions, Node, RunOptions, open_directory
 from distrlcc.runtime.trainer import Share, Trainer
 from distrlcc.sim.suites import load_suite
+
+_STOP_SECONDS = 5.0
+"""Time that workers have to end when the trainer has, or was silent for them."""
 
 
 def start_actors(
@@ -27,6 +31,7 @@ def start_actors(
     *,
     allow_public: bool = False,
     pace_seconds: float = 0.0,
+    quiet: bool = False,
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
 
@@ -37,6 +42,7 @@ def start_actors(
         node: This machine.
         allow_public: Whether RPC may listen on a public address.
         pace_seconds: Time that a step lasts, s, as on a real link; 0: as fast as it goes.
+        quiet: Print nothing on standard output.
 
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
@@ -45,7 +51,6 @@ def start_actors(
     links, nodes = actors.links, actors.nodes
     if len(nodes) != node.count:
         raise ConfigError(f"nodes has {len(nodes)} lists for {node.count} machines")
-    config = replace(config, num_envs=len(links) * actors.envs_per_worker)
     first = 1 + sum(len(entries) for entries in nodes[: node.index])
     slots = list(range(first, first + len(nodes[node.index])))
     place = Place(
@@ -63,6 +68,11 @@ def start_actors(
         places.insert(0, replace(place, device=device, elastic=False))
     if not places:
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
+    if config.ppo is not None and not config.ppo.use_vtrace and node.index == 0:
+        sys.stderr.write(
+            f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
+            "correction; --set ppo.use_vtrace=true corrects for that\n"
+        )
     check_addresses(place, allow_public=allow_public)
     # Finds what does not fit before anything is written, and compiles the simulator for all.
     Trainer(config, Share(0, 1)).collect()
@@ -75,9 +85,20 @@ def start_actors(
             directory.lock()
             out = directory.path
         job = ActorsJob(
-            config, out, options.resume, options.tensorboard, allow_public, pace_seconds
+            config, out, options.resume, options.tensorboard, allow_public, pace_seconds, quiet
         )
-        outcome = Launcher(actors_rank, job, places, hosts=node.index == 0).run()
+        launcher = Launcher(
+            rpc_rank,
+            job,
+            places,
+            hosts=node.index == 0,
+            vital=0 if node.index == 0 else None,
+            stop_seconds=_STOP_SECONDS,
+        )
+        outcome = launcher.run()
     if outcome.code and node.index == 0:
-        sys.stderr.write(f"distrlcc: stopped; saved. Go on with the same line and --load {out}\n")
+        saved = 0 in outcome.results
+        done = "stopped; saved" if saved else "stopped before there was anything to save"
+        again = f". Go on with the same line and --load {out} in place of --out" if saved else ""
+        sys.stderr.write(f"distrlcc: {done}{again}\n")
     return outcome.code

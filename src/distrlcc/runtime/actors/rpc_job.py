@@ -1,0 +1,61 @@
+"""What each process of an actor-learner run on torch RPC does: train, or hold an actor."""
+
+from __future__ import annotations
+
+import time
+
+from distrlcc.errors import GroupError
+from distrlcc.runtime.actors.job import ActorsJob, build_training, train_on_engine
+from distrlcc.runtime.actors.rendezvous import Admission, admit, check_addresses, come
+from distrlcc.runtime.identity import identity
+from distrlcc.runtime.place import Place
+from distrlcc.runtime.scheduling import let_threads_preempt, switch_threads_often
+from distrlcc.runtime.torch_rpc import TorchRpcEngine, close_rpc, host, open_rpc
+
+SILENT_TRAINER_SECONDS = 20.0
+"""A worker that the trainer has not called for this long ends, s."""
+_TICK = 0.1
+
+
+def rpc_rank(place: Place, job: ActorsJob) -> int:
+    """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
+
+    Raises:
+        DistrlccError: See `train_with_actors`, `admit` and `come`.
+    """
+    switch_threads_often()
+    interface = check_addresses(place, allow_public=job.allow_public)
+    own = identity(job.config, topology="actor-learner", processes=place.size)
+    if place.slot == 0:
+        training = build_training(job, place.device)
+        let_threads_preempt(True)
+        admission = admit(place, interface, own)
+        open_rpc(place, interface, 0, len(admission.workers) + 1)
+        try:
+            return train_on_engine(job, training, TorchRpcEngine(admission.workers))
+        finally:
+            admission.store.set(f"{place.attempt}/finished", "")
+    return _act(place, come(place, interface, own))
+
+
+def _act(place: Place, admission: Admission) -> int:
+    """Hold the actor that the trainer starts, until it is stopped.
+
+    Raises:
+        GroupError: The trainer is silent.
+    """
+    open_rpc(place, admission.interface, admission.rank, len(admission.workers) + 1)
+    host.heard = time.monotonic()
+    try:
+        while host.object is None or not host.object.stopped:
+            time.sleep(_TICK)
+            silent = time.monotonic() - host.heard
+            if silent > SILENT_TRAINER_SECONDS:
+                raise GroupError(
+                    f"the trainer has been silent for {SILENT_TRAINER_SECONDS:.0f} s; it is gone, "
+                    "or has given this worker up"
+                )
+        time.sleep(_TICK)  # the answer is on its way
+    finally:
+        close_rpc()
+    return 0
