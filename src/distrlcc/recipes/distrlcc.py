@@ -44,8 +44,8 @@ def distrlcc() -> RunConfig:
 def distrlcc_newest() -> RunConfig:
     """DistRLCC's own training: the newest 16 episodes of 1024 steps, 4 passes over them.
 
-    Minibatches of 4 sequences and the learning rate are its too. With 128 environments each round's
-    segments of 128 steps replace all before them.
+    Minibatches of 4 sequences and Adam without weight decay are its too. With 128 environments a
+    round's segments of 128 steps replace all before them.
     """
     config = distrlcc()
     return replace(
@@ -58,6 +58,7 @@ def distrlcc_newest() -> RunConfig:
         actors=ActorsConfig(segments_per_update=8),  # an episode
         dagger=DaggerConfig(
             lr=2.5e-3,
+            l2=0.0,
             minibatch_size=4 * 128,
             num_epochs=4,
             min_gain=0.0,
