@@ -110,9 +110,10 @@ def test_a_file_of_nodes_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) 
         ((*ONE, "--debug"), "--debug is for --topology decentralized"),
         ((*EQUAL, "--nodes", "2.toml"), "--nodes is for --topology actor-learner"),
         ((*EQUAL, "--load", "nope"), "--load is for --topology actor-learner"),
+        ((*EQUAL, "--load"), "--load is for --topology actor-learner"),
         ((*EQUAL, "--envs-per-worker", "2"), "--envs-per-worker is for --topology actor-learner"),
-        ((*EQUAL, "--max-lag", "2"), "--max-lag is for --topology actor-learner"),
-        ((*EQUAL, "--wait-workers", "2"), "--wait-workers is for --topology actor-learner"),
+        ((*EQUAL, "--max-lag", "0"), "--max-lag is for --topology actor-learner"),
+        ((*EQUAL, "--wait-workers", "0"), "--wait-workers is for --topology actor-learner"),
         ((*EQUAL, "--tun"), "--tun is for --topology actor-learner"),
         ((*EQUAL, "--allow-public"), "--allow-public is for --topology actor-learner"),
         ((*EQUAL, "--pace", "10"), "--pace is for --topology actor-learner"),
@@ -167,13 +168,12 @@ def _run(out: Path, config: RunConfig) -> Path:
 
 def test_another_run_is_not_gone_on_with(capfd: pytest.CaptureFixture[str]) -> None:
     Path("nodes.toml").write_text("nodes = [[0]]")
-    config = replace(override(recipe("indigo"), ["seed=4", *SMALL]), num_envs=1)
-    _run(Path("began"), config)
+    _run(Path("began"), override(recipe("indigo"), ["seed=4", *SMALL]))
     line = _fails(
         capfd, *ONE, "--nodes", "nodes.toml", "--load", "began", "--seed", "5", "--set", *SMALL
     )
     assert "began is a run of another config" in line
-    assert "seed: 4 != 5" in line
+    assert "(its value != this one's): seed: 4 != 5" in line  # other workers are no difference
 
 
 def test_the_newest_run_of_the_recipe_is_loaded() -> None:

@@ -269,6 +269,7 @@ def test_what_fails_in_the_environment_comes_out_of_report(
     actor.set_weights(_weights())
     with pytest.raises(RuntimeError, match="ValueError: the link broke"):
         _take(actor, 2)
+    assert actor.set_weights(_weights(1)) == 1  # hides nothing
     with pytest.raises(RuntimeError, match="the link broke"):
         actor.report(0, 0.0)
     assert not actor._thread.is_alive()
@@ -283,16 +284,16 @@ def test_stop_ends_the_thread(begin: Begin, conftest: ModuleType, moment: str) -
         reached = (lambda: _waits(actor)) if moment == "waiting" else (lambda: actor._steps > 0)
         conftest.wait_until(reached, LONG, moment)
     assert not actor.stopped
-    actor.stop()
+    left = actor.stop()
+    assert left == (AHEAD if moment == "waiting" else 0)
     assert actor.stopped
     if moment != "before it acts":
         actor._thread.join(LONG)
     assert not actor._thread.is_alive()
     actor.set_weights(_weights(1))
     assert not actor._thread.is_alive()
-    segments = actor.report(10, LONG).segments
-    assert all(s.rollout.steps == LENGTH for s in segments)  # none was cut short
-    actor.stop()
+    assert actor.report(10, LONG).segments == []  # what was cut short is none
+    assert actor.stop() == 0
 
 
 def test_a_paced_actor_counts_its_steps_and_does_not_run_ahead(begin: Begin) -> None:
@@ -330,6 +331,14 @@ def test_late_steps_are_counted(begin: Begin, monkeypatch: pytest.MonkeyPatch) -
     actor.stop()
     actor._thread.join(LONG)
     assert slow - 1 <= actor.report(0, 0.0).late_steps <= steps
+
+
+def test_a_slow_pace_is_not_a_hang(begin: Begin, conftest: ModuleType) -> None:
+    actor = begin(_job(pace_seconds=LONG))
+    actor.set_weights(_weights())
+    conftest.wait_until(lambda: actor.report(0, 0.0).steps > 0, LONG, "a step")
+    time.sleep(0.2)
+    assert actor.report(0, 0.0).still_seconds == 0.0
 
 
 def test_without_a_pace_no_step_has_a_deadline(begin: Begin) -> None:

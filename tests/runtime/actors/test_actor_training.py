@@ -231,6 +231,28 @@ def _reloaded(training: ActorTraining, out: Path) -> ActorTraining:
     return again
 
 
+@CONFIGS
+@pytest.mark.parametrize("minibatches", [0, 1, 3])
+def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches: int) -> None:
+    training, other = _trained(config), _trained(config)
+    rollout = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    before, asked = training.shared_state(), 0
+
+    def interrupted() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > minibatches
+
+    assert training.update(rollout, interrupted) is None
+    assert asked == minibatches + 1
+    same(training.shared_state(), before)
+    # Done again, it is as if it had not been interrupted.
+    again, at_once = (each.update(rollout, lambda: False) for each in (training, other))
+    assert again is not None
+    same(again, at_once)
+    same(training.state_dict(), other.state_dict())
+
+
 def test_with_as_many_segments_the_data_set_stays(tmp_path: Path) -> None:
     """One worker with three times the environments fills it as three do."""
     training = _trained(DAGGER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -361,6 +362,25 @@ def test_when_enough_wait_a_worker_is_not_asked_for_more(conftest: ModuleType) -
 
 def _steps(crew: Crew) -> int:
     return sum(row.steps for row in crew.rows())
+
+
+def test_who_is_not_asked_for_more_is_asked_seldom(conftest: ModuleType) -> None:
+    class Counting(InProcessEngine):
+        reports = 0
+
+        def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
+            self.reports += method == "report"
+            return super().call(worker, method, *args)
+
+    engine = Counting(WORKERS)
+    with _crew(engine, capacity=2) as crew:
+        conftest.wait_until(lambda: crew._ledger.waiting >= 2, LONG, "as much as may wait")
+        engine.reports = 0
+        conftest.wait_until(lambda: engine.reports >= WORKERS, LONG, "signs of life")
+        before = engine.reports
+        time.sleep(1.0)
+        assert engine.reports - before < 20 * WORKERS
+        assert len(crew.rows()) == WORKERS
 
 
 def test_of_several_workers_little_more_waits(conftest: ModuleType) -> None:
