@@ -16,7 +16,7 @@ LOCAL = (*NODE, "--node-index", "0", "--ip", "127.0.0.1")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("node", "quickstart"), "--topology"),
+        (("node", "quickstart"), "--node-index"),
         ((*NODE, "--node-index", "0", "quickstart"), "--ip"),
         ((*NODE, "--ip", "127.0.0.1", "quickstart"), "--node-index"),
         (("node", "--topology", "ring", "--node-index", "0", "--node-num", "2", "--ip", "x"),

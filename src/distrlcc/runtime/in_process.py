@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +20,15 @@ class InProcessEngine:
         self._frozen: set[Worker] = set()
         self._changes = Changes()
         self._lock = threading.RLock()
+        self._lives = 0
         self.dropped: list[Worker] = []
         self.workers = [self.join(index) for index in range(count)]
 
     def join(self, index: int) -> Worker:
         """Let a worker come."""
-        worker = Worker(index, "here", os.getpid())
         with self._lock:
+            self._lives += 1
+            worker = Worker(index, "here", self._lives)
             self._pools[worker] = ThreadPoolExecutor(4, thread_name_prefix=str(worker))
             self._changes.joined.append(worker)
         return worker

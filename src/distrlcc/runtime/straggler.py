@@ -45,7 +45,7 @@ class StragglerRule:
         self._least = max(1, math.ceil(config.straggler_minimum * length))
         self._off = exempt or config.straggler_share == 0.0 or group.size < 2
         self._begin = self._next = perf_counter()
-        if paces:
+        if paces and not self._off:
             others = sorted(pace for rank, pace in enumerate(paces) if rank != group.rank)
             self._next += length * others[self._needed - 1]
         self._deadline = math.inf

@@ -12,7 +12,7 @@ from distrlcc.runtime.place import Place
 from distrlcc.runtime.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.runtime.torch_rpc import TorchRpcEngine, close_rpc, host, open_rpc
 
-SILENT_TRAINER_SECONDS = 20.0
+SILENT_TRAINER_SECONDS = 15.0
 """A worker that the trainer has not called for this long ends, s."""
 _TICK = 0.1
 
