@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=number(5.0, 1e5), default=20.0,
         help="time for each measurement, s; its first third is not counted (default: 20)",
     )  # fmt: skip
-    parser.add_argument("--recipe", default="distrlcc-newest", help="default: distrlcc-newest")
+    parser.add_argument("--recipe", default="distrlcc", help="default: distrlcc")
     parser.add_argument(
         "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
         help="change a key of the recipe; may be repeated",

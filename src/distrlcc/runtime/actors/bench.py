@@ -44,7 +44,8 @@ class Delivery:
 def measure_delivery(config: RunConfig, workers: int, pace_ms: float, seconds: float) -> Delivery:
     """Train on this machine for a time, and read what the run wrote.
 
-    The first third is not counted.
+    Each worker steps one environment and an update learns from a segment of each. The first third
+    is not counted.
 
     Args:
         config: Whose links are dealt to the workers in turn.
@@ -59,7 +60,9 @@ def measure_delivery(config: RunConfig, workers: int, pace_ms: float, seconds: f
     dealt = tuple(links[index % len(links)] for index in range(workers))
     config = replace(
         config,
-        actors=replace(config.actors, nodes=(dealt,), segments_per_update=workers),
+        actors=replace(
+            config.actors, nodes=(dealt,), envs_per_worker=1, segments_per_update=workers
+        ),
         held_out=replace(config.held_out, every=_NEVER, links=1, seconds=1.0),
         checkpoint_every=_NEVER,
         total_steps=_NEVER,
