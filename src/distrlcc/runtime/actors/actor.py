@@ -26,7 +26,6 @@ from distrlcc.runtime.training import policy_spec
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
 _LATE_SECONDS = 1e-3
-_GOLDEN = 0.618034
 _LOST_SECONDS = 1.0
 """A deadline missed by this much starts the clock anew."""
 
@@ -146,11 +145,7 @@ class Actor:
 
     def _run(self) -> None:
         try:
-            pace = self._job.pace_seconds
-            if pace:  # workers of one machine share its clock: spread them over a step
-                phase = pace * (self._job.index * _GOLDEN % 1.0)
-                self._deadline = (time.monotonic() // pace + 1.0) * pace + phase
-                time.sleep(self._deadline - time.monotonic())
+            self._deadline = time.monotonic()
             while not self._closing:
                 assert self._weights is not None
                 self._collector.set_weights(self._weights)
