@@ -159,29 +159,16 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     nodes = "nodes = [[0], [1], [2, 3]]"
     monkeypatch.setenv("DISTRLCC_TOKEN", "one")
     processes = _start(
-        hosts, tmp_path, "--out", "run", "--join-timeout", "20", order=(0, 1), nodes=nodes
+        hosts, tmp_path, "--out", "run", "--join-timeout", "15", order=(0, 1), nodes=nodes
     )
     monkeypatch.setenv("DISTRLCC_TOKEN", "another")
-    stranger = _start(hosts, tmp_path, "--join-timeout", "20", order=(2,), nodes=nodes)[2]
+    stranger = _start(hosts, tmp_path, "--join-timeout", "15", order=(2,), nodes=nodes)[2]
     assert stranger.wait(60) == 2
     assert "DISTRLCC_TOKEN" in hosts.log(stranger)
     monkeypatch.setenv("DISTRLCC_TOKEN", "one")
-    other = _start(
-        hosts,
-        tmp_path,
-        "--join-timeout",
-        "20",
-        settings=("dagger.lr=0.5",),
-        order=(2,),
-        nodes=nodes,
-    )[2]
-    assert other.wait(60) == 2
-    table = hosts.log(other)
-    assert "does not match the master" in table
-    assert "dagger.lr" in table
     conftest.wait_until(_acting(out, 2), 90, "the others go on")
-    assert "workers 2, 3 did not come within 20 s" in hosts.log(processes[0])
-    late = _start(hosts, tmp_path, "--join-timeout", "20", order=(2,), nodes=nodes)[2]
+    assert "workers 2, 3 did not come within 15 s" in hosts.log(processes[0])
+    late = _start(hosts, tmp_path, "--join-timeout", "15", order=(2,), nodes=nodes)[2]
     assert late.wait(60) == 2
     assert "has begun" in hosts.log(late)
     processes[0].send_signal(signal.SIGINT)
