@@ -87,7 +87,7 @@ class Launcher:
         hosts: bool,
         restarts: int = 0,
         vital: int | None = None,
-        stop_seconds: float = STOP_SECONDS,
+        stop_seconds: float = 0.0,
     ) -> None:
         """Take what to run.
 
@@ -99,11 +99,11 @@ class Launcher:
             restarts: How often processes are started again.
             vital: Slot of the process here whose end, and no other's, is the run's; with None any
                 that ends well ends it.
-            stop_seconds: Time that the others have then.
+            stop_seconds: Time that the others have then; 0: `STOP_SECONDS`.
         """
         self._target, self._job, self._places = target, job, places
         self._hosts, self._restarts = hosts, restarts
-        self._vital, self._stop_seconds = vital, stop_seconds
+        self._vital, self._stop_seconds = vital, stop_seconds or STOP_SECONDS
         self._context = multiprocessing.get_context("spawn")
         self._children: list[_Child] = []
         self._outcome = Outcome()
