@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: venv demo test check lint types contracts unit clean
+.PHONY: venv demo test check lint types contracts unit unit-half unit-rest clean
 
 venv: $(VENV)/.ready
 
@@ -40,8 +40,20 @@ types:
 contracts:
 	$(BIN)/lint-imports
 
+# Two processes for what computes, then one for what starts processes and watches the clock.
+RUNTIME := tests/runtime
+HALF := tests/cli tests/env tests/learn tests/policy
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
+
 unit:
-	$(BIN)/python -m pytest -q
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit-half unit-rest
+	$(PYTEST) $(RUNTIME)
+
+unit-half:
+	$(PYTEST) $(HALF)
+
+unit-rest:
+	$(PYTEST) tests $(addprefix --ignore=,$(RUNTIME) $(HALF))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
