@@ -38,6 +38,10 @@ class ActionSpace(Protocol):
         """Return the expert's actions: those nearest to the best windows, ``[N]``."""
 
 
+def _bounded(cwnd: Floats) -> Floats:
+    return np.maximum(np.minimum(cwnd, MAX_CWND), MIN_CWND)
+
+
 class WindowActions:
     """A discrete action changes the window: ``cwnd * factor + offset``."""
 
@@ -49,22 +53,23 @@ class WindowActions:
         self.factors, self.offsets = np.array(factors), np.array(offsets)
         self.size = len(factors)
         self.space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(self.size)
+        self._one_hot = np.eye(self.size)
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the clipped new windows, and no pacing."""
         new = cwnd * self.factors[actions] + self.offsets[actions]
-        return np.clip(new, MIN_CWND, MAX_CWND), pacing
+        return _bounded(new), pacing
 
     def encode(self, actions: NDArray[Any]) -> Floats:
         """Return one-hot rows."""
-        return np.asarray(np.eye(self.size)[actions])
+        return np.asarray(self._one_hot[actions])
 
     def label(
         self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
     ) -> NDArray[np.int64]:
         """Return the action whose window is nearest to the best one, by ratio."""
-        results = np.clip(cwnd[:, None] * self.factors + self.offsets, MIN_CWND, MAX_CWND)
-        target = np.clip(best_cwnd, MIN_CWND, MAX_CWND)[:, None]
+        results = _bounded(cwnd[:, None] * self.factors + self.offsets)
+        target = _bounded(best_cwnd)[:, None]
         return np.asarray(np.argmin(np.abs(np.log(results / target)), axis=1), np.int64)
 
 

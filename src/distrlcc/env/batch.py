@@ -73,6 +73,8 @@ class LinkBatch:
         self.actions = ACTIONS[config.action]
         self._reward = REWARDS[config.reward.name]
         self.n_flows = n_flows
+        self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
+        """What the agents saw in the newest `step`, ``[N]``."""
         self._previous = np.zeros((n, self.actions.size))
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
@@ -108,7 +110,7 @@ class LinkBatch:
         cwnd, pacing = self.held()
         cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
         self.advance()
-        stats = self.stats()
+        self.newest = stats = self.stats()
         self._previous = self.actions.encode(actions)
         observation = np.concatenate([self.observations.observe(stats), self._previous], axis=1)
         reward = self._reward(stats, self.view(), self.config.reward)

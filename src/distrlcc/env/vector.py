@@ -147,20 +147,12 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Advance every environment by one step."""
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
-        stats, view = self.batch.stats(), self.batch.view()
+        stats, view = self.batch.newest, self.batch.view()
         self._time += stats.duration
-        self._sums += np.stack(
-            [
-                reward,
-                view.used,
-                view.capacity,
-                np.maximum(stats.rtt_sum - stats.acked * view.base_rtt, 0.0) / view.base_rtt,
-                stats.acked,
-                stats.lost,
-                stats.sent,
-            ],
-            axis=1,
-        )
+        queueing = np.maximum(stats.rtt_sum - stats.acked * view.base_rtt, 0.0) / view.base_rtt
+        self._sums += np.array(
+            [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
+        ).T
         truncated = self._time >= self._ends - 1e-9
         info: dict[str, Any] = {}
         if truncated.any():

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import DatasetError
+from distrlcc.learn.adam import Adam
 from distrlcc.learn.data_parallel import DataParallel
 from distrlcc.learn.imitation_config import ImitationConfig
 from distrlcc.learn.learner import Weights
@@ -42,9 +43,7 @@ class Imitator:
         self.network = ActorCritic(spec, seed)
         self.normalizer = Normalizer(spec.observation_size)
         self._wrapped = group.wrap(self.network)
-        self._optimizer = torch.optim.Adam(
-            self.network.parameters(), weight_decay=config.l2, fused=True
-        )
+        self._optimizer = Adam(self.network.parameters(), weight_decay=config.l2, fused=True)
 
     def examine(self, data: StoredData, episodes: Indices) -> None:
         """Read all training episodes once: check their values and take their moments.

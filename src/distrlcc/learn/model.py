@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from distrlcc.errors import ConfigError
+from distrlcc.learn.adam import Adam
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.reducer import Reducer
 from distrlcc.policy.network import ActorCritic
@@ -45,7 +46,7 @@ class Model:
         self._normalize_observations = normalize_observations
         self._reducer = reducer
         self.flat, self._gradient = _flatten(self.network)
-        self._optimizer = torch.optim.Adam([self.flat], weight_decay=weight_decay, fused=True)
+        self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise raw observations ``[..., D]`` as the acting policy of this version did."""

@@ -45,12 +45,6 @@ def _tanh(values: Float32) -> Float32:
     return np.tanh(values, out=values)
 
 
-def _sigmoid(values: Float32) -> Float32:
-    # Through tanh, which cannot overflow.
-    half: Float32 = np.tanh(np.float32(0.5) * values)
-    return np.float32(0.5) * half + np.float32(0.5)
-
-
 class NumpyNetwork:
     """A policy's arrays, ready to be run: raw observations in, head and value out."""
 
@@ -68,6 +62,9 @@ class NumpyNetwork:
         if spec.state_size:
             self._weight_ih, self._weight_hh = arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]
             self._bias = (arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"])[:, None]
+            # A sigmoid is (1 + tanh(x / 2)) / 2, which cannot overflow: one tanh for all gates.
+            self._gate_scale = np.full((4 * spec.state_size, 1), 0.5, np.float32)
+            self._gate_scale[2 * spec.state_size : 3 * spec.state_size] = 1.0
         # One matrix for both heads: one small product instead of two.
         self._heads = np.concatenate([arrays["policy_head.weight"], arrays["value_head.weight"]])
         bias = np.concatenate([arrays["policy_head.bias"], arrays["value_head.bias"]])
@@ -103,9 +100,15 @@ class NumpyNetwork:
 
     def _lstm(self, inputs: Float32, state: Float32) -> Float32:
         gates = self._weight_ih @ inputs + self._weight_hh @ state[0].T + self._bias
-        i, f, g, o = np.split(gates, 4)  # torch's order
-        cell = _sigmoid(f) * state[1].T + _sigmoid(i) * np.tanh(g)
+        gates *= self._gate_scale
+        np.tanh(gates, out=gates)
+        size = self.spec.state_size
+        g = gates[2 * size : 3 * size].copy()  # torch's order: i, f, g, o
+        gates += np.float32(1.0)
+        gates *= np.float32(0.5)
+        i, f, o = gates[:size], gates[size : 2 * size], gates[3 * size :]
+        cell = f * state[1].T + i * g
         after = np.empty_like(state)
-        after[0] = (_sigmoid(o) * np.tanh(cell)).T
+        after[0] = (o * np.tanh(cell)).T
         after[1] = cell.T
         return after

@@ -27,13 +27,20 @@ from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray, IntervalStats
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 
 IntArray = NDArray[np.int64]
 
 _STEP = 10_000_000
 _FIRST_RING = 64
 LOSS_SCALE = float(1 << 63)
+# The columns of IntervalStats from `sent` to `min_rtt`, and the two that `inflight` lies between.
+_STATS = np.array([
+    col.STEP_SENT, col.STEP_ACKED, col.STEP_LOST, col.STEP_TIMEOUTS, col.STEP_RTT_SUM,
+    col.STEP_RTT_MIN, col.STEP_RTT_MAX, col.LAST_RTT, col.MIN_RTT, col.SENT, col.NEXT_ACK,
+])  # fmt: skip
+_STATS_UNIT = np.array([1] * 4 + [NANOSECONDS] * 5 + [1] * 2)[:, None]
+_HELD = np.array([CWND, PACING])
 
 
 def queue_limit(link: Link) -> int:
@@ -275,33 +282,12 @@ class Simulator:
 
     def stats(self) -> IntervalStats:
         """Return what every flow saw in the newest step, ``[N * K]``."""
-        flows = self.flows
-
-        def count(column: int) -> FloatArray:
-            return flows[:, column].astype(np.float64)
-
-        def seconds(column: int) -> FloatArray:
-            return np.asarray(flows[:, column] / NANOSECONDS, np.float64)
-
-        ewmas = self.ewmas if len(self.ewmas) else np.zeros((len(flows), 3))
-        return IntervalStats(
-            duration=np.repeat(self._duration / NANOSECONDS, self.n_flows),
-            sent=count(col.STEP_SENT),
-            acked=count(col.STEP_ACKED),
-            lost=count(col.STEP_LOST),
-            timeouts=count(col.STEP_TIMEOUTS),
-            rtt_sum=seconds(col.STEP_RTT_SUM),
-            rtt_min=seconds(col.STEP_RTT_MIN),
-            rtt_max=seconds(col.STEP_RTT_MAX),
-            rtt_last=seconds(col.LAST_RTT),
-            min_rtt=seconds(col.MIN_RTT),
-            cwnd=self.control[:, CWND].copy(),
-            pacing_rate=self.control[:, PACING].copy(),
-            inflight=(flows[:, col.SENT] - flows[:, col.NEXT_ACK]).astype(float),
-            delay_ewma=ewmas[:, 0].copy(),
-            delivery_rate_ewma=ewmas[:, 1].copy(),
-            send_rate_ewma=ewmas[:, 2].copy(),
-        )
+        rows = np.divide(self.flows.T[_STATS], _STATS_UNIT)
+        ewmas = self.ewmas.T.copy() if len(self.ewmas) else np.zeros((3, len(self.flows)))
+        duration = np.repeat(self._duration / NANOSECONDS, self.n_flows)
+        inflight = rows[9] - rows[10]
+        fields = [duration, *rows[:9], *self.control.T[_HELD], inflight, *ewmas]
+        return IntervalStats(*fields)
 
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
