@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of a paced step, ms (default: 10, as on a real link)",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=number(5.0, 1e5), default=20.0,
-        help="time for each measurement, s; its first third is not counted (default: 20)",
+        "--seconds", type=number(5.0, 1e5), default=30.0,
+        help="time for each measurement, s; its first third is not counted (default: 30)",
     )  # fmt: skip
     parser.add_argument("--recipe", default="distrlcc", help="default: distrlcc")
     parser.add_argument(

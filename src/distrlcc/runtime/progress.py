@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -39,6 +39,21 @@ LINE_SECONDS = 10.0
 
 _REDRAW_SECONDS = 0.1
 _SPEED_SECONDS = 15.0
+
+
+class Display(Protocol):
+    """Where a run is shown: a `Progress` here, or one in another process."""
+
+    below: Callable[[], Table] | None
+
+    def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
+        """Report an update; see `Progress.update`."""
+
+    def note(self, line: str) -> None:
+        """Show a line that stays."""
+
+    def redraw(self) -> None:
+        """Show what has changed below."""
 
 
 class _Console(Console):

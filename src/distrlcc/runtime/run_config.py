@@ -9,6 +9,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
 from distrlcc.learn.dagger import DaggerConfig
 from distrlcc.learn.ppo import PPOConfig
+from distrlcc.runtime.resources import ResourcesConfig
 
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
@@ -136,6 +137,7 @@ class RunConfig:
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     ppo: PPOConfig | None = None
     """Settings of PPO; exactly one learner's section is given."""
     dagger: DaggerConfig | None = None
@@ -174,5 +176,5 @@ class RunConfig:
         return section.sequence_length
 
 
-EXTENDABLE = ("total_steps", "max_seconds", "distributed", "actors")
+EXTENDABLE = ("total_steps", "max_seconds", "distributed", "actors", "resources")
 """Keys that a resumed run may change: they say when it ends and how processes work together."""

@@ -1,4 +1,4 @@
-"""Lets a process's small threads run at once though its main thread computes."""
+"""Which of the threads that want a core gets it: small ones at once, paced ones before all."""
 
 from __future__ import annotations
 
@@ -19,6 +19,21 @@ def let_threads_preempt(yes: bool) -> None:
         policy = os.SCHED_BATCH | os.SCHED_RESET_ON_FORK if yes else os.SCHED_OTHER
         with suppress(OSError):
             os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def run_on_time() -> bool:
+    """Give this thread a core as soon as its sleep is over; return whether the system allows it.
+
+    Linux lets root, and whoever has CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. For threads that sleep
+    most of the time. Threads and processes that it starts are scheduled normally.
+    """
+    if not hasattr(os, "SCHED_FIFO"):
+        return False
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        return False
+    return True
 
 
 def switch_threads_often() -> None:

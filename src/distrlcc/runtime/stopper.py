@@ -34,7 +34,11 @@ class Stopper:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
+    def request(self, number: int) -> None:
+        """Ask for the end as if this signal had come."""
+        self.signal = self.signal or number
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal and not self._launched:
             raise KeyboardInterrupt
-        self.signal = self.signal or number
+        self.request(number)

@@ -20,7 +20,7 @@ from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.recipes.registry import recipe
 from distrlcc.runtime.actors.actor import AHEAD
 from distrlcc.runtime.actors.actor_training import ActorTraining
-from distrlcc.runtime.actors.job import ActorsJob, actor_jobs
+from distrlcc.runtime.actors.job import ActorsJob, actor_job
 from distrlcc.runtime.actors.ledger import GONE, STALE
 from distrlcc.runtime.actors.segment import Segment
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
@@ -272,11 +272,23 @@ def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None
     ledger = again.ledger
     furthest = ledger.received + ledger.lost + AHEAD + 1  # had one worker acted all of them
     assert again.first_step >= furthest * LENGTH
-    jobs = actor_jobs(ActorsJob(PPO, tmp_path, pace_seconds=0.01), again.first_step)
+    run = ActorsJob(PPO, tmp_path, pace_seconds=0.01)
+    jobs = [actor_job(run, index, again.first_step) for index in range(4)]
     assert [(job.index, job.link, job.envs) for job in jobs] == [
-        (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS),
+        (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS), (3, "indigo/0", ENVS),
     ]  # fmt: skip
     assert {(job.first_step, job.pace_seconds) for job in jobs} == {(again.first_step, 0.01)}
+
+
+def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
+    training = _training(PPO)
+    assert training.fresh_step() == training.first_step == 0
+    workers = Workers(PPO, training, 0)
+    for number in range(5):
+        workers.update()
+        ledger = training.ledger
+        assert training.fresh_step() >= (ledger.received + ledger.lost + AHEAD + 1) * LENGTH, number
+    assert training.first_step == 0
 
 
 def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ def _jobs(count: int = WORKERS) -> list[ActorJob]:
     return [ActorJob(CONFIG, index, f"indigo/{index}") for index in range(count)]
 
 
+def _dealt(jobs: list[ActorJob]) -> Callable[[int], ActorJob]:
+    return lambda index: jobs[index % len(jobs)]
+
+
 def _crew(
     engine: InProcessEngine,
     *,
@@ -64,7 +68,7 @@ def _crew(
     version: int = 0,
 ) -> Crew:
     ledger = Ledger(lag, Rollout.allocate(SPEC, 6, 1, 3))
-    crew = Crew(engine, jobs or _jobs(), ledger, capacity=capacity)
+    crew = Crew(engine, _dealt(jobs or _jobs()), ledger, capacity=capacity)
     crew.publish(_weights(version))
     return crew
 
@@ -176,7 +180,7 @@ def test_none_come_when_stop_says_so_and_none_is_used() -> None:
 
 def test_no_worker_is_asked_before_there_are_weights() -> None:
     engine = InProcessEngine(1)
-    crew = Crew(engine, _jobs(), Ledger(9, Rollout.allocate(SPEC, 6, 1, 3)), capacity=4)
+    crew = Crew(engine, _dealt(_jobs()), Ledger(9, Rollout.allocate(SPEC, 6, 1, 3)), capacity=4)
     ticks = 0
 
     def stop() -> bool:

@@ -21,6 +21,7 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runtime.actors.segment import Report, Segment
 from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runtime.scheduling import run_on_time
 from distrlcc.runtime.training import policy_spec
 
 AHEAD = 2
@@ -145,6 +146,8 @@ class Actor:
 
     def _run(self) -> None:
         try:
+            if self._job.pace_seconds:
+                run_on_time()
             self._deadline = time.monotonic()
             while not self._closing:
                 assert self._weights is not None

@@ -86,6 +86,7 @@ def train_with_actors(
             "lag": float(np.mean(lags)),
             "lag_max": float(max(lags)),
             "workers": float(len(crew.rows())),
+            "segments_received": float(ledger.received),
             "segments_used": float(ledger.used),
             "segments_refused": float(ledger.refused.total()),
             "segments_lost": float(ledger.lost),

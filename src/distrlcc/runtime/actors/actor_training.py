@@ -45,7 +45,15 @@ class ActorTraining(Training):
         )
         self.ledger = Ledger(config.actors.max_lag, like)
         self.first_step = 0
-        """Step from which workers' links are new: no worker can have come as far before."""
+        """Step from which this run's workers began."""
+
+    def fresh_step(self) -> int:
+        """Return a step from which links are new: no worker can have come as far."""
+        seen = self.ledger.received + self.ledger.lost
+        if not seen and not self.counters.update:
+            return self.first_step
+        segments = max(seen, self.counters.update) + _UNSEEN
+        return self.first_step + segments * self.config.rollout_length
 
     def update(self, rollout: Rollout, interrupted: Callable[[], bool]) -> dict[str, float] | None:
         """Learn from a rollout; if interrupted undo what was learned of it and return nothing."""
@@ -74,5 +82,4 @@ class ActorTraining(Training):
         if "ledger" in state:
             self.ledger.load_state_dict(state["ledger"])
         self.first_step = int(state.get("first_step", 0))
-        segments = max(self.ledger.received + self.ledger.lost, self.counters.update)
-        self.first_step += (segments + _UNSEEN) * self.config.rollout_length
+        self.first_step = self.fresh_step()

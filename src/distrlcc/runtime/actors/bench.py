@@ -25,7 +25,9 @@ class Delivery:
     pace_ms: float
     """Length of a step, ms; 0: as fast as it goes."""
     steps_per_second: float
-    """Environment steps of all workers that the trainer used, per second."""
+    """Environment steps of all workers that came to the trainer, per second."""
+    used_per_second: float
+    """Of these, those that it has learned from."""
     acted_per_second: float
     """Environment steps that workers took, per second."""
     late_share: float
@@ -88,6 +90,7 @@ def measure_delivery(config: RunConfig, workers: int, pace_ms: float, seconds: f
             f"only {len(counted)} updates in {seconds:.0f} s; give more --seconds", exit_code=2
         )
     time = counted[-1]["seconds"] - counted[0]["seconds"]
+    received = counted[-1]["segments_received"] - counted[0]["segments_received"]
     acted = paced = late = 0.0
     for worker in range(workers):
         own = [row for row in seen if row["worker"] == worker]
@@ -101,7 +104,8 @@ def measure_delivery(config: RunConfig, workers: int, pace_ms: float, seconds: f
     return Delivery(
         workers=workers,
         pace_ms=pace_ms,
-        steps_per_second=(counted[-1]["steps"] - counted[0]["steps"]) / time,
+        steps_per_second=received * config.rollout_length / time,
+        used_per_second=(counted[-1]["steps"] - counted[0]["steps"]) / time,
         acted_per_second=acted,
         late_share=late / paced if paced else 0.0,
         busy_share=float(np.mean([row["share_update"] for row in counted])),

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from distrlcc.errors import OutputError
 from distrlcc.runtime.actors.crew import Row
-from distrlcc.runtime.progress import Progress
+from distrlcc.runtime.progress import Display
 
 _SECONDS = 1.0
 _SHOWN = 32
@@ -21,7 +21,7 @@ _COLUMNS = ("worker", "link", "steps/s", "version", "lag", "utilisation", "delay
 class Board:
     """A table of workers below the progress, and `workers.jsonl`."""
 
-    def __init__(self, progress: Progress, path: Path) -> None:
+    def __init__(self, progress: Display, path: Path) -> None:
         """Take where to show and where to write."""
         self._progress, self._path = progress, path
         self._written = 0.0

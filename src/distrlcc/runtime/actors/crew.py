@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ class Crew:
     def __init__(
         self,
         engine: Engine,
-        jobs: Sequence[ActorJob],
+        job_of: Callable[[int], ActorJob],
         ledger: Ledger,
         *,
         capacity: int,
@@ -91,14 +91,14 @@ class Crew:
         """Take who works for whom; the thread begins with the context.
 
         Args:
-            engine: Its workers' indices choose among the jobs.
-            jobs: What each worker does.
+            engine: Has the workers.
+            job_of: Asked when a worker comes, with its index, for what it shall do.
             ledger: Every segment is entered here.
             capacity: Segments that may wait for the trainer.
             stopping: Asked again and again; True stops the workers at once, whatever the trainer
                 is at.
         """
-        self._engine, self._jobs, self._ledger = engine, jobs, ledger
+        self._engine, self._job_of, self._ledger = engine, job_of, ledger
         self._capacity, self._stopping = capacity, stopping
         self._posts: dict[Worker, _Post] = {}
         self._answers: SimpleQueue[tuple[Worker, str, Future[Any]] | None] = SimpleQueue()
@@ -218,7 +218,7 @@ class Crew:
     def _see_changes(self) -> None:
         changes = self._engine.changes()
         for worker in changes.joined:
-            job = self._jobs[worker.index % len(self._jobs)]
+            job = self._job_of(worker.index)
             with self._state:
                 self._posts[worker] = _Post(Row(worker, job.link))
             self._send(worker, "start", self._engine.start(worker, Actor, job))
@@ -273,7 +273,7 @@ class Crew:
             for segment in report.segments:
                 newest = self._published[0].version if self._published else segment.version
                 row.lag = newest - segment.version
-                if self._ledger.receive(segment, row.worker.process):
+                if self._ledger.receive(segment, row.worker):
                     self._segments.append(segment)
             self._state.notify_all()
         if report.still_seconds > STILL_SECONDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Hashable
 from typing import Any
 
 from distrlcc.learn.rollout import Rollout
@@ -29,7 +30,7 @@ class Ledger:
         self.lock = threading.RLock()
         self._max_lag = max_lag
         self._shape = (like.obs.shape, like.states.shape)
-        self._next: Counter[tuple[int, int]] = Counter()
+        self._next: Counter[tuple[int, Hashable]] = Counter()
         self.received = self.used = self.lost = 0
         """``lost``: numbers that were passed over by a worker's later segments."""
         self.refused: Counter[str] = Counter()
@@ -39,12 +40,13 @@ class Ledger:
         """Segments that were received and neither used nor refused yet."""
         return self.received - self.used - self.refused.total()
 
-    def receive(self, segment: Segment, life: int) -> bool:
+    def receive(self, segment: Segment, life: Hashable) -> bool:
         """Enter a segment; return whether it may be kept.
 
         Args:
             segment: As it came.
-            life: Process id of its worker, which counts from 0.
+            life: Whatever tells a worker from one that was started in its place, which counts
+                from 0 again.
         """
         self.received += 1
         expected = self._next[segment.worker, life]
