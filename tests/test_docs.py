@@ -64,6 +64,7 @@ def test_every_configuration_key_is_explained() -> None:
         "dagger",
         "distributed",
         "actors",
+        "resources",
     )
     missing = [k for k in keys(RunConfig) if k not in sections and f"`{k}`" not in text]
     assert missing == []

@@ -26,6 +26,9 @@ COMMANDS = {
     "trace": "write a generated trace to a file",
     "check": "check the simulator, the link model, the environment or distributed learning",
     "bench": "measure the simulator's or the training's speed",
+    "tune": "search for a recipe's best values, with many members at once",
+    "cluster": "connect several machines, for runs that use them all",
+    "doctor": "say whether machines are fit for distributed training",
 }
 GROUPS = {
     "check": {
@@ -38,7 +41,19 @@ GROUPS = {
         "sim": "ns per packet and steps per second, beside the reference",
         "train": "training speed and where the time goes",
         "scaling": "training speed on several processes, and with a slow one",
+        "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
         "actors": "what workers deliver to a trainer, at the pace of real links and without",
+        "tune": "population-based training beside as many independent members",
+    },
+    "tune": {
+        "pbt": "a population whose worst members copy the best and change their values",
+        "search": "trials by Optuna's samplers, the bad ones stopped early",
+    },
+    "cluster": {
+        "start": "start the head on this machine, and print the line for the others",
+        "join": "let this machine join",
+        "status": "show the cluster that this machine is in",
+        "stop": "end this machine's part in it",
     },
 }
 

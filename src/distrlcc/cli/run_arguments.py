@@ -23,6 +23,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", type=Path, help="run directory (default: runs/…)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument(
+        "--storage", default="", metavar="URL",
+        help="keep a durable copy there: a folder, s3://bucket/path or the like; --resume takes a "
+        "run that is not on this machine from there",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, help="short for --set seed=N")
     parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
 
@@ -72,8 +77,11 @@ def run_config(args: argparse.Namespace) -> RunConfig:
         assignments.append("distributed.sync_check_every=1")
     if args.resume:
         if args.out is None:
-            raise ConfigError("--resume needs --out DIR, the run to go on with")
-        began = RunDirectory.read_config(args.out, RunConfig)
+            raise ConfigError(f"--resume needs --out DIR, the run to go on with{_stored(args)}")
+        if args.storage and not (args.out / "config.toml").exists():
+            began = _stored_config(args)
+        else:
+            began = RunDirectory.read_config(args.out, RunConfig)
         return override(began if args.recipe is None else recipe(args.recipe), assignments)
     taken = [word for word in args.assignments if "=" not in word]
     if args.recipe is None and taken:
@@ -86,11 +94,33 @@ def run_config(args: argparse.Namespace) -> RunConfig:
     return override(recipe(args.recipe), assignments)
 
 
+def _stored(args: argparse.Namespace) -> str:
+    """Name the runs that the storage has."""
+    from distrlcc.runtime.storage import stored_runs
+
+    names = stored_runs(args.storage) if args.storage else []
+    return f"; the storage has {', '.join(names[:10])}" if names else ""
+
+
+def _stored_config(args: argparse.Namespace) -> RunConfig:
+    from distrlcc.config import from_toml
+    from distrlcc.runtime.run_config import RunConfig
+
+    storage = run_options(args).place("")
+    assert storage is not None
+    return from_toml(RunConfig, storage.read_config(), source=f"{storage}, config.toml")
+
+
 def run_options(args: argparse.Namespace) -> RunOptions:
     """Return where a run writes."""
     from distrlcc.runtime.start import RunOptions
 
-    return RunOptions(args.out, resume=args.resume, tensorboard=not args.no_tensorboard)
+    return RunOptions(
+        args.out,
+        resume=args.resume,
+        tensorboard=not args.no_tensorboard,
+        storage=args.storage,
+    )
 
 
 def group_options(args: argparse.Namespace) -> GroupOptions:

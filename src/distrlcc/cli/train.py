@@ -4,6 +4,7 @@ distrlcc train quickstart --out runs/first
 distrlcc train quickstart --set ppo.lr=3e-4 --set seed=7
 distrlcc train quickstart --processes 2
 distrlcc train --resume --out runs/first
+distrlcc train distrlcc --engine ray --topology actor-learner
 torchrun --nproc-per-node 2 -m distrlcc train quickstart --out runs/first
 """
 
@@ -14,6 +15,7 @@ import os
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import number
+from distrlcc.cli.ray_arguments import add_ray_arguments, check_no_ray, train_on_ray
 from distrlcc.cli.run_arguments import (
     add_group_arguments,
     add_run_arguments,
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="equal processes on this machine; they share the environments (default: 1)",
     )  # fmt: skip
     add_group_arguments(parser)
+    add_ray_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _under_torchrun(config, args)
+    if args.engine == "ray":
+        return train_on_ray(config, args)
+    check_no_ray(args)
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
         from distrlcc.runtime.start import start_node
 
@@ -68,18 +74,22 @@ def _train(config: RunConfig, args: argparse.Namespace) -> int:
 
     from distrlcc.runtime.progress import Progress
     from distrlcc.runtime.start import open_directory
+    from distrlcc.runtime.storage_session import go_on
     from distrlcc.runtime.train import train
     from distrlcc.runtime.trainer import Trainer
 
     # Built first: what does not fit is found before anything is written.
     trainer = Trainer(config)
-    directory = open_directory(config, run_options(args))
-    with directory, Progress(config.total_steps, max_seconds=config.max_seconds) as progress:
+    with (
+        open_directory(config, run_options(args)) as directory,
+        Progress(config.total_steps, max_seconds=config.max_seconds) as progress,
+    ):
         stopped = train(trainer, directory, progress, resume=args.resume)
     print(trainer.summary())
     if stopped:
         print(
-            f"distrlcc: stopped; saved. Go on with: distrlcc train --resume --out {directory.path}",
+            "distrlcc: stopped; saved. Go on with: distrlcc train "
+            + go_on(directory.path, directory.storage),
             file=sys.stderr,
         )
         return 128 + stopped

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.policy.policy_file import save_policy
-from distrlcc.runtime.progress import Progress
+from distrlcc.runtime.progress import Display
 from distrlcc.runtime.run_directory import RunDirectory
 from distrlcc.runtime.training import Training
 
@@ -18,7 +18,7 @@ class Recorder:
         self,
         training: Training,
         run: RunDirectory,
-        progress: Progress,
+        progress: Display,
         *,
         shared_only: bool = False,
     ) -> None:
@@ -43,6 +43,8 @@ class Recorder:
     ) -> None:
         """Record the update that was just counted, and what happened before it."""
         training, config = self._training, self._training.config
+        for line in self._run.storage_news():
+            self.note(line)
         counters = training.counters
         metrics["seconds"] = counters.seconds
         alarm = training.alarm.check(stats)
@@ -58,6 +60,7 @@ class Recorder:
         self._progress.update(metrics, alarm=self._shown)
         if counters.update % config.checkpoint_every == 0:
             self._save()
+            self._run.store()
 
     def finish(self) -> None:
         """Save, score once more, and write the policy."""

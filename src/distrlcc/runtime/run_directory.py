@@ -40,6 +40,7 @@ from distrlcc.runtime.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from distrlcc.runtime.storage_keeper import StorageKeeper
 from distrlcc.runtime.versions import package_versions, versions
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
     from torch.utils.tensorboard import SummaryWriter
+
+    from distrlcc.runtime.storage import Storage
 
 C = TypeVar("C", bound="DataclassInstance")
 
@@ -64,6 +67,9 @@ class RunDirectory:
     ) -> None:
         """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
+        self.storage: Storage | None = None
+        """Where its durable copy goes."""
+        self._keeper: StorageKeeper | None = None
         self._toml = to_toml(config)
         self._identity_toml = to_toml(_identity(config, extendable))
         self._digest = digest(_identity(config, extendable))
@@ -100,7 +106,7 @@ class RunDirectory:
             ConfigError: The configuration does not fit its own types.
             OutputError: The folder holds a run or something else, or cannot be written.
         """
-        path = out if out is not None else _fresh(root, recipe)
+        path = out if out is not None else fresh_folder(root, recipe)
         run = cls(path, config, tensorboard=tensorboard, extendable=extendable)
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path} is a file; give a folder as --out")
@@ -287,19 +293,26 @@ class RunDirectory:
         text = json.dumps(_jsonable(value), indent=2) + "\n"
         write_atomically(self.path / name, text.encode())
 
+    def store(self) -> None:
+        """Let the newest checkpoint and all else be stored, where there is a storage; at once."""
+        if self.storage is None:
+            return
+        if self._writer is not None:
+            self._writer.flush()
+        self._keeper = self._keeper or StorageKeeper(self.storage, self.path)
+        self._keeper.wake()
+
+    def storage_news(self) -> list[str]:
+        """Return what the user should hear of the storage since the last call."""
+        return [] if self._keeper is None else self._keeper.news()
+
     def lock(self) -> None:
         """Keep other processes from writing here until :meth:`close`.
 
         Raises:
             OutputError: Another process trains this run.
         """
-        try:
-            self._lock = (self.path / ".lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                return  # a file system without locks
-            raise OutputError(f"{self.path} is being trained by another process") from None
+        self._lock = take_lock(self.path)
 
     def close(self) -> None:
         """Close the files that are appended to, and let go of the lock."""
@@ -312,6 +325,9 @@ class RunDirectory:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -335,7 +351,7 @@ def _identity(config: C, extendable: Sequence[str]) -> C:
     return replace(config, **defaults)
 
 
-def _fresh(root: Path, recipe: str) -> Path:
+def fresh_folder(root: Path, recipe: str) -> Path:
     """Return a folder ``<root>/<recipe>-<time>`` that does not exist."""
     stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     path, count = root / stem, 1
@@ -343,6 +359,25 @@ def _fresh(root: Path, recipe: str) -> Path:
         count += 1
         path = root / f"{stem}-{count}"
     return path
+
+
+def take_lock(path: Path) -> TextIO | None:
+    """Return the open lock file of a run's folder; None on a file system without locks.
+
+    Raises:
+        OutputError: Another process trains this run.
+    """
+    file = None
+    try:
+        file = (path / ".lock").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if file is not None:
+            file.close()
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise OutputError(f"{path} is being trained by another process") from None
+    return file
 
 
 def _keep(path: Path, copy: Path) -> None:

@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import uuid
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, DistrlccError
@@ -15,7 +16,9 @@ from distrlcc.runtime.launcher import Launcher, die_with_parent, mark_rank
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.process_group import checked_device
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
-from distrlcc.runtime.run_directory import RunDirectory
+from distrlcc.runtime.run_directory import RunDirectory, fresh_folder
+from distrlcc.runtime.storage import Storage
+from distrlcc.runtime.storage_session import go_on, stored
 from distrlcc.runtime.torchrun import torchrun_place
 from distrlcc.runtime.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runtime.trainer import Share, Trainer
@@ -28,6 +31,18 @@ class RunOptions:
     out: Path | None
     resume: bool = False
     tensorboard: bool = True
+    storage: str = ""
+    """URL of the place where its durable copy goes; see `storage_url`."""
+
+    def place(self, run: str) -> Storage | None:
+        """Return the run's place there; None without a storage or a name.
+
+        Args:
+            run: Id of the run's processes.
+        """
+        if not self.storage or self.out is None:
+            return None
+        return Storage(self.storage, self.out.resolve().name, run)
 
 
 @dataclass(frozen=True)
@@ -51,25 +66,39 @@ class Node:
     port: int = 0
 
 
-def open_directory(config: RunConfig, options: RunOptions) -> RunDirectory:
-    """Begin a run's directory, or open it to go on.
+@contextmanager
+def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Iterator[RunDirectory]:
+    """Begin a run's directory, or open it to go on; at the end see that it is stored.
+
+    Args:
+        config: The run's.
+        options: Where it lies and is stored.
+        run: Id of the run's processes.
 
     Raises:
-        DistrlccError: See `RunDirectory.create` and `RunDirectory.resume`.
+        DistrlccError: See `RunDirectory.create`, `RunDirectory.resume` and `stored`.
     """
-    if options.resume:
-        assert options.out is not None
-        return RunDirectory.resume(
-            options.out, config, tensorboard=options.tensorboard, extendable=EXTENDABLE
-        )
-    return RunDirectory.create(
-        options.out,
-        config,
-        recipe=config.recipe,
-        seeds={"seed": config.seed},
-        tensorboard=options.tensorboard,
-        extendable=EXTENDABLE,
-    )
+    options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
+    assert options.out is not None
+    storage = options.place(run or uuid.uuid4().hex)
+    with ExitStack() as stack:
+        if storage is not None:
+            stack.enter_context(stored(storage, options.out, resume=options.resume))
+        if options.resume:
+            directory = RunDirectory.resume(
+                options.out, config, tensorboard=options.tensorboard, extendable=EXTENDABLE
+            )
+        else:
+            directory = RunDirectory.create(
+                options.out,
+                config,
+                recipe=config.recipe,
+                seeds={"seed": config.seed},
+                tensorboard=options.tensorboard,
+                extendable=EXTENDABLE,
+            )
+        directory.storage = storage
+        yield stack.enter_context(directory)
 
 
 def start_node(
@@ -107,20 +136,20 @@ def start_node(
     Trainer(config, Share(first, 1)).collect()
     run = uuid.uuid4().hex
     with ExitStack() as stack:
-        out = options.out
+        out, storage = options.out, options.place(run)
         if node.index == 0:
-            directory = stack.enter_context(open_directory(config, options))
+            directory = stack.enter_context(open_directory(config, options, run))
             directory.lock()
-            out = directory.path
+            out, storage = directory.path, directory.storage
             mark_run(out, run)
         elif out is None:
             out = Path("runs") / f"{config.recipe}-node{node.index}"
-        job = TrainJob(config, out, options.resume, options.tensorboard, run)
+        job = TrainJob(config, out, options.resume, options.tensorboard, run, storage)
         launcher = Launcher(train_rank, job, places, hosts=node.index == 0, restarts=group.restarts)
         outcome = launcher.run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
-        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc train --resume --out {out}\n")
+        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc train {go_on(out, storage)}\n")
     return outcome.code
 
 
@@ -152,10 +181,12 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
             if master is not None:
                 stack.callback(master.close)
                 resume = resume or (place.attempt > 0 and (out / "config.toml").exists())
-                options = RunOptions(out, resume, options.tensorboard)
-                stack.enter_context(open_directory(config, options)).lock()
+                options = replace(options, resume=resume)
+                stack.enter_context(open_directory(config, options, run)).lock()
                 mark_run(out, run)
-            stopped = train_rank(place, TrainJob(config, out, resume, options.tensorboard, run))
+            storage = options.place(run)
+            job = TrainJob(config, out, resume, options.tensorboard, run, storage)
+            stopped = train_rank(place, job)
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
         return error.exit_code

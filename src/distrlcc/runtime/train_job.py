@@ -9,6 +9,7 @@ from pathlib import Path
 
 from distrlcc.files import write_atomically
 from distrlcc.runtime.decentralized import train_together
+from distrlcc.runtime.feed import Feed
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.process_group import ProcessGroup
@@ -17,6 +18,7 @@ from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
 from distrlcc.runtime.run_directory import RunDirectory
 from distrlcc.runtime.stopper import Stopper
+from distrlcc.runtime.storage import Storage
 from distrlcc.runtime.train import load
 from distrlcc.runtime.trainer import Share, Trainer
 
@@ -31,12 +33,20 @@ class TrainJob:
     tensorboard: bool = True
     run: str = ""
     """Id of the run; known to node 0, which tells the others."""
+    storage: Storage | None = None
+    """Where the durable copy goes."""
 
     def directory(self, run: str) -> RunDirectory:
         """Open the run's directory; make one where there is none, as on another machine.
 
         A folder that holds anything else is left alone, and one beside it is made.
         """
+        directory = self._directory(run)
+        if self.storage is not None:
+            directory.storage = Storage(self.storage.url, self.storage.name, run)
+        return directory
+
+    def _directory(self, run: str) -> RunDirectory:
         out = self.out
         if _run_of(out) == run:
             return RunDirectory.resume(
@@ -71,8 +81,16 @@ def _run_of(out: Path) -> str | None:
         return None
 
 
-def train_rank(place: Place, job: TrainJob) -> int:
+def train_rank(
+    place: Place, job: TrainJob, feed: Feed | None = None, stopper: Stopper | None = None
+) -> int:
     """Train as one rank; return 0 or the signal that ended it.
+
+    Args:
+        place: Where this process stands.
+        job: The run.
+        feed: Takes what rank 0 shows; else it shows it here.
+        stopper: Hears of signals; this process's unless given.
 
     Raises:
         DistrlccError: See `train_together`, `ProcessGroup` and `Trainer`.
@@ -98,15 +116,17 @@ def train_rank(place: Place, job: TrainJob) -> int:
         if job.resume or kept > 0:
             run.rewind(kept)
         paths.append(run.path)
-        progress = Progress(config.total_steps, max_seconds=config.max_seconds)
-        return Recorder(trainer, run, stack.enter_context(progress), shared_only=True)
+        shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
+        stack.enter_context(shown)
+        return Recorder(trainer, run, shown, shared_only=True)
 
-    with group, Stopper(launched=True) as stopper:  # joining has nothing to save
+    with group, stopper or Stopper(launched=True) as stopper:  # joining has nothing to save
         stopped = train_together(trainer, group, open_recorder, stopper)
         led = group.leads
     if led:
-        sys.stdout.write(trainer.summary() + "\n")
+        say = feed.say if feed is not None else sys.stdout.write
+        say(trainer.summary() + "\n")
         if not stopped:
-            sys.stdout.write(f"policy: {paths[-1] / 'policy.safetensors'}\n")
+            say(f"policy: {paths[-1] / 'policy.safetensors'}\n")
         sys.stdout.flush()
     return stopped

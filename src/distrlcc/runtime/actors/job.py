@@ -14,11 +14,13 @@ from distrlcc.runtime.actors.actor_training import ActorTraining
 from distrlcc.runtime.actors.board import Board
 from distrlcc.runtime.actors.crew import Crew
 from distrlcc.runtime.engine import Engine
+from distrlcc.runtime.feed import Feed
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.recorder import Recorder
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
 from distrlcc.runtime.run_directory import RunDirectory
 from distrlcc.runtime.stopper import Stopper
+from distrlcc.runtime.storage import Storage
 from distrlcc.runtime.train import load
 from distrlcc.runtime.training import policy_spec
 
@@ -38,6 +40,8 @@ class ActorsJob:
     pace_seconds: float = 0.0
     quiet: bool = False
     """Print nothing on standard output."""
+    storage: Storage | None = None
+    """Where the durable copy goes."""
 
 
 def build_training(job: ActorsJob, device: str = "cpu") -> ActorTraining:
@@ -52,43 +56,63 @@ def build_training(job: ActorsJob, device: str = "cpu") -> ActorTraining:
 
 
 def _directory(job: ActorsJob) -> RunDirectory:
-    return RunDirectory.resume(
+    directory = RunDirectory.resume(
         job.out, job.config, tensorboard=job.tensorboard, extendable=EXTENDABLE
     )
+    directory.storage = job.storage
+    return directory
 
 
-def actor_jobs(job: ActorsJob, first_step: int) -> list[ActorJob]:
-    """Return what each planned worker does."""
+def actor_job(job: ActorsJob, index: int, first_step: int) -> ActorJob:
+    """Return what a worker does; workers beyond the plan take the links in turn again."""
     actors = job.config.actors
-    return [
-        ActorJob(job.config, index, link, actors.envs_per_worker, job.pace_seconds, first_step)
-        for index, link in enumerate(actors.links)
-    ]
+    link = actors.links[index % len(actors.links)]
+    return ActorJob(job.config, index, link, actors.envs_per_worker, job.pace_seconds, first_step)
 
 
-def train_on_engine(job: ActorsJob, training: ActorTraining, engine: Engine) -> int:
-    """Train with an engine's workers; return 0 or the signal that ended the run."""
+def train_on_engine(
+    job: ActorsJob,
+    training: ActorTraining,
+    engine: Engine,
+    *,
+    feed: Feed | None = None,
+    stopper: Stopper | None = None,
+) -> int:
+    """Train with an engine's workers; return 0 or the signal that ended the run.
+
+    Args:
+        job: The run.
+        training: What is trained.
+        engine: Has the workers.
+        feed: Takes what is to be shown; else it is shown here.
+        stopper: Hears of signals; this process's unless given.
+    """
     config = job.config
     with ExitStack() as stack:
-        stopper = stack.enter_context(Stopper(launched=True))
+        stopper = stack.enter_context(stopper or Stopper(launched=True))
         run = stack.enter_context(_directory(job))
         if job.resume:
             run.rewind(training.counters.update)
-        progress = stack.enter_context(Progress(config.total_steps, max_seconds=config.max_seconds))
-        recorder = Recorder(training, run, progress)
-        board = Board(progress, run.path / "workers.jsonl")
-        jobs = actor_jobs(job, training.first_step)
+        shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
+        stack.enter_context(shown)
+        recorder = Recorder(training, run, shown)
+        board = Board(shown, run.path / "workers.jsonl")
         capacity = _AHEAD * config.actors.per_update
         crew = Crew(
-            engine, jobs, training.ledger, capacity=capacity, stopping=lambda: bool(stopper.signal)
+            engine,
+            lambda index: actor_job(job, index, training.fresh_step()),
+            training.ledger,
+            capacity=capacity,
+            stopping=lambda: bool(stopper.signal),
         )
         stack.enter_context(crew)
         stopped = train_with_actors(training, crew, recorder, board, stopper)
     training.ledger.end()
     if job.quiet:
         return stopped
-    sys.stdout.write(f"{training.summary()}\n{training.ledger}\n")
+    say = feed.say if feed is not None else sys.stdout.write
+    say(f"{training.summary()}\n{training.ledger}\n")
     if not stopped:
-        sys.stdout.write(f"policy: {job.out / 'policy.safetensors'}\n")
+        say(f"policy: {job.out / 'policy.safetensors'}\n")
     sys.stdout.flush()
     return stopped

@@ -7,8 +7,6 @@ code that a member sends.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import json
 import os
@@ -25,8 +23,8 @@ from distrlcc.runtime.identity import check_identity, from_json, to_json
 from distrlcc.runtime.interface import Interface, interface_towards, resolve
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.store import connect, master_needed
+from distrlcc.runtime.token import TOKEN, own_token, proof, proves
 
-TOKEN = "DISTRLCC_TOKEN"
 _POLL_SECONDS = 0.05
 _CONFIRM_SECONDS = 10.0
 """Time that those who came have to show that they are still there."""
@@ -79,7 +77,8 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
         store = connect(place.address, place.port, interface, place.join_seconds)
         prefix, nonce = f"{place.attempt}/", uuid.uuid4().hex
         store.set(f"{prefix}nonce", nonce)
-        store.set(f"{prefix}identity", to_json({**identity, "token": _proof(nonce, "trainer")}))
+        told = {**identity, "token": proof(nonce, "trainer", own_token())}
+        store.set(f"{prefix}identity", to_json(told))
         slots = range(1, place.size)
         deadline = monotonic() + place.join_seconds
         while not store.check([f"{prefix}came/{slot}" for slot in slots]):
@@ -141,7 +140,7 @@ def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
         _wait(store, f"{prefix}identity", deadline, place)
         nonce = store.get(f"{prefix}nonce").decode()
         master = from_json(store.get(f"{prefix}identity"))
-        if not hmac.compare_digest(master.pop("token"), _proof(nonce, "trainer")):
+        if not proves(master.pop("token"), nonce, "trainer", own_token()):
             raise GroupError(
                 f"the master at {place.address}:{place.port} has another {TOKEN} than this "
                 "process; set the same one on every machine",
@@ -163,7 +162,7 @@ def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
                 "each machine its own --node-index",
                 exit_code=2,
             )
-        told = {**identity, "token": _proof(nonce, str(place.slot))}
+        told = {**identity, "token": proof(nonce, str(place.slot), own_token())}
         came = {"identity": told, "host": interface.address, "process": os.getpid()}
         store.set(f"{prefix}came/{place.slot}", json.dumps(came))
         deadline = monotonic() + place.join_seconds + _DECIDE_SECONDS
@@ -218,16 +217,10 @@ def _judge(identity: Mapping[str, str], text: bytes, nonce: str, slot: int) -> t
 
 def _refusal(identity: Mapping[str, str], came: dict[str, str], nonce: str, slot: int) -> str:
     """Return why a worker does not belong, or nothing."""
-    if not hmac.compare_digest(came.pop("token", ""), _proof(nonce, str(slot))):
+    if not proves(came.pop("token", ""), nonce, str(slot), own_token()):
         return f"it has another {TOKEN}"
     try:
         check_identity(identity, came)
     except GroupError as error:
         return str(error)
     return ""
-
-
-def _proof(nonce: str, role: str) -> str:
-    """Return what only a holder of the shared secret can say for this run and role."""
-    secret = os.environ.get(TOKEN, "").encode()
-    return hmac.new(secret, f"{nonce}/{role}".encode(), hashlib.sha256).hexdigest()

@@ -35,10 +35,10 @@ def rpc_rank(place: Place, job: ActorsJob) -> int:
             return train_on_engine(job, training, TorchRpcEngine(admission.workers))
         finally:
             admission.store.set(f"{place.attempt}/finished", "")
-    return _act(place, come(place, interface, own))
+    return hold_actor(place, come(place, interface, own))
 
 
-def _act(place: Place, admission: Admission) -> int:
+def hold_actor(place: Place, admission: Admission) -> int:
     """Hold the actor that the trainer starts, until it is stopped.
 
     Raises:

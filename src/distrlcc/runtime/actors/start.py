@@ -79,13 +79,20 @@ def start_actors(
     for slot in slots:
         load_suite(links[slot - 1])
     with ExitStack() as stack:
-        out = options.out or Path()
+        out, storage = options.out or Path(), None
         if node.index == 0:
             directory = stack.enter_context(open_directory(config, options))
             directory.lock()
-            out = directory.path
+            out, storage = directory.path, directory.storage
         job = ActorsJob(
-            config, out, options.resume, options.tensorboard, allow_public, pace_seconds, quiet
+            config,
+            out,
+            options.resume,
+            options.tensorboard,
+            allow_public,
+            pace_seconds,
+            quiet,
+            storage,
         )
         launcher = Launcher(
             rpc_rank,

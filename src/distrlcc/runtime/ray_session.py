@@ -1,0 +1,114 @@
+"""A connection to Ray: to a cluster that runs, or to one that it starts on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.runtime.ray_token import ray_environment
+
+LOCAL = ""
+"""Address that starts Ray on this machine, until the session ends."""
+AUTO = "auto"
+"""Address of the cluster that runs on this machine."""
+NAMESPACE = "distrlcc"
+_CONNECT_SECONDS = 5.0
+_LOCAL_STORE_BYTES = 200_000_000
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """Which Ray, and what of it on this machine."""
+
+    address: str = LOCAL
+    """`LOCAL`, `AUTO`, or HOST:PORT of a cluster's head."""
+    cpus: float | None = None
+    """Cores that a local Ray may give away; None: those that there are."""
+
+
+def require_ray() -> Any:
+    """Return the module ray.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    # Ray reads them once, when it is imported.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    # What processes print, and a page on each that dies: members hand over what is to be shown.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    try:
+        import ray  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        raise ConfigError("Ray is not installed: pip install 'distrlcc[ray]'") from None
+    return ray
+
+
+@contextmanager
+def ray_session(options: RayOptions) -> Iterator[Any]:
+    """Connect to Ray, yield the module, and leave nothing behind.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        GroupError: There is no such cluster, or it does not let us in.
+    """
+    if options.address != LOCAL:
+        os.environ.update(ray_environment())
+    ray = require_ray()
+    arguments: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+    }
+    if options.address == LOCAL:
+        arguments |= {
+            "address": "local",
+            "include_dashboard": False,
+            "num_cpus": options.cpus,
+            "object_store_memory": _LOCAL_STORE_BYTES,
+        }
+    else:
+        arguments["address"] = options.address
+        if options.address != AUTO:
+            _check_reachable(options.address)
+    try:
+        ray.init(**arguments)
+    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+        raise _refused(options.address, error) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"--address {address}: expected auto or HOST:PORT, as 10.0.0.1:6379")
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+            return
+    except OSError as error:
+        raise GroupError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}) within "
+            f"{_CONNECT_SECONDS:.0f} s; start it there with: distrlcc cluster start",
+            exit_code=2,
+        ) from None
+
+
+def _refused(address: str, error: Exception) -> GroupError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if address == AUTO and isinstance(error, ConnectionError):
+        return GroupError(
+            "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or "
+            "leave --address away",
+            exit_code=2,
+        )
+    return GroupError(f"Ray at {address or 'this machine'} refused: {reason}", exit_code=2)
