@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: venv demo test check lint types contracts unit unit-half unit-rest clean
+.PHONY: venv demo test check lint types contracts unit lane-1 lane-2 clean
 
 venv: $(VENV)/.ready
 
@@ -15,8 +15,8 @@ venv: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch
-	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
+	$(BIN)/python -m pip install --quiet --no-compile torch
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,ray]'
 	@touch $@
 
 demo: venv
@@ -40,20 +40,20 @@ types:
 contracts:
 	$(BIN)/lint-imports
 
-# Two processes for what computes, then one for what starts processes and watches the clock.
-RUNTIME := tests/runtime
-HALF := tests/cli tests/env tests/learn tests/policy
-PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
+# Two lanes side by side, one for each core of a small machine; half of what tests do is waiting.
+LANE := tests/cli tests/doctor tests/learn tests/tune $(addprefix tests/runtime/,actors \
+	test_actor_hosts.py test_launcher.py test_ray.py test_storage.py test_storage_runs.py \
+	test_storage_url.py test_torchrun.py test_train.py)
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=8
 
 unit:
-	@$(MAKE) --no-print-directory -j2 --output-sync=target unit-half unit-rest
-	$(PYTEST) $(RUNTIME)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lane-1 lane-2
 
-unit-half:
-	$(PYTEST) $(HALF)
+lane-1:
+	$(PYTEST) $(LANE)
 
-unit-rest:
-	$(PYTEST) tests $(addprefix --ignore=,$(RUNTIME) $(HALF))
+lane-2:
+	$(PYTEST) tests $(addprefix --ignore=,$(LANE))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -73,13 +73,17 @@ def train_on_ray(config: RunConfig, args: argparse.Namespace) -> int:
         DistrlccError: See `train_actors_on_ray` and `train_ranks_on_ray`.
     """
     from distrlcc.cli.run_arguments import group_options, run_options
+    from distrlcc.runtime.ray_actors import train_actors_on_ray
+    from distrlcc.runtime.ray_ranks import train_ranks_on_ray
     from distrlcc.runtime.ray_session import RayOptions
-    from distrlcc.runtime.ray_start import train_actors_on_ray, train_ranks_on_ray
 
     config, on = _with_resources(config, args), RayOptions(args.address or "")
     if args.topology == "actor-learner":
         if args.processes > 1:
             raise ConfigError("--processes is for ranks; an actor-learner run has --workers")
+        if args.no_elastic or args.interface:
+            flag = "--no-elastic" if args.no_elastic else "--interface"
+            raise ConfigError(f"{flag} is for decentralized runs; Ray has the workers here")
         if args.nodes is not None:
             from distrlcc.cli.actor_arguments import read_nodes
 
@@ -100,7 +104,9 @@ def _with_resources(config: RunConfig, args: argparse.Namespace) -> RunConfig:
         for flag, (_, kind, _) in _RESOURCES.items()
         if getattr(args, _name(flag)) is not None
     }
-    if args.gpu >= 0:
+    if args.gpu > 0:
+        raise ConfigError("--gpu on Ray: 0 or --learner-gpus 1; Ray chooses which")
+    if args.gpu == 0:
         named.setdefault("learner_gpus", 1.0)
     for flag in _CUSTOM:
         if getattr(args, _name(flag)):

@@ -66,6 +66,8 @@ def _under_torchrun(config: RunConfig, args: argparse.Namespace) -> int:
 
     if args.processes > 1:
         raise ConfigError("--processes under torchrun: give torchrun --nproc-per-node instead")
+    if args.engine == "ray":
+        raise ConfigError("--engine ray under torchrun: start it without torchrun")
     return run_under_torchrun(config, run_options(args), group_options(args))
 
 

@@ -199,40 +199,6 @@ def meet(
     return welcome
 
 
-def node_here() -> State:
-    """Return this machine's part in a cluster, which runs.
-
-    Raises:
-        GroupError: There is none, or it ended.
-    """
-    state = read_state()
-    if state is None:
-        raise GroupError(
-            "this machine is in no cluster; 'distrlcc cluster start' starts one, 'distrlcc "
-            "cluster join HOST:PORT' joins one",
-            exit_code=2,
-        )
-    again = "start" if state.plan.is_head else f"join {state.plan.ray_address}"
-    if state.phase == "ended":
-        raise GroupError(
-            f"this machine's part in the cluster at {state.plan.ray_address} has ended: "
-            f"{state.reason}; to go on: distrlcc cluster {again}",
-            exit_code=2,
-        )
-    if state.phase == "waiting" and state.keeper.alive():
-        raise GroupError(
-            f"this machine waits to join {state.plan.ray_address} again: {state.reason}",
-            exit_code=2,
-        )
-    if not state.keeper.alive():
-        raise GroupError(
-            f"the keeper of the cluster at {state.plan.ray_address} (process {state.keeper.pid}) "
-            f"was killed; clean up with 'distrlcc cluster stop', then: distrlcc cluster {again}",
-            exit_code=2,
-        )
-    return state
-
-
 def stop() -> State:
     """End what was started on this machine, and nothing else; return what it was.
 
@@ -312,7 +278,9 @@ def _run(plan: Plan) -> State:
         except subprocess.TimeoutExpired:
             keeper.kill()  # Ray dies with it
             keeper.wait(5.0)
-        forget_state()
+        kept = read_state()
+        if kept is not None and kept.keeper.pid == keeper.pid:  # another may have begun beside us
+            forget_state()
         raise
     keeper.returncode = 0  # it goes on without us
     return state

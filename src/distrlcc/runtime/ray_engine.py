@@ -28,6 +28,8 @@ from distrlcc.runtime.scheduling import switch_threads_often
 _THREADS = 4
 _AGAIN_SECONDS = 1.0
 _MOST_AGAIN_SECONDS = 30.0
+_FAILURES = 3
+"""Actors in each slot that come to nothing before the first worker, until the run gives up."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,10 @@ class _Slot:
     """Who introduced himself."""
     again: float = 0.0
     """When to make another actor."""
+    started: bool = False
+    """Whether he holds an object."""
     failures: int = 0
-    """Actors that never introduced themselves, one after the other."""
+    """Actors that came to nothing, one after the other."""
 
 
 class RayEngine:
@@ -103,12 +107,16 @@ class RayEngine:
                 `distrlcc.runtime.identity.identity`.
         """
         self._ray = require_ray()
+        self._host = self._ray.remote(Host)
         self._reservation, self._config, self._own = reservation, config, dict(own)
         self._slots = [_Slot(index) for index in range(reservation.most_workers)]
         self._by_worker: dict[Worker, _Slot] = {}
         self._lock = threading.RLock()  # guards all of these
         self._changes = Changes()
-        self._refusals: list[str] = []
+        self._hopeless = ""
+        """Why no worker will ever come, as far as is known."""
+        self._ever = False
+        """Whether one did."""
         self._doomed: list[Any] = []
         self._closed = False
         self._shared: tuple[Any, Any] = (None, None)
@@ -125,16 +133,16 @@ class RayEngine:
         """See `Engine`.
 
         Raises:
-            GroupError: No worker there ever was runs what the trainer runs.
+            GroupError: Of all who came none runs what the trainer runs, or none ever comes.
         """
         self._kill_doomed()
         with self._lock:
+            if self._hopeless and not self._ever:
+                raise GroupError(self._hopeless, exit_code=2)
             now = monotonic()
             for slot in self._slots:
                 if slot.actor is None and slot.again <= now and not self._closed:
                     self._make(slot)
-            if self._refusals and not self._by_worker:
-                raise GroupError(self._refusals[0], exit_code=2)
             seen, self._changes = self._changes, Changes()
         return seen
 
@@ -143,6 +151,7 @@ class RayEngine:
         with self._lock:
             slot = self._by_worker.pop(worker, None)
             if slot is not None:
+                slot.failures = 0 if slot.started else slot.failures + 1
                 self._vacate(slot)
         self._kill_doomed()
 
@@ -157,7 +166,7 @@ class RayEngine:
 
     def _make(self, slot: _Slot) -> None:
         options = self._reservation.worker_options(slot.index)
-        actor = self._ray.remote(Host).options(
+        actor = self._host.options(
             max_concurrency=_THREADS, max_restarts=0, max_task_retries=0, **options
         ).remote()  # fmt: skip
         slot.actor = actor
@@ -175,9 +184,11 @@ class RayEngine:
             except Exception as error:
                 slot.failures += 1
                 self._vacate(slot)
-                self._refusals.append(self._reason(error))
+                refused = isinstance(error, GroupError)
+                if refused or all(s.failures >= _FAILURES for s in self._slots if s.actor is None):
+                    self._hopeless = self._reason(error)
                 return
-            slot.failures = 0
+            self._ever = True
             worker = Worker(slot.index, introduction.host, introduction.process)
             slot.worker = worker
             self._by_worker[worker] = slot
@@ -191,7 +202,7 @@ class RayEngine:
         return f"a worker could not be started on the cluster: {last}"
 
     def _vacate(self, slot: _Slot) -> None:
-        actor, slot.actor, slot.worker = slot.actor, None, None
+        actor, slot.actor, slot.worker, slot.started = slot.actor, None, None, False
         wait = _AGAIN_SECONDS * 2.0 ** min(slot.failures, 5)
         slot.again = monotonic() + min(wait, _MOST_AGAIN_SECONDS)
         if actor is not None:
@@ -230,8 +241,10 @@ class RayEngine:
                 return
             if failed:
                 answer.set_exception(ActorError(value))
-            else:
-                answer.set_result(value)
+                return
+            if function == "start" and slot is not None:
+                slot.started = True
+            answer.set_result(value)
 
         getattr(actor, function).remote(*args).future().add_done_callback(answered)
         return answer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.errors import DistrlccError
 from distrlcc.runtime.feed import News, show
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.ray_session import require_ray
@@ -13,10 +14,11 @@ from distrlcc.runtime.ray_session import require_ray
 SILENT_SECONDS = 20.0
 """A member that answers nothing for this long is given up, s."""
 _THREADS = 4
+_TICK = 0.2
 
 
 class MemberGoneError(Exception):
-    """The actor died, or is silent; the message says how."""
+    """The actor died, failed or is silent; the message says how."""
 
 
 class RayMember:
@@ -42,14 +44,27 @@ class RayMember:
         self._heard = 0.0  # never, as long as there is no room for it
         self._stopped = False
 
-    def call(self, method: str, *args: Any, seconds: float) -> Any:
+    def call(self, method: str, *args: Any, seconds: float, stopping: Callable[[], bool]) -> Any:
         """Return an answer.
+
+        Args:
+            method: What to call.
+            args: Its arguments.
+            seconds: How long to wait, s.
+            stopping: Asked again and again; True waits no longer.
 
         Raises:
             MemberGoneError: There is none in time.
             DistrlccError: What the method raised.
         """
-        return self._get(getattr(self.actor, method).remote(*args), seconds)
+        reference = getattr(self.actor, method).remote(*args)
+        deadline = monotonic() + seconds
+        while not self._ray.wait([reference], timeout=_TICK)[0]:
+            if stopping() or monotonic() > deadline:
+                raise MemberGoneError(f"{self.name} has not begun")
+        answer = self._get(reference, 0.0)
+        self._heard = monotonic()
+        return answer
 
     def train(self, *args: Any) -> None:
         """Begin to train."""
@@ -103,7 +118,7 @@ class RayMember:
         except errors.RayTaskError as error:
             if isinstance(error.cause, DistrlccError):
                 raise error.cause from None
-            raise GroupError(f"{self.name} failed: {_last_line(error)}", exit_code=1) from None
+            raise MemberGoneError(f"{self.name} failed: {_last_line(error)}") from None
         except errors.RayActorError as error:
             raise MemberGoneError(f"{self.name} is gone: {death(error)}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distrlcc.runtime.ray_session import RayOptions, ray_session
-from distrlcc.runtime.ray_token import ray_environment
 
 _HEAD = "node:__internal_head__"
 
@@ -43,7 +41,6 @@ def connected(address: str) -> Iterator[Any]:
         ConfigError: Ray is not installed.
         GroupError: There is no such cluster, or it does not let us in.
     """
-    os.environ.update(ray_environment())  # before Ray is imported
     with ray_session(RayOptions(address)) as ray:
         yield ray
 

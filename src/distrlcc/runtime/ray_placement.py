@@ -13,6 +13,8 @@ from distrlcc.runtime.resources import Needs, ResourcesConfig, share_of_cores
 
 _PLACE_SECONDS = 30.0
 _PIN = 0.001
+_LEAST = 0.05
+"""Share of a core below which nothing is asked for by itself."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +31,28 @@ class Machine:
 def fits(bundles: Sequence[Needs], strategy: str, machines: Sequence[Machine]) -> bool:
     """Say whether the machines have room for all bundles, by a strategy of Ray's.
 
-    The greatest come first, each where most is left (PACK: where least is): no proof, but Ray does
-    it likewise.
+    The greatest come first, each where most is left, or else each where least is: no proof, but Ray
+    does it likewise. PACK and SPREAD are wishes, so either way will do.
     """
-    left = [dict(machine.free) for machine in machines]
     if strategy == "STRICT_PACK":
         whole: Needs = {}
         for bundle in bundles:
             for name, amount in bundle.items():
                 whole[name] = whole.get(name, 0.0) + amount
-        return any(_holds(free, whole) for free in left)
-    spread = strategy in ("SPREAD", "STRICT_SPREAD")
+        return any(_holds(machine.free, whole) for machine in machines)
+    orders = {"STRICT_SPREAD": (True,)}.get(strategy, (True, False))
+    return any(
+        _goes_in(bundles, [dict(m.free) for m in machines], most_left, strategy)
+        for most_left in orders
+    )
+
+
+def _goes_in(bundles: Sequence[Needs], left: list[Needs], most_left: bool, strategy: str) -> bool:
     for bundle in sorted(bundles, key=lambda b: (len(b), sum(b.values())), reverse=True):
         able = [free for free in left if _holds(free, bundle)]
         if not able:
             return False
-        first = sorted(able, key=lambda free: free.get("CPU", 0.0), reverse=spread)[0]
+        first = sorted(able, key=lambda free: free.get("CPU", 0.0), reverse=most_left)[0]
         for name, amount in bundle.items():
             first[name] -= amount
         if strategy == "STRICT_SPREAD":
@@ -156,10 +164,14 @@ def reserve(
     named = learners * resources.learner_cpus + workers * resources.worker_cpus
     unnamed = learners * (not resources.learner_cpus) + workers * (not resources.worker_cpus)
     cpus = share_of_cores(cores, named, unnamed)
-    learner, worker = resources.learner(cpus), resources.worker(cpus)
-    bundles = [dict(learner) for _ in range(learners)] + [dict(worker) for _ in range(workers)]
-    if at:
-        bundles[0][f"node:{at}"] = _PIN
+    while True:
+        learner, worker = resources.learner(cpus), resources.worker(cpus)
+        bundles = [dict(learner) for _ in range(learners)] + [dict(worker) for _ in range(workers)]
+        if at:
+            bundles[0][f"node:{at}"] = _PIN
+        if not unnamed or cpus <= _LEAST or fits(bundles, resources.strategy, machines):
+            break
+        cpus = max(round(0.8 * cpus, 3), _LEAST)  # machines of unequal size
     asked = _demand(learners, learner, workers, worker, resources.strategy, at)
     if not fits(bundles, resources.strategy, machines):
         raise _no_room(asked, machines)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.runtime.ray_state import node_here, read_state
 from distrlcc.runtime.ray_token import ray_environment
 
 LOCAL = ""
@@ -59,15 +60,18 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
         ConfigError: Ray is not installed.
         GroupError: There is no such cluster, or it does not let us in.
     """
-    if options.address != LOCAL:
+    address = options.address
+    if address != LOCAL:
         os.environ.update(ray_environment())
+    if address == AUTO and read_state() is not None:
+        address = node_here().plan.ray_address  # Ray's own note is of whoever started last
     ray = require_ray()
     arguments: dict[str, Any] = {
         "namespace": NAMESPACE,
         "logging_level": logging.ERROR,
         "log_to_driver": False,
     }
-    if options.address == LOCAL:
+    if address == LOCAL:
         arguments |= {
             "address": "local",
             "include_dashboard": False,
@@ -75,13 +79,13 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
             "object_store_memory": _LOCAL_STORE_BYTES,
         }
     else:
-        arguments["address"] = options.address
-        if options.address != AUTO:
-            _check_reachable(options.address)
+        arguments["address"] = address
+        if address != AUTO:
+            _check_reachable(address)
     try:
         ray.init(**arguments)
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise _refused(options.address, error) from None
+        raise _refused(address, error) from None
     try:
         yield ray
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from distrlcc.errors import ConfigError, OutputError
+from distrlcc.errors import ConfigError, GroupError, OutputError
 from distrlcc.files import write_atomically
 from distrlcc.runtime.ray_ports import DEFAULT_PORT, Ports
 from distrlcc.runtime.ray_process import Process
@@ -124,3 +124,37 @@ def forget_state() -> None:
 def log_path() -> Path:
     """Return where the keeper and ``ray start`` write."""
     return state_folder() / "ray.log"
+
+
+def node_here() -> State:
+    """Return this machine's part in a cluster, which runs.
+
+    Raises:
+        GroupError: There is none, or it ended.
+    """
+    state = read_state()
+    if state is None:
+        raise GroupError(
+            "this machine is in no cluster; 'distrlcc cluster start' starts one, 'distrlcc "
+            "cluster join HOST:PORT' joins one",
+            exit_code=2,
+        )
+    again = "start" if state.plan.is_head else f"join {state.plan.ray_address}"
+    if state.phase == "ended":
+        raise GroupError(
+            f"this machine's part in the cluster at {state.plan.ray_address} has ended: "
+            f"{state.reason}; to go on: distrlcc cluster {again}",
+            exit_code=2,
+        )
+    if state.phase == "waiting" and state.keeper.alive():
+        raise GroupError(
+            f"this machine waits to join {state.plan.ray_address} again: {state.reason}",
+            exit_code=2,
+        )
+    if not state.keeper.alive():
+        raise GroupError(
+            f"the keeper of the cluster at {state.plan.ray_address} (process {state.keeper.pid}) "
+            f"was killed; clean up with 'distrlcc cluster stop', then: distrlcc cluster {again}",
+            exit_code=2,
+        )
+    return state

@@ -55,7 +55,7 @@ class RayTrainer:
             options = replace(options, resume=_has_begun(options, job.run))
         device = "cuda:0" if config.resources.learner_gpus else "cpu"
         # A trainer that was given up may live on, cut off: who comes later takes the name over.
-        name = f"{job.run}-{job.attempt}"
+        name = f"{job.run}#{job.attempt}"
         with open_directory(config, options, name) as directory:
             directory.lock()
             told = ActorsJob(

@@ -11,6 +11,10 @@ Needs = dict[str, float]
 """Amounts by resource: ``CPU``, ``GPU`` and whatever the cluster's machines offer."""
 
 
+RESERVED = ("CPU", "GPU", "memory", "object_store_memory")
+"""Resources that have options of their own."""
+
+
 @dataclass(frozen=True)
 class ResourcesConfig:
     """Resources of each process on Ray; of no matter elsewhere."""
@@ -46,6 +50,10 @@ class ResourcesConfig:
                 f"resources.learner_gpus is {self.learner_gpus}: expected at most 1; a learner "
                 "computes on one, so give more learners"
             )
+        if self.worker_gpus > 1.0 and self.worker_gpus % 1.0:
+            raise ConfigError(
+                f"resources.worker_gpus is {self.worker_gpus}: expected a share or a whole number"
+            )
         for name in ("worker_custom", "learner_custom"):
             for text in getattr(self, name):
                 _amount(f"resources.{name}", text)
@@ -70,7 +78,7 @@ def _amount(key: str, text: str) -> tuple[str, float]:
         value = float(amount)
     except ValueError:
         value = 0.0
-    if not name or not 0.0 < value < 1e6:
+    if not name or name in RESERVED or not 0.0 < value < 1e6:
         raise ConfigError(f"{key} has {text!r}: expected name=amount, as in fast_disk=1")
     return name, value
 

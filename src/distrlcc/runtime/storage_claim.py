@@ -49,6 +49,18 @@ class Owner:
         pid = os.getpid()
         return cls(run, platform.node(), pid, _process(pid))
 
+    def may_replace(self, other: Owner) -> bool:
+        """Say whether this is the same run's, or of a later attempt (``ID#1`` after ``ID#0``).
+
+        Whoever started that has given the other up, though it may live on, cut off.
+        """
+        if self.run == other.run:
+            return True
+        (own, _, attempt), (theirs, _, before) = self.run.partition("#"), other.run.partition("#")
+        return (
+            own == theirs and attempt.isdigit() and before.isdigit() and int(attempt) > int(before)
+        )
+
     @property
     def is_dead(self) -> bool:
         """Whether it is known to have ended: it ran on this machine."""
@@ -92,7 +104,7 @@ class Claim:
             OutputError: It lives.
         """
         found = read_owner(self._objects)
-        if found is not None and found.run != self._owner.run and not found.is_dead:
+        if found is not None and not (found.is_dead or self._owner.may_replace(found)):
             self._watch(found)
         self._write()
         self._thread.start()

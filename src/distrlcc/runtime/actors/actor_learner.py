@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from distrlcc.errors import GroupError
+from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.rollout import concatenate
 from distrlcc.runtime.actors.actor_training import ActorTraining
@@ -60,7 +60,11 @@ def train_with_actors(
     crew.publish(learner.weights())
     while counters.steps < config.total_steps and not stop():
         asked = perf_counter()
-        segments = crew.gather(actors.per_update, counters.update, stop)
+        try:
+            segments = crew.gather(actors.per_update, counters.update, stop)
+        except DistrlccError:  # the workers are lost, what was learned is not
+            recorder.finish()
+            raise
         if not segments:
             break
         gathered = perf_counter()
@@ -100,6 +104,6 @@ def train_with_actors(
     if alone and not stopper.signal:
         raise GroupError(
             f"no worker is left for {actors.wait_workers:g} s; saved after update "
-            f"{counters.update}, go on with --load"
+            f"{counters.update}, go on with --load (distrlcc node) or --resume (distrlcc train)"
         )
     return stopper.signal

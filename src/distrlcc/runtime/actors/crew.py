@@ -108,7 +108,7 @@ class Crew:
         self._published: tuple[Weights, float] | None = None
         self._publish_seconds: list[float] = []
         self._unconfirmed: dict[int, tuple[float, set[Worker]]] = {}
-        self._empty_since = monotonic()
+        self._empty_since = monotonic() + START_SECONDS  # who begins does so within this
         self._closing = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="crew", daemon=True)
@@ -192,9 +192,11 @@ class Crew:
 
     @property
     def empty_seconds(self) -> float:
-        """Time for which there has been no worker, s."""
+        """Time for which no worker has acted, s; those that do not come to begin do not count."""
         with self._state:
-            return 0.0 if self._posts else monotonic() - self._empty_since
+            if any(post.asked != "start" for post in self._posts.values()):
+                return 0.0
+            return max(monotonic() - self._empty_since, 0.0)
 
     # The thread
 
@@ -214,6 +216,7 @@ class Crew:
             with self._state:
                 self._failure = error
                 self._state.notify_all()
+            self._engine.close()
 
     def _see_changes(self) -> None:
         changes = self._engine.changes()
@@ -328,10 +331,11 @@ class Crew:
             return
         self._engine.drop(worker)
         with self._state:
-            del self._posts[worker]
+            post = self._posts.pop(worker)
             left = len(self._posts)
             self._events.append(f"gone: {worker}: {reason}; {left} left")
-            self._empty_since = monotonic()
+            if post.asked != "start":
+                self._empty_since = monotonic()
         self._confirm(worker, float("inf"))
 
     def _stop_all(self) -> None:

@@ -1,0 +1,47 @@
+"""Let this machine join a Ray cluster; versions and the token are compared before Ray starts.
+
+distrlcc cluster join 10.0.0.1:6379
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+
+from distrlcc.cli.cluster_share import add_share_arguments, share_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("head", metavar="HOST:PORT", help="the cluster's head")
+    add_share_arguments(parser)
+    parser.add_argument(
+        "--rejoin", action="store_true",
+        help="join again by itself whenever the head was lost, or gave this machine up",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Join; 2 when that is not possible."""
+    from distrlcc.runtime.ray_cluster import join
+
+    state = join(
+        args.head,
+        interface=args.interface,
+        share=share_of(args),
+        allow_public=args.allow_public,
+        rejoin=args.rejoin,
+        ask_token=lambda: _ask(args.head),
+    )
+    plan = state.plan
+    print(f"This machine, {plan.address} ({plan.interface}), is in the cluster of {args.head}.")
+    print(f"Let the other machines reach ports {plan.ports} here.")
+    print("'distrlcc cluster status' shows the cluster, 'distrlcc cluster stop' leaves it.")
+    return 0
+
+
+def _ask(head: str) -> str:
+    if not sys.stdin.isatty():
+        return ""
+    return getpass.getpass(f"Token of the cluster at {head}: ").strip()
