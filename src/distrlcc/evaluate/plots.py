@@ -25,7 +25,7 @@ from distrlcc.evaluate.summary import Interval, SchemeSummary, Summary
 
 DPI = 200
 _WIDTH = 4.8
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "axes.labelsize": 8.5,
@@ -39,6 +39,7 @@ _STYLE: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "distrlcc",  # equal figures are equal files
 }
+"""matplotlib's settings of every figure."""
 
 
 def scatter(
@@ -61,10 +62,10 @@ def scatter(
     shown = [
         s for s in summary.schemes if math.isfinite(s.overall[x].mean + s.overall[y].mean)
     ]  # a scheme that delivered nothing has no delay and no place
-    with mpl.rc_context(_STYLE):
-        figure = _figure(3.3, theme)
+    with mpl.rc_context(STYLE):
+        figure = blank_figure(3.3, theme)
         axes = figure.add_subplot()
-        _dress(axes, theme)
+        dress(axes, theme)
         style = looks([(s.scheme, s.learned) for s in summary.schemes], theme)
         delay, other = metric(x), metric(y)
         for scheme in reversed(shown):
@@ -96,11 +97,11 @@ def time_series(series: Sequence[Series], *, theme: Theme = LIGHT) -> Figure:
         series: One of each scheme, all on the same link.
         theme: Colours.
     """
-    with mpl.rc_context(_STYLE):
-        figure = _figure(3.7, theme)
+    with mpl.rc_context(STYLE):
+        figure = blank_figure(3.7, theme)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1.0))
         for axes in (upper, lower):
-            _dress(axes, theme)
+            dress(axes, theme)
         first = series[0]
         edges = _edges(first.time_s)
         upper.stairs(
@@ -153,12 +154,18 @@ def to_png(figure: Figure) -> bytes:
 def to_svg(figure: Figure) -> bytes:
     """Return a figure as SVG, its text as outlines."""
     buffer = io.BytesIO()
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
-def _figure(height: float, theme: Theme) -> Figure:
+def blank_figure(height: float, theme: Theme) -> Figure:
+    """Return a figure as wide as a paper's column; draw under ``rc_context(STYLE)``.
+
+    Args:
+        height: In inches.
+        theme: Colours.
+    """
     figure = Figure(
         figsize=(_WIDTH, height), dpi=DPI, layout="constrained", facecolor=theme.background
     )
@@ -166,7 +173,8 @@ def _figure(height: float, theme: Theme) -> Figure:
     return figure
 
 
-def _dress(axes: Axes, theme: Theme) -> None:
+def dress(axes: Axes, theme: Theme) -> None:
+    """Give axes the look of all figures."""
     axes.set_facecolor("none")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(theme.muted)

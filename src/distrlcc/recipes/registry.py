@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from distrlcc.errors import unknown_name
+from distrlcc.config import from_toml
+from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
 from distrlcc.recipes.imitation import imitation, indigo
 from distrlcc.recipes.quickstart import quickstart
@@ -22,9 +24,23 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
 def recipe(name: str) -> RunConfig:
     """Return a recipe's configuration.
 
+    Args:
+        name: A recipe's, or a file of one that ends in ``.toml``, such as a run's ``config.toml``.
+
     Raises:
-        ConfigError: There is no such recipe.
+        ConfigError: There is no such recipe, or the file cannot be read.
     """
+    if name.endswith(".toml"):
+        return _from_file(Path(name))
     if name not in RECIPES:
         raise unknown_name("recipe", name, RECIPES)
     return RECIPES[name]()
+
+
+def _from_file(path: Path) -> RunConfig:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(f"recipe {path} cannot be read: {reason}") from None
+    return from_toml(RunConfig, text, source=str(path))

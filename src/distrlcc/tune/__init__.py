@@ -1,0 +1,1 @@
+"""Search for hyperparameters on Ray Tune: population-based training, Optuna's samplers and ASHA."""

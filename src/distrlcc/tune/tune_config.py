@@ -1,0 +1,151 @@
+"""Everything that shapes a tuner, kept as ``tune.toml`` beside its results."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from distrlcc.errors import ConfigError
+from distrlcc.runtime.run_config import RunConfig
+
+Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
+"""What members are compared by: a mean over held-out links."""
+TimeAttr = Literal["update", "steps", "training_iteration", "time_total_s"]
+"""What Ray Tune measures a member's progress by; ``training_iteration`` counts reports."""
+Sampler = Literal["tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3"]
+METRICS = get_args(Metric)
+TIME_ATTRS = get_args(TimeAttr)
+SAMPLERS = get_args(Sampler)
+
+
+@dataclass(frozen=True)
+class PBTConfig:
+    """Ray Tune's ``PopulationBasedTraining``, parameter by parameter."""
+
+    population: int = 8
+    """Members."""
+    interval: float = 20.0
+    """``perturbation_interval``: between two looks at a member, in `time_attr`."""
+    time_attr: TimeAttr = "update"
+    burn_in: float = 0.0
+    """``burn_in_period``: before the first look, in `time_attr`."""
+    quantile: float = 0.25
+    """``quantile_fraction``: share of the worst, who copy as many of the best."""
+    resample: float = 0.25
+    """``resample_probability``: of drawing a value anew instead of perturbing it."""
+    factors: tuple[float, float] = (1.2, 0.8)
+    """``perturbation_factors``: one of them is multiplied with a number."""
+    explore: str = ""
+    """``custom_explore_fn``: ``package.module:function``."""
+    log_config: bool = True
+    """Write Ray's ``pbt_global.txt``, too."""
+    require_attrs: bool = True
+    """Raise where a report lacks the metric or the time."""
+    synch: bool = False
+    """Look at all members at the same time, as determinism needs."""
+
+    def __post_init__(self) -> None:
+        if self.population < 2:
+            raise ConfigError(
+                f"population is {self.population}: expected 2 or more; one alone is "
+                "'distrlcc train'"
+            )
+        if not 0.0 <= self.quantile <= 0.5:
+            raise ConfigError(f"quantile is {self.quantile}: expected 0 to 0.5")
+        if not 0.0 <= self.resample <= 1.0:
+            raise ConfigError(f"resample is {self.resample}: expected 0 to 1")
+        if not 0.0 < self.interval < math.inf:
+            raise ConfigError(f"interval is {self.interval}: expected more than 0")
+        if not 0.0 <= self.burn_in < math.inf:
+            raise ConfigError(f"burn_in is {self.burn_in}: expected 0 or more")
+        if not all(0.0 < factor < math.inf for factor in self.factors):
+            raise ConfigError(f"factors are {self.factors}: expected two numbers above 0")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """Optuna's sampler and ASHA."""
+
+    trials: int = 16
+    sampler: Sampler = "tpe"
+    asha: bool = True
+    """Stop bad trials early (asynchronous successive halving); False runs all to the end."""
+    grace: int = 40
+    """Updates that every trial has."""
+    reduction: float = 3.0
+    """Of as many trials one goes on at each rung."""
+    brackets: int = 1
+    concurrent: int = 0
+    """Trials at the same time; 0: as many as there are cores for."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("grace", 1), ("brackets", 1), ("concurrent", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}: expected {least} or more")
+        if not 1.0 < self.reduction < math.inf:
+            raise ConfigError(f"reduction is {self.reduction}: expected more than 1")
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """A tuner."""
+
+    run: RunConfig
+    """What each member trains; its ``total_steps`` are one member's."""
+    space: tuple[str, ...]
+    """``KEY=DISTRIBUTION`` each."""
+    storage: str = ""
+    """Folder or URL that members' checkpoints go to; empty: ``checkpoints`` beside this."""
+    name: str = "members"
+    """Their folder in it."""
+    report_every: int = 20
+    """Updates between two reports of a member, each with a score and a checkpoint."""
+    metric: Metric = "reward"
+    mode: Literal["max", "min"] = "max"
+    cpus_per_trial: float = 1.0
+    """Cores of one member; may be a fraction."""
+    keep: int = 4
+    """Checkpoints kept of each member."""
+    failures: int = 2
+    """Times that a member that failed is started again from its last checkpoint."""
+    pbt: PBTConfig | None = None
+    search: SearchConfig | None = None
+    """Exactly one of the two."""
+
+    def __post_init__(self) -> None:
+        if (self.pbt is None) == (self.search is None):
+            raise ConfigError("give exactly one of the sections pbt and search")
+        for name, least in (("report_every", 1), ("keep", 1), ("failures", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}: expected {least} or more")
+        if not 0.01 <= self.cpus_per_trial <= 1e4:
+            raise ConfigError(f"cpus_per_trial is {self.cpus_per_trial}: expected 0.01 to 10000")
+        if self.updates < self.report_every:
+            raise ConfigError(
+                f"a member has {self.updates} updates and would report after {self.report_every}; "
+                "expected at least one report: raise --updates or lower --interval"
+            )
+
+    @property
+    def members(self) -> int:
+        """Number of members or trials."""
+        if self.pbt is not None:
+            return self.pbt.population
+        assert self.search is not None
+        return self.search.trials
+
+    @property
+    def updates(self) -> int:
+        """Updates of one member with the recipe's environments and rollouts."""
+        return -(-self.run.total_steps // steps_per_update(self.run))
+
+
+def steps_per_update(config: RunConfig) -> int:
+    """Return the environment steps of one update."""
+    return config.num_envs * config.rollout_length
+
+
+def better(mode: str, a: float, b: float) -> bool:
+    """Say whether score ``a`` beats score ``b``; what is no number never does."""
+    return a > b if mode == "max" else a < b

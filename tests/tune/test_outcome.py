@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from distrlcc.learn.schedule import scheduled
+from distrlcc.recipes.registry import recipe
+from distrlcc.tune.outcome import best_config, rows, write_outcome
+from distrlcc.tune.plots import lineage, pieces
+from distrlcc.tune.recorder import Recorder
+from distrlcc.tune.report import Report, Segment
+from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig, steps_per_update
+
+CONFIG = TuneConfig(
+    run=replace(recipe("quickstart"), total_steps=60 * 256 * 64, max_seconds=0.0),
+    space=("ppo.lr=loguniform:1e-5:1e-2", "ppo.clip_param=uniform:0.1:0.4"),
+    pbt=PBTConfig(population=2),
+)
+FIRST = {"ppo.lr": 1e-3, "ppo.clip_param": 0.2}
+SECOND = {"ppo.lr": 1.2e-3, "ppo.clip_param": 0.3}
+OTHER = Segment(0, 1, {"ppo.lr": 1e-5, "ppo.clip_param": 0.1})
+
+
+def _report(update: int, score: float, *schedule: Segment) -> Report:
+    return Report(
+        member=schedule[-1].member, update=update, steps=update * 256 * 64, score=score,
+        reward=score, utilisation=0.9, queueing_delay=0.1, loss=0.0, acting="argmax",
+        seconds=1.0, schedule=schedule,
+    )  # fmt: skip
+
+
+REPORTS = [
+    _report(20, 0.3, Segment(0, 0, FIRST)),
+    _report(20, -5.0, OTHER),
+    _report(40, 0.4, Segment(0, 0, FIRST)),
+    _report(40, 0.5, Segment(0, 0, FIRST), Segment(20, 1, SECOND)),
+    _report(60, 0.45, Segment(0, 0, FIRST)),
+    _report(60, 0.4, Segment(0, 0, FIRST), Segment(20, 1, SECOND)),
+]
+BEST = REPORTS[3]
+
+
+def test_the_best_recipe_has_each_value_from_its_update_on() -> None:
+    per_update = steps_per_update(CONFIG.run)
+    ppo = best_config(CONFIG.run, BEST).ppo
+    assert ppo is not None
+    assert ppo.clip_param == 0.3  # has no schedule: the last one
+    for update in range(60):
+        expected = 1e-3 if update < 20 else 1.2e-3
+        assert scheduled(ppo.lr_schedule, update * per_update, ppo.lr) == expected
+
+
+def test_the_table_has_the_best_first() -> None:
+    found = rows(REPORTS, "max")
+    assert [(r.member, r.best.score, r.last.score) for r in found] == [
+        (1, 0.5, 0.4),
+        (0, 0.45, 0.45),
+    ]
+    assert [r.member for r in rows(REPORTS, "min")] == [1, 0]
+
+
+def test_a_copy_begins_a_new_piece_at_its_parent() -> None:
+    found = pieces(REPORTS)
+    assert [(len(p.reports), p.parent and p.parent.update) for p in found] == [
+        (3, None), (1, None), (2, 20),
+    ]  # fmt: skip
+    assert [(r.member, r.update) for r in lineage(REPORTS, BEST)] == [(0, 20), (1, 40)]
+
+
+@pytest.mark.parametrize("searches", [False, True])
+def test_everything_is_written(tmp_path: Path, searches: bool) -> None:
+    config = replace(CONFIG, pbt=None, search=SearchConfig(trials=2)) if searches else CONFIG
+    recorder = Recorder(tmp_path, config)
+    assert write_outcome(tmp_path, config, {}) is None
+    for report in REPORTS:
+        recorder.record(report)
+        recorder.keep(report, lambda: b"policy")
+    text = write_outcome(tmp_path, config, {0: "out of memory"})
+    assert text is not None
+    assert "member 0 failed: out of memory" in text
+    assert ("from update 20 on (member 1): ppo.lr = 0.0012" in text) is not searches
+    assert recipe(str(tmp_path / "best.toml")).ppo == best_config(config.run, BEST).ppo
+    assert (tmp_path / "population.png").read_bytes().startswith(b"\x89PNG")
+    # A tuner that goes on keeps what was best.
+    again = Recorder(tmp_path, config)
+    assert again.best == BEST
+    again.keep(_report(60, 0.49, OTHER), lambda: b"worse")
+    assert (tmp_path / "policy.safetensors").read_bytes() == b"policy"
