@@ -23,7 +23,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runtime.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.ray_engine import RayEngine
-from distrlcc.runtime.ray_placement import reserve
+from distrlcc.runtime.ray_placement import free_machines, reserve
 from distrlcc.runtime.ray_session import RayOptions, ray_session
 from distrlcc.runtime.resources import ResourcesConfig
 
@@ -195,6 +195,7 @@ def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
         assert third not in watch.living()
         assert len(watch.living()) == 2
         engine.close()
+        conftest.wait_until(lambda: len(free_machines()) == 1, 60.0, "Ray knows it")
 
 
 def test_what_cannot_be_placed_is_refused_with_what_is_free(cluster: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from distrlcc.runtime.actors.crew import START_SECONDS
 from distrlcc.runtime.actors.job import ActorsJob, build_training, train_on_engine
 from distrlcc.runtime.feed import Feed, News
 from distrlcc.runtime.identity import identity
@@ -74,6 +75,7 @@ class RayTrainer:
                 RayEngine(reservation, config, self.identity(config)),
                 feed=self._feed,
                 stopper=self._stopper,
+                patience=2.0 * START_SECONDS,  # their processes are still to be made
             )
 
     def news(self) -> News:

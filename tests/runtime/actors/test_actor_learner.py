@@ -80,7 +80,8 @@ def _training(job: ActorsJob) -> ActorTraining:
 
 def _train(job: ActorsJob, engine: InProcessEngine | None = None) -> tuple[int, ActorTraining]:
     training = _training(job)
-    return train_on_engine(job, training, engine or InProcessEngine(WORKERS)), training
+    engine = engine or InProcessEngine(WORKERS)
+    return train_on_engine(job, training, engine, patience=0.0), training
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

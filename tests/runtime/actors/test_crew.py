@@ -474,6 +474,17 @@ def test_for_how_long_there_is_no_worker(conftest: ModuleType) -> None:
         assert crew.empty_seconds == 0.0
 
 
+def test_workers_that_come_and_cannot_begin_are_none(conftest: ModuleType) -> None:
+    engine = InProcessEngine(0)
+    with _crew(engine, jobs=[ActorJob(CONFIG, 0, "no such link")]) as crew:
+        before = 0.0
+        for life in range(1, 4):
+            engine.join(0)
+            conftest.wait_until(lambda life=life: len(engine.dropped) == life, LONG, "its end")
+            assert crew.empty_seconds > before
+            before = crew.empty_seconds
+
+
 def test_what_breaks_the_crew_comes_out_of_gather() -> None:
     class Broken(InProcessEngine):
         def changes(self) -> Any:

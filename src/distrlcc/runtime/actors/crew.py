@@ -87,6 +87,7 @@ class Crew:
         *,
         capacity: int,
         stopping: Callable[[], bool] = lambda: False,
+        patience: float = 0.0,
     ) -> None:
         """Take who works for whom; the thread begins with the context.
 
@@ -97,6 +98,7 @@ class Crew:
             capacity: Segments that may wait for the trainer.
             stopping: Asked again and again; True stops the workers at once, whatever the trainer
                 is at.
+            patience: Time that the first worker has to begin, s, before there is said to be none.
         """
         self._engine, self._job_of, self._ledger = engine, job_of, ledger
         self._capacity, self._stopping = capacity, stopping
@@ -108,7 +110,7 @@ class Crew:
         self._published: tuple[Weights, float] | None = None
         self._publish_seconds: list[float] = []
         self._unconfirmed: dict[int, tuple[float, set[Worker]]] = {}
-        self._empty_since = monotonic() + START_SECONDS  # who begins does so within this
+        self._empty_since = monotonic() + patience
         self._closing = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="crew", daemon=True)

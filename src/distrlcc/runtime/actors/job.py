@@ -12,7 +12,7 @@ from distrlcc.runtime.actors.actor import ActorJob
 from distrlcc.runtime.actors.actor_learner import train_with_actors
 from distrlcc.runtime.actors.actor_training import ActorTraining
 from distrlcc.runtime.actors.board import Board
-from distrlcc.runtime.actors.crew import Crew
+from distrlcc.runtime.actors.crew import START_SECONDS, Crew
 from distrlcc.runtime.engine import Engine
 from distrlcc.runtime.feed import Feed
 from distrlcc.runtime.progress import Progress
@@ -77,6 +77,7 @@ def train_on_engine(
     *,
     feed: Feed | None = None,
     stopper: Stopper | None = None,
+    patience: float = START_SECONDS,
 ) -> int:
     """Train with an engine's workers; return 0 or the signal that ended the run.
 
@@ -86,6 +87,7 @@ def train_on_engine(
         engine: Has the workers.
         feed: Takes what is to be shown; else it is shown here.
         stopper: Hears of signals; this process's unless given.
+        patience: Time that the first worker has to begin, s.
     """
     config = job.config
     with ExitStack() as stack:
@@ -104,6 +106,7 @@ def train_on_engine(
             training.ledger,
             capacity=capacity,
             stopping=lambda: bool(stopper.signal),
+            patience=patience,
         )
         stack.enter_context(crew)
         stopped = train_with_actors(training, crew, recorder, board, stopper)
