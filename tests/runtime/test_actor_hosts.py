@@ -133,6 +133,7 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     assert load_policy(out / "policy.safetensors").spec.kind == "lstm"
 
 
+@pytest.mark.long
 def test_without_its_trainer_a_run_ends(
     make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
 ) -> None:
@@ -152,6 +153,7 @@ def test_without_its_trainer_a_run_ends(
     assert errors[0].startswith("distrlcc: error: the trainer has been silent")
 
 
+@pytest.mark.long
 def test_a_node_that_does_not_come_or_fit_is_named(
     make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any, monkeypatch: Any
 ) -> None:

@@ -127,6 +127,7 @@ def test_who_froze_between_two_exchanges_joins_again_at_once(targets: Any) -> No
     assert len(results[2]) > 11
 
 
+@pytest.mark.long
 def test_without_elastic_a_cut_host_ends_all(
     make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
 ) -> None:
@@ -152,6 +153,7 @@ def test_without_elastic_a_cut_host_ends_all(
     assert resumed.wait(90) == 0, hosts.log(resumed)
 
 
+@pytest.mark.long
 def test_a_host_of_another_config_is_refused(
     make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:

@@ -304,6 +304,7 @@ def test_actors_and_their_trainer_are_started_again(
     assert "(raylet)" not in run.said + again.stdout + again.stderr
 
 
+@pytest.mark.long
 def test_the_trainer_goes_on_on_another_machine(
     cluster: Any, start: Callable[..., Run], conftest: ModuleType, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def _train(out: Path, *words: str) -> tuple[str, ...]:
     return ("-m", "distrlcc", "train", "--no-tensorboard", "--out", str(out), *words)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_elasticity_a_death_ends_all_or_all_resume(
     tmp_path: Path, conftest: ModuleType
@@ -168,6 +169,7 @@ def test_with_elasticity_the_dead_are_started_again(tmp_path: Path, conftest: Mo
         assert any(line.startswith(f"gone: rank 1 (process {second} ") for line in run.lines())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torchrun_trains_says_it_once_and_starts_again(
     tmp_path: Path, conftest: ModuleType
