@@ -102,7 +102,7 @@ def _supervise(
                 raise GroupError(
                     f"{error}; go on from its last checkpoint with: {again}{hint}"
                 ) from None
-            progress.note(f"{error}; starting it again from its last checkpoint")
+            progress.note(f"{error}; starting it again")
         finally:
             trainer.kill()
         job = replace(job, attempt=job.attempt + 1)

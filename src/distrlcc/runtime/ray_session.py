@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,7 +91,21 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
+        with _deaf():
+            ray.shutdown()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Hear no Ctrl-C: Ray ends in a second or two, or not at all if it is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def _check_reachable(address: str) -> None:

@@ -68,6 +68,13 @@ class RayTrainer:
                 storage=directory.storage,
             )
             training = build_training(told, device)
+            if told.resume or job.attempt:
+                update = training.counters.update
+                self._feed.note(
+                    f"going on after update {update}"
+                    if update
+                    else "no checkpoint yet: from the start"
+                )
             let_threads_preempt(True)
             return train_on_engine(
                 told,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
+
+_AGAIN_SECONDS = 0.3
+"""A signal that comes so soon after the first is the same, sent to process and group."""
 
 
 class Stopper:
@@ -21,6 +25,7 @@ class Stopper:
         self.signal = 0
         self._launched = launched
         self._old: dict[int, Any] = {}
+        self._heard = 0.0
 
     def __enter__(self) -> Stopper:
         if threading.current_thread() is threading.main_thread():
@@ -39,6 +44,8 @@ class Stopper:
         self.signal = self.signal or number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal and not self._launched:
+        now = time.monotonic()
+        if self.signal and not self._launched and now - self._heard > _AGAIN_SECONDS:
             raise KeyboardInterrupt
+        self._heard = self._heard or now
         self.request(number)

@@ -78,7 +78,14 @@ class Population(PopulationBasedTraining):
             random.setstate(before)
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
-        """Copy as Ray does, and let the next snapshot know: Ray's has the values alone."""
+        """Copy as Ray does, and let the next snapshot know: Ray's has the values alone.
+
+        A member that is behind is not copied: its updates would be made again, and once more if the
+        copy is no better.
+        """
+        own, other = self._trial_state[trial], self._trial_state[trial_to_clone]
+        if (other.last_train_time or 0) < (own.last_train_time or 0):
+            return
         super()._exploit(tune_controller, trial, trial_to_clone)
         trial.run_metadata.invalidate_cache()
         tune_controller._mark_trial_to_checkpoint(trial)

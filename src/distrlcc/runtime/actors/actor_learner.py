@@ -106,4 +106,4 @@ def train_with_actors(
             f"no worker is left for {actors.wait_workers:g} s; saved after update "
             f"{counters.update}, go on with --load (distrlcc node) or --resume (distrlcc train)"
         )
-    return stopper.signal
+    return 0 if counters.steps >= config.total_steps else stopper.signal
