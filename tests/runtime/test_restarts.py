@@ -136,6 +136,7 @@ def test_without_elasticity_a_death_ends_all_or_all_resume(
         assert run.updates() == list(range(1, len(run.updates()) + 1))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_with_elasticity_the_dead_are_started_again(tmp_path: Path, conftest: ModuleType) -> None:
     out = tmp_path / "run"
