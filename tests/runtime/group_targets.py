@@ -100,6 +100,9 @@ def _die_once(place: Place, job: Job) -> int:
         (job.folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     (job.folder / f"{place.slot}.resumed").write_text(str(job.resume))
+    deadline = time.monotonic() + 60.0  # the run ends with the first that has done
+    while not (job.folder / "1.resumed").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
     return 0
 
 
