@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 from typing import IO
@@ -72,11 +73,12 @@ def descendants(pid: int) -> list[int]:
 
 def rank_processes(pid: int) -> list[int]:
     """Return the rank processes that a launcher started, in order of their start."""
-    found = []
+    found: list[int] = []
     for child in descendants(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(child)
+            if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found += descendants(child)
+                break
     return sorted(found)
 
 
@@ -90,6 +92,18 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let processes that a test starts write where it captures: the fork server keeps its files."""
+    captures = "capfd" in request.fixturenames
+    if captures:
+        request.getfixturevalue("capfd")
+        forkserver._forkserver._stop()
+    yield
+    if captures:
+        forkserver._forkserver._stop()
 
 
 @pytest.fixture

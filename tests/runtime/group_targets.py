@@ -270,9 +270,9 @@ if __name__ == "__main__":
 
 def freeze_between_collectives(place: Place, seconds: float) -> list[float]:
     """Rank 2 freezes where no exchange fails; return the times between two steps."""
-    gaps, step, last = [], 0, time.monotonic()
+    gaps: list[float] = []
+    step, last, ready = 0, 0.0, False
     with ProcessGroup(place, {"config": ""}) as group:
-        ready = False
         while step < 60:
             meeting = group.meet(step, ready=ready)
             try:
@@ -281,7 +281,8 @@ def freeze_between_collectives(place: Place, seconds: float) -> list[float]:
                 group.sum(np.ones(1))
             except PeerLostError:
                 continue
-            gaps.append(time.monotonic() - last)
+            if ready:
+                gaps.append(time.monotonic() - last)
             last = time.monotonic()
             step, ready = step + 1, True
             if place.slot == 2 and step == 10:

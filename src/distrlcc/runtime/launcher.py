@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -37,6 +37,7 @@ _SIGNAL_SECONDS = 600.0
 _SILENT_MASTER_SECONDS = 600.0
 """Node 0 serves others for this long without a new update, s; one of them may be scoring."""
 _PR_SET_PDEATHSIG = 1
+_TRAINER = "distrlcc.runtime.trainer"
 
 
 @dataclass
@@ -104,7 +105,9 @@ class Launcher:
         self._target, self._job, self._places = target, job, places
         self._hosts, self._restarts = hosts, restarts
         self._vital, self._stop_seconds = vital, stop_seconds or STOP_SECONDS
-        self._context = multiprocessing.get_context("spawn")
+        # A fork server imports once what all of them need: that is seconds, and memory, for each.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([_TRAINER, target.__module__])
         self._children: list[_Child] = []
         self._outcome = Outcome()
         self._ended = 0.0  # when the run was over or failed
@@ -295,13 +298,20 @@ def _resumed(job: Any) -> Any:
 
 
 def die_with_parent() -> None:
-    """Let the system kill this process when its parent dies."""
-    launcher = multiprocessing.parent_process()  # who may be dead by now
-    parent = os.getppid() if launcher is None else launcher.pid
+    """Let the system kill this process when its parent dies.
+
+    A process that a `Launcher` forked is the child of its fork server, which ends when the launcher
+    is gone, once none of them holds the server's life line.
+    """
+    launcher, parent = multiprocessing.parent_process(), os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    server: Any = forkserver._forkserver
+    line, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    if line is not None:
+        os.close(line)
+    if os.getppid() != parent or (launcher is not None and not launcher.is_alive()):
         os._exit(1)
 
 
