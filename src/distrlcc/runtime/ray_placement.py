@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from distrlcc.runtime.ray_session import require_ray
 from distrlcc.runtime.resources import Needs, ResourcesConfig, share_of_cores
 
 _PLACE_SECONDS = 30.0
+_FREED_SECONDS = 5.0
+"""Time that a run which has just ended takes at most to free what it held."""
+_POLL_SECONDS = 0.2
 _PIN = 0.001
 _LEAST = 0.05
 """Share of a core below which nothing is asked for by itself."""
@@ -73,6 +77,15 @@ def free_machines() -> list[Machine]:
     return [
         Machine(node["NodeManagerAddress"], _shown(free.get(node["NodeID"], {})))
         for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _whole_machines() -> list[Machine]:
+    """Return the machines as if nothing were taken."""
+    return [
+        Machine(node["NodeManagerAddress"], _shown(node["Resources"]))
+        for node in require_ray().nodes()
         if node["Alive"]
     ]
 
@@ -156,10 +169,36 @@ def reserve(
         at: Address of the machine where the first learner must be; empty: anywhere.
 
     Raises:
-        GroupError: There is not enough room; the message says what is free and what was asked for.
+        GroupError: There is not enough room, even after a moment in which a run that has just ended
+            frees its own; the message says what is free and what was asked for.
     """
     ray = require_ray()
-    machines = free_machines()
+    deadline = time.monotonic() + _FREED_SECONDS
+    while True:
+        machines = free_machines()
+        learner, worker, bundles = _plan(resources, learners, workers, at, machines)
+        if fits(bundles, resources.strategy, machines):
+            break
+        hopeless = not fits(bundles, resources.strategy, _whole_machines())
+        if hopeless or time.monotonic() > deadline:
+            asked = _demand(learners, learner, workers, worker, resources.strategy, at)
+            raise _no_room(asked, machines)
+        time.sleep(_POLL_SECONDS)
+    group = ray.util.placement_group(bundles, strategy=resources.strategy)
+    try:
+        if not group.wait(_PLACE_SECONDS):
+            asked = _demand(learners, learner, workers, worker, resources.strategy, at)
+            raise _no_room(asked, free_machines())
+        most = max(workers, resources.max_workers)
+        yield Reservation(group, learners, learner, workers, worker, most)
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def _plan(
+    resources: ResourcesConfig, learners: int, workers: int, at: str, machines: Sequence[Machine]
+) -> tuple[Needs, Needs, list[Needs]]:
+    """Return what a learner and a worker need, and all their bundles, learners first."""
     cores = sum(machine.free.get("CPU", 0.0) for machine in machines)
     named = learners * resources.learner_cpus + workers * resources.worker_cpus
     unnamed = learners * (not resources.learner_cpus) + workers * (not resources.worker_cpus)
@@ -170,19 +209,8 @@ def reserve(
         if at:
             bundles[0][f"node:{at}"] = _PIN
         if not unnamed or cpus <= _LEAST or fits(bundles, resources.strategy, machines):
-            break
+            return learner, worker, bundles
         cpus = max(round(0.8 * cpus, 3), _LEAST)  # machines of unequal size
-    asked = _demand(learners, learner, workers, worker, resources.strategy, at)
-    if not fits(bundles, resources.strategy, machines):
-        raise _no_room(asked, machines)
-    group = ray.util.placement_group(bundles, strategy=resources.strategy)
-    try:
-        if not group.wait(_PLACE_SECONDS):
-            raise _no_room(asked, free_machines())
-        most = max(workers, resources.max_workers)
-        yield Reservation(group, learners, learner, workers, worker, most)
-    finally:
-        ray.util.remove_placement_group(group)
 
 
 def _demand(
