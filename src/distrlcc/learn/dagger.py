@@ -225,3 +225,10 @@ class Dagger:
         self._env_steps = int(state["env_steps"])
         if state.get("dataset") is not None:
             self._dataset = Dataset.from_state(self.model.spec, state["dataset"])
+
+    def undo_update(self, before: dict[str, Any]) -> None:
+        """Leave no trace of an update that was broken off, in the data neither."""
+        self.load_state_dict(before)
+        if self._dataset is not None and self._added == self.model.version:
+            self._dataset.take_back()
+            self._added = -1

@@ -25,6 +25,7 @@ class Dataset:
         """
         self.count, self._length, self._capacity = count, length, capacity
         self._written = 0  # rows, since the beginning
+        self._replaced: tuple[int, Tensor, list[Tensor]] | None = None
         shape = (length, capacity * count)
         discrete = spec.action_kind == "discrete"
         self._ring = Batch(
@@ -57,17 +58,22 @@ class Dataset:
         if valid is None:
             valid = torch.ones_like(kept.starts)
         places = (order + self._written * self.count) % (self._capacity * self.count)
-        ring = self._ring
-        assert ring.valid is not None
-        for whole, new in (
-            (ring.obs, kept.obs),
-            (ring.actions, kept.actions),
-            (ring.starts, kept.starts),
-            (ring.states, kept.states),
-            (ring.valid, valid),
+        arrays = self._arrays()
+        old = [whole.index_select(1, places) for whole in arrays.values()]
+        self._replaced = (self._written, places, old)
+        for whole, new in zip(
+            arrays.values(), (kept.obs, kept.actions, kept.starts, kept.states, valid), strict=True
         ):
             whole.index_copy_(1, places, new)
         self._written += new_rows
+
+    def take_back(self) -> None:
+        """Undo the last :meth:`add`."""
+        if self._replaced is not None:
+            self._written, places, old = self._replaced
+            for whole, before in zip(self._arrays().values(), old, strict=True):
+                whole.index_copy_(1, places, before)
+            self._replaced = None
 
     def take(self, order: Tensor) -> Batch:
         """Return a copy of sequences ``[B']``."""

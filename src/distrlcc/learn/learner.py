@@ -42,6 +42,14 @@ class Learner(Protocol):
         """Restore :meth:`state_dict`'s state, or the shared part of it."""
         ...
 
+    def undo_update(self, before: dict[str, Any]) -> None:
+        """Leave no trace of an update that was broken off.
+
+        Args:
+            before: :meth:`shared_state` before it.
+        """
+        ...
+
     def weights(self) -> Weights:
         """Return a copy of the policy to act with."""
         ...

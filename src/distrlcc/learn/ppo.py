@@ -342,6 +342,10 @@ class PPO:
         self._kl_coeff = float(state["kl_coeff"])
         self._env_steps = int(state["env_steps"])
 
+    def undo_update(self, before: dict[str, Any]) -> None:
+        """Leave no trace of an update that was broken off."""
+        self.load_state_dict(before)
+
 
 def _explained_variance(targets: Float32, residuals: Float32) -> float:
     """Return the share of the targets' variance that the critic's values explain; at most 1."""

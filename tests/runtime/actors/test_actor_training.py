@@ -236,7 +236,7 @@ def _reloaded(training: ActorTraining, out: Path) -> ActorTraining:
 def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches: int) -> None:
     training, other = _trained(config), _trained(config)
     rollout = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
-    before, asked = training.shared_state(), 0
+    before, asked = training.state_dict(), 0
 
     def interrupted() -> bool:
         nonlocal asked
@@ -245,7 +245,7 @@ def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches:
 
     assert training.update(rollout, interrupted) is None
     assert asked == minibatches + 1
-    same(training.shared_state(), before)
+    same(training.state_dict(), before)
     # Done again, it is as if it had not been interrupted.
     again, at_once = (each.update(rollout, lambda: False) for each in (training, other))
     assert again is not None

@@ -57,12 +57,12 @@ class ActorTraining(Training):
 
     def update(self, rollout: Rollout, interrupted: Callable[[], bool]) -> dict[str, float] | None:
         """Learn from a rollout; if interrupted undo what was learned of it and return nothing."""
-        before = self.shared_state()
+        before = self.learner.shared_state()
         self._reducer.interrupted = interrupted
         try:
             return self.learner.update(rollout)
         except InterruptedUpdateError:
-            self.load_shared_state(before)
+            self.learner.undo_update(before)
             return None
 
     def state_dict(self) -> dict[str, Any]:
