@@ -169,6 +169,7 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     assert "DISTRLCC_TOKEN" in hosts.log(stranger)
     monkeypatch.setenv("DISTRLCC_TOKEN", "one")
     conftest.wait_until(_acting(out, 2), 90, "the others go on")
+    assert "waiting at 10.77.0.1:29513 for workers 2, 3, at most 15 s" in hosts.log(processes[0])
     assert "workers 2, 3 did not come within 15 s" in hosts.log(processes[0])
     late = _start(hosts, tmp_path, "--join-timeout", "15", order=(2,), nodes=nodes)[2]
     assert late.wait(60) == 2

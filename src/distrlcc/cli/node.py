@@ -128,6 +128,8 @@ def _actors(args: argparse.Namespace, node: Node) -> int:
         if args.out is not None:
             raise ConfigError("--load DIR says where to go on; leave --out away")
         args.out, args.resume = Path(args.load) if args.load else newest_run(args.recipe), True
+        if not args.storage and not (args.out / "config.toml").is_file():
+            raise ConfigError(f"--load {args.out}: no run stands there, which has a config.toml")
     if args.tun:
         if args.interface:
             raise ConfigError("--tun picks the interface; leave --interface away")

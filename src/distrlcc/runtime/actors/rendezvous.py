@@ -30,6 +30,8 @@ _CONFIRM_SECONDS = 10.0
 """Time that those who came have to show that they are still there."""
 _ALIVE_SECONDS = 2.0
 """Who shows no life for this long loses its slot to a newcomer."""
+_TELL_SECONDS = 5.0
+"""Time after which the user is told who is awaited; processes start within it."""
 _DECIDE_SECONDS = 30.0
 """Time that the trainer has to say who is in, after the join timeout."""
 
@@ -80,10 +82,14 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
         told = {**identity, "token": proof(nonce, "trainer", own_token())}
         store.set(f"{prefix}identity", to_json(told))
         slots = range(1, place.size)
-        deadline = monotonic() + place.join_seconds
+        begun, told_who = monotonic(), False
         while not store.check([f"{prefix}came/{slot}" for slot in slots]):
-            if monotonic() > deadline:
+            waited = monotonic() - begun
+            if waited > place.join_seconds:
                 break
+            if waited > _TELL_SECONDS and not told_who:
+                told_who = True
+                _tell_who_is_awaited(store, prefix, place)
             sleep(_POLL_SECONDS)
         members: dict[int, Worker] = {}
         missing = []
@@ -125,6 +131,15 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
             "longer --join-timeout"
         )
     return Admission(interface, 0, list(members.values()), store)
+
+
+def _tell_who_is_awaited(store: Any, prefix: str, place: Place) -> None:
+    absent = [s - 1 for s in range(1, place.size) if not store.check([f"{prefix}came/{s}"])]
+    warnings.warn(
+        f"waiting at {place.address}:{place.port} for worker{'s' if len(absent) > 1 else ''} "
+        f"{', '.join(map(str, absent))}, at most {place.join_seconds:.0f} s",
+        stacklevel=2,
+    )
 
 
 def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
