@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +180,57 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     processes[0].send_signal(signal.SIGINT)
     assert processes[0].wait(20) == 130
     assert processes[1].wait(20) == 0
+
+
+@pytest.fixture
+def tunnel(make_hosts: Callable[[int], Any], tmp_path: Path) -> Iterator[Any]:
+    """Two hosts that a VPN connects: 10.88.0.1 and 10.88.0.2."""
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("no TUN: /dev/net/tun is missing")
+    hosts = make_hosts(2)
+    carriers = []
+    for host in (0, 1):
+        carrier = subprocess.Popen(
+            hosts.command(
+                host, sys.executable, str(Path(__file__).with_name("tunnel.py")), "vpn0",
+                hosts.address(host), hosts.address(1 - host), "4500",
+            ),
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        carriers.append(carrier)
+        assert carrier.stdout is not None
+        assert carrier.stdout.readline() == "open\n"
+        hosts.inside(host, "ip", "addr", "add", f"10.88.0.{host + 1}/24", "dev", "vpn0")
+        hosts.inside(host, "ip", "link", "set", "vpn0", "mtu", "1400", "up")
+    yield hosts
+    for carrier in carriers:
+        with carrier:
+            carrier.kill()
+
+
+def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    nodes = "nodes = [[0], [1]]"
+    (tmp_path / "nodes.toml").write_text(nodes)
+    processes = [
+        tunnel.start(
+            host, "node", "--node-index", str(host), "--node-num", "2", "--ip", "10.88.0.1",
+            "--tun", "--nodes", "nodes.toml", "--no-tensorboard", "--out", "run", "--set", *SMALL,
+            "total_steps=5000",
+        )
+        for host in (0, 1)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.wait(120) == 0, tunnel.log(process)
+        assert "error" not in tunnel.log(process)
+    joined = {event for row in _rows(out) for event in row.get("events", []) if "joined" in event}
+    assert len(joined) == 2
+    assert {event.partition(" on ")[2].partition(")")[0] for event in joined} == {
+        "10.88.0.1", "10.88.0.2",
+    }  # fmt: skip
+    devices = subprocess.run(
+        tunnel.command(1, "cat", "/proc/net/dev"),
+        capture_output=True, text=True, check=True, timeout=10.0,
+    )  # fmt: skip
+    (received,) = re.findall(r"vpn0: *(\d+)", devices.stdout)
+    assert int(received) > 100_000  # bytes
