@@ -9,8 +9,10 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +35,7 @@ from distrlcc.runtime.ray_token import (
     token_path,
 )
 from distrlcc.runtime.token import checked_token, proof, proves
+from distrlcc.tune.report import read_reports
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -205,13 +208,15 @@ class Cluster:
         self._environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
         self._environment.pop("DISTRLCC_TOKEN", None)
 
-    def run(self, host: int, *words: str, **environment: str) -> tuple[int, str, float]:
+    def run(
+        self, host: int, *words: str, cwd: Path | None = None, **environment: str
+    ) -> tuple[int, str, float]:
         """Run a command; return exit code, output and how long it took, s."""
         begin = time.monotonic()
         done = subprocess.run(
             self.hosts.command(host, sys.executable, "-m", "distrlcc", *words),
-            env={**self._environment, **environment}, capture_output=True, text=True,
-            timeout=120, stdin=subprocess.DEVNULL, check=False,
+            env={**self._environment, **environment}, capture_output=True, text=True, cwd=cwd,
+            timeout=180, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
 
@@ -263,6 +268,11 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     code, said, _ = cluster.run(1, "cluster", "join", cluster.head)
     assert code == 2
     assert "the token of the cluster is needed" in said
+    words = ("train", "quickstart", "--engine", "ray", "--address", cluster.head, "--out", "none")
+    code, said, _ = cluster.run(1, *words, cwd=tmp_path, DISTRLCC_TOKEN=TOKEN)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "has another token" in said
+    assert not (tmp_path / "none").exists()
 
     other = tmp_path / "other"
     shutil.copytree(Path(distrlcc.__file__).parent, other / "distrlcc")
@@ -313,6 +323,49 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
     assert "ms from" in found["clock", cluster.hosts.address(1)]
     assert took < 60.0
     assert list(storage.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.timeout(200)
+def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "tuning.py").write_text(
+        "def explore(values):\n    return values | {'ppo.clip_param': 0.25}\n"
+    )
+    busy: set[int] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.5):
+            for host in (0, 1):
+                for pid in cluster.processes(host):
+                    with suppress(OSError):
+                        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+                        if title.startswith(b"ray::") and b"IDLE" not in title:
+                            busy.add(host)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    code, said, _ = cluster.run(
+        0, "tune", "pbt", "quickstart", "--address", cluster.head, "--population", "2",
+        "--interval", "2", "--updates", "6", "--quantile", "0.5", "--synch",
+        "--explore", "tuning:explore", "--storage", str(tmp_path / "storage"), "--out", "tuned",
+        "--mutate", "ppo.lr=loguniform:1e-5:1e-2", "ppo.clip_param=uniform:0.1:0.2",
+        "--set", "num_envs=8", "ppo.rollout_length=16", "ppo.minibatch_size=64",
+        "held_out.links=2", "held_out.seconds=0.5",
+        cwd=tmp_path,
+    )  # fmt: skip
+    ended.set()
+    thread.join(10.0)
+    assert code == 0, said
+    assert busy == {0, 1}
+    reports = read_reports(tmp_path / "tuned" / "reports.jsonl")
+    assert {(report.member, report.update) for report in reports} == {
+        (member, update) for member in (0, 1) for update in (2, 4, 6)
+    }
+    changed = [report.schedule[-1].values for report in reports if len(report.schedule) > 1]
+    assert changed
+    assert {values["ppo.clip_param"] for values in changed} == {0.25}
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         pbt=PBTConfig(population=args.population, interval=args.interval, synch=args.synch),
     )
     options = ray_options(args)
-    prepare(config)
+    prepare(config, options)
 
     def show(line: str) -> None:
         print(line, file=sys.stderr if args.json == "-" else sys.stdout, flush=True)

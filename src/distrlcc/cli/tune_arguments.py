@@ -177,11 +177,11 @@ def run_tuner(
         own = "pbt" if config.pbt is not None else "search"
         if own != command:
             raise ConfigError(f"{args.out} is of 'distrlcc tune {own}': resume it with that")
-        prepare(config)
+        prepare(config, options)
         folder, config = directory.resume(args.out)
     else:
         config = build()
-        prepare(config)
+        prepare(config, options)
         if config.storage:
             storage_filesystem(config.storage)
         folder = directory.create(args.out, config)

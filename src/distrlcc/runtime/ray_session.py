@@ -8,13 +8,15 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.runtime.ray_gate import ask_gate, gate_answers
+from distrlcc.runtime.ray_ports import Ports
 from distrlcc.runtime.ray_state import node_here, read_state
-from distrlcc.runtime.ray_token import ray_environment
+from distrlcc.runtime.ray_token import known_token, ray_environment
 
 LOCAL = ""
 """Address that starts Ray on this machine, until the session ends."""
@@ -35,13 +37,18 @@ class RayOptions:
     """Cores that a local Ray may give away; None: those that there are."""
 
 
-def require_ray() -> Any:
+def require_ray(address: str = LOCAL) -> Any:
     """Return the module ray.
+
+    Args:
+        address: Which Ray will be used: what lets us into a cluster is read once, too.
 
     Raises:
         ConfigError: It is not installed.
     """
     # Ray reads them once, when it is imported.
+    if address != LOCAL:
+        os.environ.update(ray_environment())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
@@ -63,11 +70,9 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
         GroupError: There is no such cluster, or it does not let us in.
     """
     address = options.address
-    if address != LOCAL:
-        os.environ.update(ray_environment())
+    ray = require_ray(address)
     if address == AUTO and read_state() is not None:
         address = node_here().plan.ray_address  # Ray's own note is of whoever started last
-    ray = require_ray()
     arguments: dict[str, Any] = {
         "namespace": NAMESPACE,
         "logging_level": logging.ERROR,
@@ -83,7 +88,7 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
     else:
         arguments["address"] = address
         if address != AUTO:
-            _check_reachable(address)
+            _check_head(address)
     try:
         ray.init(**arguments)
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
@@ -108,19 +113,24 @@ def _deaf() -> Iterator[None]:
         signal.signal(signal.SIGINT, old)
 
 
-def _check_reachable(address: str) -> None:
+def _check_head(address: str) -> None:
+    """See that a head is there, and if it is one of ours that we have its token."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"--address {address}: expected auto or HOST:PORT, as 10.0.0.1:6379")
     try:
         with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
-            return
+            pass
     except OSError as error:
         raise GroupError(
             f"no Ray cluster answers at {address} ({error.strerror or error}) within "
             f"{_CONNECT_SECONDS:.0f} s; start it there with: distrlcc cluster start",
             exit_code=2,
         ) from None
+    gate = Ports(int(port)).gate
+    with suppress(OSError):  # no gate: a cluster that was not started by us
+        if gate_answers(host, gate):
+            ask_gate(host, gate, known_token())
 
 
 def _refused(address: str, error: Exception) -> GroupError:

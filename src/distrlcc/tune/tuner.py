@@ -42,13 +42,17 @@ class Ended:
     """Why members failed, by their numbers."""
 
 
-def prepare(config: TuneConfig) -> None:
+def prepare(config: TuneConfig, options: RayOptions) -> None:
     """Check everything that can be checked before anything is written; compile the simulator.
+
+    Args:
+        config: The tuner's.
+        options: Which Ray it will run on.
 
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
-    require_ray()
+    require_ray(options.address)
     flag = "--search" if config.pbt is None else "--mutate"
     space = Space.parse(config.space, flag)
     if config.pbt is not None:

@@ -82,15 +82,7 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
         told = {**identity, "token": proof(nonce, "trainer", own_token())}
         store.set(f"{prefix}identity", to_json(told))
         slots = range(1, place.size)
-        begun, told_who = monotonic(), False
-        while not store.check([f"{prefix}came/{slot}" for slot in slots]):
-            waited = monotonic() - begun
-            if waited > place.join_seconds:
-                break
-            if waited > _TELL_SECONDS and not told_who:
-                told_who = True
-                _tell_who_is_awaited(store, prefix, place)
-            sleep(_POLL_SECONDS)
+        _wait_for_workers(store, prefix, place)
         members: dict[int, Worker] = {}
         missing = []
         for slot in slots:
@@ -133,13 +125,21 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
     return Admission(interface, 0, list(members.values()), store)
 
 
-def _tell_who_is_awaited(store: Any, prefix: str, place: Place) -> None:
-    absent = [s - 1 for s in range(1, place.size) if not store.check([f"{prefix}came/{s}"])]
-    warnings.warn(
-        f"waiting at {place.address}:{place.port} for worker{'s' if len(absent) > 1 else ''} "
-        f"{', '.join(map(str, absent))}, at most {place.join_seconds:.0f} s",
-        stacklevel=2,
-    )
+def _wait_for_workers(store: Any, prefix: str, place: Place) -> None:
+    """Wait until all workers have come or their time is up; say for whom."""
+    keys = [f"{prefix}came/{slot}" for slot in range(1, place.size)]
+    begun, told = monotonic(), False
+    while not store.check(keys) and (waited := monotonic() - begun) < place.join_seconds:
+        if waited > _TELL_SECONDS and not told:
+            absent = [str(worker) for worker, key in enumerate(keys) if not store.check([key])]
+            warnings.warn(
+                f"waiting at {place.address}:{place.port} for worker"
+                f"{'s' if len(absent) > 1 else ''} {', '.join(absent)}, at most "
+                f"{place.join_seconds:.0f} s",
+                stacklevel=2,
+            )
+            told = True
+        sleep(_POLL_SECONDS)
 
 
 def come(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
