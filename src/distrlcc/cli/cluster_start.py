@@ -7,6 +7,7 @@ distrlcc cluster start --ip 10.0.0.1 --cpus 8 --show-token
 from __future__ import annotations
 
 import argparse
+from ipaddress import ip_address
 from pathlib import Path
 
 from distrlcc.cli.cluster_share import add_share_arguments, share_of
@@ -58,10 +59,15 @@ def run(args: argparse.Namespace) -> int:
     )
     plan = state.plan
     print(f"The cluster's head runs here, at {plan.ray_address} ({plan.interface}).")
-    print(f"Let the other machines reach ports {plan.ports}, and each other too.")
+    alone = ip_address(plan.address).is_loopback
+    if not alone:
+        print(f"Let the other machines reach ports {plan.ports}, and each other too.")
     if plan.dashboard:
         print(f"Dashboard, on this machine only: http://127.0.0.1:{DASHBOARD_PORT}")
     print(f"The token is in {token_path()}.")
+    if alone:
+        print("No other machine can join at a loopback address; --ip takes the one they reach.")
+        return 0
     if args.show_token:
         print("On each of the others:")
     else:
