@@ -9,7 +9,9 @@
     ├── CheckpointError      a checkpoint that is truncated or from another configuration
     ├── DatasetError         a data set that is missing, unfinished, damaged or of another version
     ├── OutputError          a place that cannot be written
-    └── GroupError           other processes that are gone, out of reach or of another version
+    ├── GroupError           other processes that are gone, out of reach or of another version
+    └── WireError            a datagram that is malformed, cut short, forged or not ours
+        └── VersionError     a datagram of another version of the format
 """
 
 from __future__ import annotations
@@ -57,6 +59,19 @@ class GroupError(DistrlccError):
         """Take the message and, where it is this process's own fault, another exit code."""
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class WireError(DistrlccError):
+    """A datagram that is malformed, cut short, forged or not ours."""
+
+
+class VersionError(WireError):
+    """A datagram of another version of the format; what all versions share can be read."""
+
+    def __init__(self, message: str, *, version: int, kind: int, session: int) -> None:
+        """Take the message and the fields that stand in every version's header."""
+        super().__init__(message)
+        self.version, self.kind, self.session = version, kind, session
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:

@@ -1,0 +1,1 @@
+"""Sans-IO sender and receiver of congestion-controlled datagrams: no clock, no socket."""

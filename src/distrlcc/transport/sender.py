@@ -1,0 +1,301 @@
+"""The sender: which packet may leave when, what an ACK or silence means, what a step showed.
+
+Sans-IO: it owns packet numbers, not bytes. The owner asks for a number whenever it has something
+to send, puts its bytes under that number, and passes in what comes back::
+
+    sender = Sender(controller, now=now)
+    while (number := sender.packet_to_send(now=now)) is not None:
+        ...                                  # send DATA under this number, and this number once
+    sleep_until(sender.next_time())          # or until an ACK arrives
+    acked, lost = sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
+    lost = sender.on_timer(now=now)          # whenever timer_time() has come
+    stats = sender.take_interval(now=now)    # each step
+
+An owner without anything to send does not call `packet_to_send` and sleeps until `timer_time`.
+After a timeout, `probe_due` says that one packet should be sent whatever the window; an owner
+without new data repeats old data in it.
+
+Times are ns of one clock that never runs backwards, from 0 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from distrlcc.control.base import Controller
+from distrlcc.transport.delivery import DeliveryRate
+from distrlcc.transport.interval import Interval
+from distrlcc.transport.loss import NEVER, LossDetector
+from distrlcc.transport.outstanding import Outstanding, Stamp
+from distrlcc.transport.pacer import Pacer
+from distrlcc.transport.rtt import RttEstimator
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
+
+
+@dataclass(frozen=True)
+class SenderOptions:
+    """How a sender finds losses, times out and counts; the defaults are for real networks."""
+
+    packet_bytes: int = PACKET_BYTES
+    """Size of a packet for the rates in `IntervalStats`, bytes."""
+    packet_threshold: int = 3
+    """A packet is lost when one sent this many later is acknowledged (RFC 9002 section 6.1.1)."""
+    time_threshold: float = 9 / 8
+    """... or when a later one is and this many RTTs passed (section 6.1.2); 0 is never."""
+    idle_timer_ns: int = 0
+    """Above 0: the timer fires after this long without a packet sent or acknowledged. 0: it fires
+    after RFC 6298's timeout, doubled each time, while packets are in flight."""
+    min_rto_ns: int = 200_000_000
+    """Least timeout, ns; RFC 6298 says 1 s, systems in use take 0.2 s."""
+    max_rto_ns: int = 60 * NANOSECONDS
+    """Greatest timeout, ns."""
+    catch_up_ns: int = 2_000_000
+    """A paced sender that wakes late makes up for this much, ns."""
+    rate_over_sending: bool = True
+    """Whether delivery rates also count the time that sending took (see `DeliveryRate`)."""
+
+
+SIMULATOR_OPTIONS = SenderOptions(
+    packet_threshold=1,
+    time_threshold=0.0,
+    idle_timer_ns=NANOSECONDS,
+    catch_up_ns=0,
+    rate_over_sending=False,
+)
+"""The simulator's semantics: nothing is reordered, a gap is lost, one second of silence probes."""
+
+
+class Acked(NamedTuple):
+    """What an ACK changed; packet numbers, lowest first."""
+
+    acked: list[int]
+    """Newly acknowledged."""
+    lost: list[int]
+    """Newly found lost."""
+
+
+class Sender:
+    """One flow under a congestion controller."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        options: SenderOptions | None = None,
+        *,
+        now: int,
+        step_start: int | None = None,
+    ) -> None:
+        """Start a flow.
+
+        Args:
+            controller: Sets window and pacing rate.
+            options: The defaults if None.
+            now: Time, ns.
+            step_start: When the present step began, if not now.
+        """
+        options = options or SenderOptions()
+        self.controller = controller
+        self.next_number = 0
+        """Number of the next packet, which is how many were sent."""
+        self.ignored_acks = 0
+        """ACKs of packets that were never sent."""
+        self.rtt = RttEstimator(options.min_rto_ns, options.max_rto_ns)
+        self._idle = options.idle_timer_ns
+        self._outstanding = Outstanding()
+        self._rate = DeliveryRate(options.rate_over_sending, now=now)
+        self._losses = LossDetector(options.packet_threshold, options.time_threshold)
+        self._pacer = Pacer(options.catch_up_ns, now=now)
+        start = now if step_start is None else step_start
+        self._interval = Interval(options.packet_bytes, now=start)
+        self._largest_acked = -1
+        self._activity = now
+        self._timer_start = now
+        self._probe_time = NEVER
+        self._unreported = 0  # lost packets that the controller does not know of yet
+        self._largest_lost = -1
+
+    @property
+    def inflight(self) -> int:
+        """Packets sent that are neither acknowledged nor known lost."""
+        return self._outstanding.count
+
+    @property
+    def lowest(self) -> int:
+        """Least number in flight, or the next one: what DATA tells the receiver."""
+        return self._outstanding.lowest
+
+    @property
+    def delivered(self) -> int:
+        """Packets acknowledged so far."""
+        return self._rate.delivered
+
+    @property
+    def timeouts_in_row(self) -> int:
+        """Timeouts since something was last newly acknowledged; the owner decides when to quit."""
+        return self.rtt.backoff
+
+    @property
+    def probe_due(self) -> bool:
+        """Whether the timer fired and its probe has not been sent yet."""
+        return self._probe_time != NEVER
+
+    def packet_to_send(self, *, now: int) -> int | None:
+        """Return the number of a packet to send now, which then counts as sent, or None.
+
+        Fewer than ``floor(cwnd)`` packets are in flight before each; a paced one waits its turn. A
+        timer's probe heeds neither.
+        """
+        outstanding = self._outstanding
+        inflight = outstanding.count
+        if self._probe_time != NEVER:
+            self._probe_time = NEVER
+        else:
+            controller = self.controller
+            if inflight >= int(controller.cwnd):
+                return None
+            rate = controller.pacing_rate
+            if rate > 0.0:
+                if now < self._pacer.next_time:
+                    return None
+                self._pacer.sent(rate, now=now)
+        outstanding.add(self._rate.stamp(inflight, now=now))
+        if inflight == 0:
+            self._timer_start = now
+        self._activity = now
+        self._interval.sent += 1
+        number = self.next_number
+        self.next_number = number + 1
+        return number
+
+    def send_time(self) -> int:
+        """Return when the next packet may leave, ns; `NEVER` while the window is full.
+
+        A time that has passed means at once.
+        """
+        if self._probe_time != NEVER:
+            return self._probe_time
+        controller = self.controller
+        if self._outstanding.count >= int(controller.cwnd):
+            return NEVER
+        return self._pacer.next_time if controller.pacing_rate > 0.0 else 0
+
+    def timer_time(self) -> int:
+        """Return when `on_timer` is due, ns; `NEVER` while nothing is awaited."""
+        if self._probe_time != NEVER:
+            return self._losses.loss_time
+        if self._idle:
+            timeout = self._activity + self._idle
+        elif self._outstanding.count or int(self.controller.cwnd) < 1:
+            timeout = self._timer_start + self.rtt.rto
+        else:
+            timeout = NEVER
+        return min(timeout, self._losses.loss_time)
+
+    def next_time(self) -> int:
+        """Return when sending or the timer is due, whichever comes first, ns."""
+        return min(self.send_time(), self.timer_time())
+
+    def on_ack(self, ranges: Sequence[tuple[int, int]], ack_delay: int = 0, *, now: int) -> Acked:
+        """Take an ACK; tell the controller of each newly acknowledged packet, lowest first.
+
+        Losses are told with the last of them. Its `Ack.seq` is then one above the largest lost
+        number, so that the lost ones lie below it even if packets were reordered.
+
+        Args:
+            ranges: Packet numbers, half-open, newest first, as in `Acknowledgement`.
+            ack_delay: How long the receiver held the newest one's ACK, ns.
+            now: Time, ns.
+        """
+        if ranges[0][1] > self.next_number:
+            self.ignored_acks += 1
+            return Acked([], [])
+        acked: list[int] = []
+        stamps: list[Stamp] = []
+        outstanding = self._outstanding
+        for start, stop in reversed(ranges):
+            for number in range(max(start, outstanding.lowest), stop):
+                stamp = outstanding.take(number)
+                if stamp is not None:
+                    acked.append(number)
+                    stamps.append(stamp)
+        if not acked:
+            return Acked(acked, [])
+        rtt = self.rtt
+        largest = acked[-1]
+        newest = rtt.sample(now - stamps[-1][0], ack_delay)
+        if largest == ranges[0][1] - 1:
+            rtt.smooth(newest)
+        rtt.backoff = 0
+        self._activity = self._timer_start = now
+        self._probe_time = NEVER
+        self._largest_acked = max(self._largest_acked, largest)
+        lost = self._find_lost(now)
+        self._deliver(acked, stamps, ack_delay, now)
+        return Acked(acked, lost)
+
+    def _deliver(self, acked: list[int], stamps: list[Stamp], ack_delay: int, now: int) -> None:
+        """Count packets delivered, and tell the controller."""
+        rate, rtt, interval = self._rate, self.rtt, self._interval
+        sent = self.next_number
+        on_ack = self.controller.on_ack
+        inflight = self._outstanding.count + len(acked)
+        last = acked[-1]
+        for number, stamp in zip(acked, stamps, strict=True):
+            prior = stamp[1]
+            elapsed = rate.deliver(stamp, now=now)
+            delivered = rate.delivered
+            sample = rtt.sample(now - stamp[0], ack_delay)
+            interval.on_ack(sample, rtt.minimum, delivered - prior, elapsed, sent - number)
+            inflight -= 1
+            lost = 0
+            if number == last and self._unreported:
+                lost, self._unreported = self._unreported, 0
+                number = self._largest_lost + 1
+            speed = (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1)
+            on_ack(Ack(sample, number, sent, lost, inflight, delivered, prior, speed), now=now)
+
+    def on_timer(self, *, now: int) -> list[int]:
+        """Do what is due at `timer_time`; return newly lost packets.
+
+        A timeout finds no packet lost: the ACK of the probe will.
+        """
+        lost = self._find_lost(now) if self._losses.loss_time <= now else []
+        if self.timer_time() <= now:
+            self._interval.timeouts += 1
+            self.rtt.backoff += 1
+            self._timer_start = self._activity = now
+            self._probe_time = now
+            self.controller.on_timeout(now=now, sent=self.next_number)
+        return lost
+
+    def on_action(self, *, now: int) -> None:
+        """Take note that window or rate were set from outside, as a policy does each step."""
+        rate = self.controller.pacing_rate
+        if rate > 0.0:
+            self._pacer.restart(rate, now=now)
+
+    def take_interval(self, *, now: int) -> IntervalStats:
+        """Return what was seen since the last call, arrays of one element, and start anew.
+
+        The controller's `on_interval` is the owner's to call, since one policy may serve many
+        senders at once; then `on_action`.
+        """
+        controller = self.controller
+        return self._interval.take(
+            self.rtt.latest,
+            self.rtt.minimum,
+            controller.cwnd,
+            controller.pacing_rate,
+            self._outstanding.count,
+            now=now,
+        )
+
+    def _find_lost(self, now: int) -> list[int]:
+        lost = self._losses.find(self._outstanding, self._largest_acked, self.rtt, now=now)
+        if lost:
+            self._interval.lost += len(lost)
+            self._unreported += len(lost)
+            self._largest_lost = max(self._largest_lost, lost[-1])
+        return lost

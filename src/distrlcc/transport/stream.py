@@ -1,0 +1,179 @@
+"""A file over packet numbers: what goes into which packet, and how it is put together again.
+
+Packet numbers are never reused, so what was lost leaves again under a new number. Both ends keep
+spans of offsets, not bytes: the sender's owner reads a chunk's bytes when it leaves, the receiver
+writes them where they belong as they come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from distrlcc.transport.messages import Buffer
+from distrlcc.transport.ranges import Ranges
+
+MAX_SPANS = 4096
+"""Spans of a file that a receiver keeps; a chunk that would make one more is not taken."""
+_BLOCK = 1 << 16
+
+
+class Chunk(NamedTuple):
+    """Bytes of the file in one packet."""
+
+    offset: int
+    length: int
+    fin: bool
+    """Whether it ends the file."""
+
+
+class StreamSender:
+    """Hands out chunks: first what was lost, then what is new, then copies of what is in flight.
+
+    ::
+
+        while stream.has_data or sender.probe_due:
+            number = sender.packet_to_send(now=now)
+            if number is None: break
+            chunk = stream.take(number)
+        acked, lost = sender.on_ack(...)
+        stream.on_acked(acked)
+        stream.on_lost(lost)              # of `on_timer` as well
+    """
+
+    def __init__(self, size: int, chunk_bytes: int) -> None:
+        """Start.
+
+        Args:
+            size: Bytes of the file.
+            chunk_bytes: Bytes of it in one packet.
+        """
+        self.size = size
+        self._chunk = chunk_bytes
+        self._next = 0
+        self._lost: deque[tuple[int, int]] = deque()
+        self._sent: dict[int, tuple[int, int]] = {}
+        self._acked = Ranges()
+        self.acked_bytes = 0
+        """Bytes of the file that were acknowledged."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether something new or lost waits to be sent."""
+        return bool(self._lost) or self._next < self.size
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole file was acknowledged."""
+        return self.acked_bytes == self.size
+
+    def take(self, number: int) -> Chunk:
+        """Return the chunk to send under a packet number.
+
+        Without new or lost data it is a copy of the oldest chunk in flight, for a timer's probe;
+        after the end it is empty.
+        """
+        if self._lost:
+            start, stop = self._lost.popleft()
+            if stop - start > self._chunk:
+                self._lost.appendleft((start + self._chunk, stop))
+                stop = start + self._chunk
+        elif self._next < self.size:
+            start, stop = self._next, min(self._next + self._chunk, self.size)
+            self._next = stop
+        else:
+            start = self._acked.first_missing()
+            missing = self._acked.missing(start, min(start + self._chunk, self.size))
+            start, stop = missing[0] if missing else (self.size, self.size)
+        self._sent[number] = (start, stop)
+        return Chunk(start, stop - start, stop == self.size)
+
+    def on_acked(self, numbers: Iterable[int]) -> None:
+        """Take note of acknowledged packets."""
+        for number in numbers:
+            start, stop = self._sent.pop(number)
+            if start < stop:
+                self.acked_bytes += self._acked.add(start, stop)
+
+    def on_lost(self, numbers: Iterable[int]) -> None:
+        """Plan to send again what lost packets held, unless it arrived in another one."""
+        for number in numbers:
+            start, stop = self._sent.pop(number)
+            self._lost.extend(self._acked.missing(start, stop))
+
+
+class Sink(Protocol):
+    """Where a received file goes."""
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Store bytes."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes that were stored."""
+
+
+class StreamReceiver:
+    """Puts a file together in any order and knows when it is whole."""
+
+    def __init__(self, size: int, sink: Sink) -> None:
+        """Start.
+
+        Args:
+            size: Bytes of the file, as the HELLO said.
+            sink: Stores the bytes. What comes out of order is read back once for the digest.
+        """
+        self.size = size
+        self.received_bytes = 0
+        """Bytes of the file that are stored."""
+        self.refused = 0
+        """Chunks that were not taken."""
+        self._sink = sink
+        self._spans = Ranges()
+        self._digest = hashlib.sha256()
+        self._digested = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte is stored."""
+        return self.received_bytes == self.size
+
+    def on_chunk(self, offset: int, data: Buffer, fin: bool) -> bool:
+        """Store a chunk; return False if it cannot be taken: then its packet must not be acked.
+
+        It is refused if it contradicts the file's size, or if it would make one span too many.
+        """
+        stop = offset + len(data)
+        if stop > self.size or (fin and stop != self.size):
+            self.refused += 1
+            return False
+        if not data:
+            return True
+        if offset == self._digested:
+            gaps = self._spans.missing(offset, stop)
+            if gaps == [(offset, stop)]:
+                self._digest.update(data)
+                self._digested = stop
+        else:
+            gaps = self._spans.missing(offset, stop)
+            if len(self._spans) >= MAX_SPANS and offset > self._digested:
+                self.refused += 1
+                return False
+        for start, end in gaps:
+            self._sink.write(start, data[start - offset : end - offset])
+            self.received_bytes += self._spans.add(start, end)
+        self._catch_up()
+        return True
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the bytes from the start to the first missing one."""
+        return self._digest.digest()
+
+    def _catch_up(self) -> None:
+        """Digest what was stored ahead of its turn."""
+        stop = self._spans.first_missing()
+        while self._digested < stop:
+            length = min(stop - self._digested, _BLOCK)
+            self._digest.update(self._sink.read(self._digested, length))
+            self._digested += length
