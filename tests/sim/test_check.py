@@ -70,6 +70,22 @@ MUTANTS = {
     ),
     "the oracle counts a stop too late": ("< min(flows[f, col.STOP], end):", "< end:"),
     "the oracle does not look ahead": ("end = time + step", "end = time"),
+    "a step's least RTT is the newest": ("rtt_min = min(rtt_min, last_rtt)", "rtt_min = last_rtt"),
+    "a step's greatest RTT is the newest": ("rtt_max = max(rtt_max, last_rtt)", "rtt_max = 0"),
+    "the least RTT is forgotten": ("if min_rtt == 0 or last_rtt < min_rtt:", "if True:"),
+    "an average of another weight": (
+        "delay_ewma += 0.125 * (delay - delay_ewma)",
+        "delay_ewma += 0.1250001 * (delay - delay_ewma)",
+    ),
+    "the sending rate leaves out the acknowledged packet": (
+        "(sent - seq) * MEGABITS_PER_PACKET",
+        "(sent - seq - 1) * MEGABITS_PER_PACKET",
+    ),
+    "the delivery rate starts with the flow": (
+        "(delivered - prior) * MEGABITS_PER_PACKET",
+        "delivered * MEGABITS_PER_PACKET",
+    ),
+    "losses are counted twice": ("step_lost += lost", "step_lost += 2 * lost"),
     "sends after the stop": (
         "elif now < stop:\n                        pending",
         "else:\n                        pending",

@@ -63,9 +63,9 @@ def _reference(link: Link, window: float, steps: int = 100) -> float:
     before = len(reference.records)
     begin = time.perf_counter()
     for _ in range(steps):
-        for sender in reference.senders:
-            assert isinstance(sender.controller, Agent)
-            sender.controller.cwnd = window
+        for flow in reference.flows:
+            assert isinstance(flow.controller, Agent)
+            flow.controller.cwnd = window
         reference.run(STEP_NS)
     seconds = time.perf_counter() - begin
     return seconds / (len(reference.records) - before) * 1e9

@@ -1,8 +1,9 @@
 """The simulator a second time: event by event, in plain Python, from the same specification.
 
 It shares no code with `distrlcc.sim.kernel` but the scenarios, the link model's constants and the
-controllers (which are written once). Queues are explicit, a packet's fate is found when it happens,
-and every event stands in a heap. About a thousand times slower, and the judge.
+controllers (which are written once). Its flows are driven by `distrlcc.transport.sender`, the very
+sender that real sockets use. Queues are explicit, a packet's fate is found when it happens, and
+every event stands in a heap. About a thousand times slower, and the judge.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from distrlcc.sim.link import NEVER, BottleneckLink, RateLink, TraceLink
 from distrlcc.sim.queue import DropTail, Packet
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack
+from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
 # Ties at one time, in order.
 LINK, BOUNDARY, ACK, PACED, TIMER, BEGIN = range(6)
-TIMEOUT = NANOSECONDS
 _PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
 
@@ -44,9 +45,6 @@ class Record:
     sent: int
     departure: int = -1
     ack: int = -1
-    delivered: int = 0
-    """Delivered count when it was sent."""
-    delivered_time: int = 0
 
 
 class Agent:
@@ -63,42 +61,34 @@ class Agent:
     def on_timeout(self, *, now: int, sent: int) -> None:
         """Leave the window as it was set."""
 
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
+        """Leave the window as it was set."""
 
-class _Sender:
+
+class _Flow:
     def __init__(self, number: int, flow: Flow, seed: int) -> None:
         self.number, self.flow, self.seed = number, flow, seed
         self.start = round(flow.start_s * NANOSECONDS)
         self.stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
         self.extra = round(flow.extra_rtt_ms * 1e6)
         self.controller: Agent | SchemeController = Agent(flow)
-        self.started = False
+        self.sender: Sender | None = None
+        """None before it starts."""
+        self.stats: IntervalStats | None = None
+        """Of the newest step."""
         self.packets: list[Record] = []
-        self.next_ack = 0
-        self.delivered = self.delivered_time = 0
-        self.next_send = self.last_activity = self.last_ack = 0
-        self.acked = self.lost = self.rtt_sum = self.timeouts = 0
-        self.queueing = 0
+        self.last_ack = self.queueing = 0
+        self.planned = dict.fromkeys((PACED, TIMER), NEVER)
+        """Events that stand in the heap: the earliest of each kind."""
 
-    def begin(self, now: int) -> None:
+    def begin(self, step_start: int, now: int) -> Sender:
         if self.flow.scheme not in ("agent", "oracle"):
             cwnd = INITIAL_CWND if self.flow.cwnd is None else self.flow.cwnd
             self.controller = SchemeController(
                 self.flow.scheme, now=now, seed=self.seed, parameter=cwnd
             )
-        self.started = True
-        self.delivered_time = self.last_activity = self.next_send = now
-
-    @property
-    def inflight(self) -> int:
-        return len(self.packets) - self.next_ack
-
-    @property
-    def window_open(self) -> bool:
-        return self.inflight < int(self.controller.cwnd)
-
-    @property
-    def interval(self) -> int:
-        return int(min(NANOSECONDS / self.controller.pacing_rate, 1e18))
+        self.sender = Sender(self.controller, SIMULATOR_OPTIONS, now=now, step_start=step_start)
+        return self.sender
 
 
 class Reference:
@@ -112,34 +102,30 @@ class Reference:
         """
         self.scenario = scenario
         self.link = build_link(scenario.link)
-        self.senders = [
-            _Sender(k, flow, scenario.seed * 64 + k) for k, flow in enumerate(scenario.flows)
+        self.flows = [
+            _Flow(k, flow, scenario.seed * 64 + k) for k, flow in enumerate(scenario.flows)
         ]
         self.records: list[Record] = []
-        self.now = 0
+        self.now = self._step_start = 0
         self._events: list[tuple[int, int, int, int, int]] = []
         self._count = itertools.count()
-        for sender in self.senders:
-            if sender.start < sender.stop:
-                self._push(sender.start, BEGIN, sender)
+        for flow in self.flows:
+            if flow.start < flow.stop:
+                self._push(flow.start, BEGIN, flow)
 
     def run(self, step: int) -> None:
         """Advance by a step, ns: fill the windows, then every event before the step's end."""
+        self._step_start = self.now
         end = self.now + step
         # Departures at this instant come before the windows are filled.
         while self.link.next_time() <= self.now:
             self._link_event()
-        for sender in self.senders:
-            sender.acked = sender.lost = sender.rtt_sum = sender.timeouts = 0
-            if sender.flow.scheme == "oracle" and isinstance(sender.controller, Agent):
-                sender.controller.cwnd = self.best_window(sender, end)
-            if sender.started and self.now < sender.stop:
-                if sender.controller.pacing_rate > 0:
-                    due = max(sender.next_send, self.now)
-                    sender.next_send = min(due, self.now + sender.interval)
-                    self._push_paced(sender)
-                else:
-                    self._fill(sender)
+        for flow in self.flows:
+            if flow.flow.scheme == "oracle" and isinstance(flow.controller, Agent):
+                flow.controller.cwnd = self.best_window(flow, end)
+            if flow.sender is not None:
+                flow.sender.on_action(now=self.now)
+                self._continue(flow, flow.sender)
         while True:
             time = min(self.link.next_time(), self._events[0][0] if self._events else NEVER)
             if time >= end:
@@ -148,19 +134,22 @@ class Reference:
             if self.link.next_time() == time:
                 self._link_event()
             else:
-                _, kind, flow, _, stamp = heapq.heappop(self._events)
-                self._flow_event(kind, self.senders[flow], stamp)
+                _, kind, number, _, seq = heapq.heappop(self._events)
+                self._flow_event(kind, self.flows[number], seq)
         self.now = end
+        for flow in self.flows:
+            if flow.sender is not None:
+                flow.stats = flow.sender.take_interval(now=end)
 
-    def best_window(self, sender: _Sender, end: int) -> int:
+    def best_window(self, flow: _Flow, end: int) -> int:
         """Return the oracle's window for a step from now to ``end``, packets.
 
         It is an even share, rounded up, of what can depart in the round trip before ``end``, and
         one more; the flows that may send in the step share it.
         """
         delay, _ = conditions_at(self.scenario.link, self.now)
-        bits = capacity(self.scenario.link, end - 2 * delay - sender.extra, end)
-        active = [s for s in self.senders if max(s.start, self.now) < min(s.stop, end)]
+        bits = capacity(self.scenario.link, end - 2 * delay - flow.extra, end)
+        active = [f for f in self.flows if max(f.start, self.now) < min(f.stop, end)]
         return -(-(bits + _PACKET_BITS) // (_PACKET_BITS * max(len(active), 1)))
 
     def drain(self) -> None:
@@ -168,8 +157,8 @@ class Reference:
         while any(r.departure == NEVER for r in self.records):
             self._link_event()
 
-    def _push(self, time: int, kind: int, sender: _Sender, stamp: int = 0) -> None:
-        heapq.heappush(self._events, (time, kind, sender.number, next(self._count), stamp))
+    def _push(self, time: int, kind: int, flow: _Flow, seq: int = 0) -> None:
+        heapq.heappush(self._events, (time, kind, flow.number, next(self._count), seq))
 
     def _link_event(self) -> None:
         time = self.link.next_time()
@@ -177,94 +166,64 @@ class Reference:
             self._depart(packet, time)
 
     def _depart(self, packet: Packet, time: int) -> None:
-        sender = self.senders[packet.flow]
-        record = sender.packets[packet.seq]
+        flow = self.flows[packet.flow]
+        record = flow.packets[packet.seq]
         record.departure = time
         delay, loss = conditions_at(self.scenario.link, time)
         if lost_at_random(self.scenario.seed, packet.flow, packet.seq, loss):
             return
-        record.ack = sender.last_ack = max(time + 2 * delay + sender.extra, sender.last_ack)
-        self._push(record.ack, ACK, sender, packet.seq)
+        record.ack = flow.last_ack = max(time + 2 * delay + flow.extra, flow.last_ack)
+        self._push(record.ack, ACK, flow, packet.seq)
 
-    def _flow_event(self, kind: int, sender: _Sender, stamp: int) -> None:
-        active = self.now < sender.stop
-        if kind == ACK:
-            self._acknowledge(sender, stamp)
-        elif kind == PACED:
-            if active and stamp == sender.next_send and sender.window_open:
-                sender.next_send = self.now + sender.interval
-                self._send(sender)
-                self._push_paced(sender)
-        elif kind == TIMER:
-            if active and stamp == sender.last_activity:
-                sender.timeouts += 1
-                sender.controller.on_timeout(now=self.now, sent=len(sender.packets))
-                sender.next_send = max(sender.next_send, self.now)
-                self._send(sender)
-                self._push_paced(sender)
-        else:
-            sender.begin(self.now)
-            if sender.controller.pacing_rate > 0:
-                self._push_paced(sender)
-            else:
-                self._fill(sender)
-            self._push(self.now + TIMEOUT, TIMER, sender, self.now)
+    def _flow_event(self, kind: int, flow: _Flow, seq: int) -> None:
+        sender = flow.sender
+        if sender is None:
+            sender = flow.begin(self._step_start, self.now)
+            self._continue(flow, sender)
+        elif kind == ACK:
+            record = flow.packets[seq]
+            service = service_at(self.scenario.link, record.departure)
+            flow.queueing += max(record.departure - record.sent - service, 0)
+            sender.on_ack(((seq, seq + 1),), now=self.now)
+            self._continue(flow, sender)
+        elif flow.planned[kind] == self.now:
+            flow.planned[kind] = NEVER
+            if kind == PACED:
+                self._send(flow, sender)
+            elif sender.timer_time() == self.now:
+                sender.on_timer(now=self.now)
+                self._send(flow, sender)
+            self._plan(flow, sender)
 
-    def _acknowledge(self, sender: _Sender, seq: int) -> None:
-        record = sender.packets[seq]
-        lost = seq - sender.next_ack
-        sender.next_ack = seq + 1
-        sender.delivered += 1
-        elapsed = max(self.now - record.delivered_time, 1)
-        rate = (sender.delivered - record.delivered) * float(NANOSECONDS) / elapsed
-        sender.delivered_time = sender.last_activity = self.now
-        self._push(self.now + TIMEOUT, TIMER, sender, self.now)
-        rtt = self.now - record.sent
-        sender.acked += 1
-        sender.lost += lost
-        sender.rtt_sum += rtt
-        service = service_at(self.scenario.link, record.departure)
-        sender.queueing += max(record.departure - record.sent - service, 0)
-        ack = Ack(
-            rtt_ns=rtt,
-            seq=seq,
-            sent=len(sender.packets),
-            lost=lost,
-            inflight=sender.inflight,
-            delivered=sender.delivered,
-            prior_delivered=record.delivered,
-            delivery_rate=rate,
-        )
-        sender.controller.on_ack(ack, now=self.now)
-        if sender.controller.pacing_rate > 0:
-            sender.next_send = max(sender.next_send, self.now)
-            self._push_paced(sender)
-        elif self.now < sender.stop:
-            self._fill(sender)
+    def _continue(self, flow: _Flow, sender: Sender) -> None:
+        """Fill an unpaced window, and plan what comes next."""
+        if self.now < flow.stop:
+            if flow.controller.pacing_rate == 0:
+                while self._send(flow, sender):
+                    pass
+            self._plan(flow, sender)
 
-    def _push_paced(self, sender: _Sender) -> None:
-        if sender.controller.pacing_rate > 0 and sender.window_open:
-            self._push(sender.next_send, PACED, sender, sender.next_send)
+    def _plan(self, flow: _Flow, sender: Sender) -> None:
+        """Put paced sending and timer into the heap, unless they stand there for earlier."""
+        if flow.controller.pacing_rate > 0:
+            self._plan_event(flow, PACED, max(sender.send_time(), self.now))
+        self._plan_event(flow, TIMER, sender.timer_time())
 
-    def _fill(self, sender: _Sender) -> None:
-        while sender.window_open:
-            self._send(sender)
+    def _plan_event(self, flow: _Flow, kind: int, time: int) -> None:
+        if time < min(flow.stop, flow.planned[kind]):
+            flow.planned[kind] = time
+            self._push(time, kind, flow)
 
-    def _send(self, sender: _Sender) -> None:
-        record = Record(
-            sender.number,
-            self.now,
-            departure=NEVER,
-            delivered=sender.delivered,
-            delivered_time=sender.delivered_time,
-        )
-        packet = Packet(PACKET_BYTES, self.now, sender.number, len(sender.packets))
-        sender.packets.append(record)
+    def _send(self, flow: _Flow, sender: Sender) -> bool:
+        number = sender.packet_to_send(now=self.now)
+        if number is None:
+            return False
+        record = Record(flow.number, self.now, departure=NEVER)
+        flow.packets.append(record)
         self.records.append(record)
-        if self.link.arrive(packet):
+        if self.link.arrive(Packet(PACKET_BYTES, self.now, flow.number, number)):
             record.departure = -1
-        sender.last_activity = self.now
-        self._push(self.now + TIMEOUT, TIMER, sender, self.now)
+        return True
 
 
 def build_link(link: Link) -> BottleneckLink:

@@ -62,7 +62,7 @@ class StreamSender:
     @property
     def has_data(self) -> bool:
         """Whether something new or lost waits to be sent."""
-        return bool(self._lost) or self._next < self.size
+        return self._next < self.size or (bool(self._lost) and not self.complete)
 
     @property
     def complete(self) -> bool:
@@ -75,20 +75,34 @@ class StreamSender:
         Without new or lost data it is a copy of the oldest chunk in flight, for a timer's probe;
         after the end it is empty.
         """
-        if self._lost:
-            start, stop = self._lost.popleft()
-            if stop - start > self._chunk:
-                self._lost.appendleft((start + self._chunk, stop))
-                stop = start + self._chunk
-        elif self._next < self.size:
-            start, stop = self._next, min(self._next + self._chunk, self.size)
-            self._next = stop
-        else:
-            start = self._acked.first_missing()
-            missing = self._acked.missing(start, min(start + self._chunk, self.size))
-            start, stop = missing[0] if missing else (self.size, self.size)
+        start, stop = self._take_lost() or self._take_new() or self._oldest()
         self._sent[number] = (start, stop)
         return Chunk(start, stop - start, stop == self.size)
+
+    def _take_lost(self) -> tuple[int, int] | None:
+        while self._lost:
+            start, stop = self._lost.popleft()
+            missing = self._acked.missing(start, stop)
+            if missing:
+                start, stop = missing[0]
+                self._lost.extendleft(reversed(missing[1:]))
+                if stop - start > self._chunk:
+                    self._lost.appendleft((start + self._chunk, stop))
+                    stop = start + self._chunk
+                return start, stop
+        return None
+
+    def _take_new(self) -> tuple[int, int] | None:
+        start = self._next
+        if start == self.size:
+            return None
+        self._next = min(start + self._chunk, self.size)
+        return start, self._next
+
+    def _oldest(self) -> tuple[int, int]:
+        start = self._acked.first_missing()
+        missing = self._acked.missing(start, min(start + self._chunk, self.size))
+        return missing[0] if missing else (self.size, self.size)
 
     def on_acked(self, numbers: Iterable[int]) -> None:
         """Take note of acknowledged packets."""
@@ -150,16 +164,13 @@ class StreamReceiver:
             return False
         if not data:
             return True
-        if offset == self._digested:
-            gaps = self._spans.missing(offset, stop)
-            if gaps == [(offset, stop)]:
-                self._digest.update(data)
-                self._digested = stop
-        else:
-            gaps = self._spans.missing(offset, stop)
-            if len(self._spans) >= MAX_SPANS and offset > self._digested:
-                self.refused += 1
-                return False
+        if offset > self._digested and len(self._spans) >= MAX_SPANS:
+            self.refused += 1
+            return False
+        gaps = self._spans.missing(offset, stop)
+        if offset == self._digested and gaps == [(offset, stop)]:
+            self._digest.update(data)
+            self._digested = stop
         for start, end in gaps:
             self._sink.write(start, data[start - offset : end - offset])
             self.received_bytes += self._spans.add(start, end)
