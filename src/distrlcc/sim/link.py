@@ -48,20 +48,30 @@ class TraceLink:
             base: Time of the trace's zero.
             on_opportunity: Told the time of every opportunity, used or not.
         """
-        self._times, self._queue, self._base = times, queue, base
-        self._place = 0
+        self._queue = queue
+        self.follow(times, base=base)
         self._transit: Packet | None = None
         self._left = 0
-        self._on_opportunity = on_opportunity
+        self.on_opportunity = on_opportunity
+
+    def follow(self, times: Sequence[int], *, base: int) -> None:
+        """Go on with another trace, from its time zero at ``base``; what waits or moves stays."""
+        self._times, self._base, self._place = times, base, 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no packet waits or is in transit, so that opportunities will be lost."""
+        return self._transit is None and not len(self._queue)
 
     def next_time(self) -> int:
-        """Return the next opportunity's time; a link is never idle."""
+        """Return the next opportunity's time; a link is never without one."""
         return self._base + int(self._times[self._place])
 
     def step(self) -> list[Packet]:
         """Use one opportunity; its bytes are shared by packets, and lost when none is left."""
-        if self._on_opportunity is not None:
-            self._on_opportunity(self.next_time())
+        now = self.next_time()
+        if self.on_opportunity is not None:
+            self.on_opportunity(now)
         self._place += 1
         if self._place == len(self._times):
             self._place = 0
@@ -70,7 +80,7 @@ class TraceLink:
         budget = PACKET_BYTES
         while budget > 0:
             if self._transit is None:
-                self._transit = self._queue.pop()
+                self._transit = self._queue.pop(now=now)
                 if self._transit is None:
                     break
                 self._left = self._transit.size
@@ -131,7 +141,7 @@ class RateLink:
             self._since = now
             self._rate = self._changes.pop(0)[1]
             return []
-        served = self._queue.pop()
+        served = self._queue.pop(now=now)
         assert served is self._serving
         self._serving = None
         self._serve(now)
