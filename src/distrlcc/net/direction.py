@@ -113,6 +113,9 @@ class Direction:
         if link is None:
             return
         while (time := link.next_time()) <= milliseconds:
+            if log is None and link.idle:
+                link.skip(now=milliseconds)
+                return
             for packet in link.step():
                 assert isinstance(packet, Datagram)
                 if log is not None:

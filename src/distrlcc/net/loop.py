@@ -22,6 +22,7 @@ class Loop:
     ) -> None:
         """Take the ends, the directions and a clock of ns since the start."""
         self._ways = ((inner, up, outer), (outer, down, inner))
+        self._ends: tuple[Descriptor, ...] = (inner, outer)
         self._clock = clock
 
     def turn(self, others: Iterable[Descriptor]) -> list[Descriptor]:
@@ -36,13 +37,12 @@ class Loop:
         now = self._clock()
         due = min(direction.next_time(now=now) for _, direction, _ in self._ways)
         wait = min(max(due - now, 0) / NANOSECONDS, _LONGEST_WAIT)
-        ends: list[Descriptor] = [end for end, _, _ in self._ways]
-        readable, _, _ = select.select([*ends, *others], [], [], wait)
+        readable, _, _ = select.select((*self._ends, *others), [], [], wait)
         for end, direction, other in self._ways:
             if end in readable:
                 self._take(end, direction)
             self._give(direction, other)
-        return [other for other in readable if other not in ends]
+        return [other for other in readable if other not in self._ends]
 
     def _take(self, end: End, direction: Direction) -> None:
         clock = self._clock

@@ -7,6 +7,7 @@ unit, and each is driven by `next_time`, `step` and `arrive`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -57,6 +58,7 @@ class TraceLink:
     def follow(self, times: Sequence[int], *, base: int) -> None:
         """Go on with another trace, from its time zero at ``base``; what waits or moves stays."""
         self._times, self._base, self._place = times, base, 0
+        self._due = base + int(times[0])
 
     @property
     def idle(self) -> bool:
@@ -65,17 +67,30 @@ class TraceLink:
 
     def next_time(self) -> int:
         """Return the next opportunity's time; a link is never without one."""
-        return self._base + int(self._times[self._place])
+        return self._due
+
+    def skip(self, *, now: int) -> None:
+        """Lose the opportunities up to a time at once; for an idle link of which nobody is told."""
+        if self._due > now:
+            return
+        period = int(self._times[-1])
+        periods, elapsed = divmod(now - self._base, period)
+        if periods:
+            self._base += periods * period
+            self._place = 0
+        self._place = bisect_right(self._times, elapsed, lo=self._place)
+        self._due = self._base + int(self._times[self._place])
 
     def step(self) -> list[Packet]:
         """Use one opportunity; its bytes are shared by packets, and lost when none is left."""
-        now = self.next_time()
+        now = self._due
         if self.on_opportunity is not None:
             self.on_opportunity(now)
         self._place += 1
         if self._place == len(self._times):
             self._place = 0
             self._base += int(self._times[-1])
+        self._due = self._base + int(self._times[self._place])
         departed = []
         budget = PACKET_BYTES
         while budget > 0:
