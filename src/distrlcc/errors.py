@@ -9,6 +9,7 @@
     ├── CheckpointError      a checkpoint that is truncated or from another configuration
     ├── DatasetError         a data set that is missing, unfinished, damaged or of another version
     ├── OutputError          a place that cannot be written
+    ├── LinkError            an emulated link that this system does not let us make
     ├── GroupError           other processes that are gone, out of reach or of another version
     └── WireError            a datagram that is malformed, cut short, forged or not ours
         └── VersionError     a datagram of another version of the format
@@ -48,6 +49,10 @@ class DatasetError(DistrlccError):
 
 class OutputError(DistrlccError):
     """A place that cannot be written."""
+
+
+class LinkError(DistrlccError):
+    """An emulated link that this system does not let us make."""
 
 
 class GroupError(DistrlccError):

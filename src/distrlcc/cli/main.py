@@ -1,7 +1,7 @@
 """``distrlcc``: finds the command, runs it, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 a check found a difference; 2 bad input; 3 other
-processes are gone or out of reach; 130 Ctrl-C.
+processes are gone or out of reach; 130 Ctrl-C; `emulate` has those of what it runs.
 Only the command that is called is imported, so that ``distrlcc --help`` is quick.
 """
 
@@ -23,6 +23,7 @@ COMMANDS = {
     "node": "take part in a run on several machines",
     "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
     "list": "list recipes, suites, schemes, observations, actions and rewards",
+    "emulate": "run a command behind an emulated link",
     "trace": "write a generated trace to a file",
     "check": "check the simulator, the link model, the environment or distributed learning",
     "bench": "measure the simulator's or the training's speed",

@@ -13,8 +13,8 @@ from distrlcc.runtime.in_process import InProcessEngine
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.scheduling import switch_threads_often
 from distrlcc.runtime.torch_rpc import TorchRpcEngine, open_rpc
+from distrlcc.scheduling import switch_threads_often
 
 
 @dataclass(frozen=True)

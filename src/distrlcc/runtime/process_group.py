@@ -35,8 +35,8 @@ from distrlcc.runtime.identity import check_identity, from_json, to_json
 from distrlcc.runtime.interface import Interface, interface_towards
 from distrlcc.runtime.membership import Member, Membership
 from distrlcc.runtime.place import Place
-from distrlcc.runtime.scheduling import let_threads_preempt
 from distrlcc.runtime.store import STORE_SECONDS, connect, master_needed
+from distrlcc.scheduling import let_threads_preempt
 
 _FAILURES = 5
 """Groups that may fail to form one after the other."""

@@ -23,7 +23,7 @@ from distrlcc.runtime.identity import check_identity
 from distrlcc.runtime.ray_member import death
 from distrlcc.runtime.ray_placement import Reservation
 from distrlcc.runtime.ray_session import require_ray
-from distrlcc.runtime.scheduling import switch_threads_often
+from distrlcc.scheduling import switch_threads_often
 
 _THREADS = 4
 _AGAIN_SECONDS = 1.0

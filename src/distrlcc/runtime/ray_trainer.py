@@ -11,9 +11,9 @@ from distrlcc.runtime.identity import identity
 from distrlcc.runtime.ray_engine import RayEngine
 from distrlcc.runtime.ray_placement import Reservation
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.runtime.start import RunOptions, open_directory
 from distrlcc.runtime.stopper import Stopper
+from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 
 TOPOLOGY = "actor-learner"
 

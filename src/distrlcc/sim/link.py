@@ -7,6 +7,7 @@ unit, and each is driven by `next_time`, `step` and `arrive`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -48,29 +49,53 @@ class TraceLink:
             base: Time of the trace's zero.
             on_opportunity: Told the time of every opportunity, used or not.
         """
-        self._times, self._queue, self._base = times, queue, base
-        self._place = 0
+        self._queue = queue
+        self.follow(times, base=base)
         self._transit: Packet | None = None
         self._left = 0
-        self._on_opportunity = on_opportunity
+        self.on_opportunity = on_opportunity
+
+    def follow(self, times: Sequence[int], *, base: int) -> None:
+        """Go on with another trace, from its time zero at ``base``; what waits or moves stays."""
+        self._times, self._base, self._place = times, base, 0
+        self._due = base + int(times[0])
+
+    @property
+    def idle(self) -> bool:
+        """Whether no packet waits or is in transit, so that opportunities will be lost."""
+        return self._transit is None and not len(self._queue)
 
     def next_time(self) -> int:
-        """Return the next opportunity's time; a link is never idle."""
-        return self._base + int(self._times[self._place])
+        """Return the next opportunity's time; a link is never without one."""
+        return self._due
+
+    def skip(self, *, now: int) -> None:
+        """Lose the opportunities up to a time at once; for an idle link of which nobody is told."""
+        if self._due > now:
+            return
+        period = int(self._times[-1])
+        periods, elapsed = divmod(now - self._base, period)
+        if periods:
+            self._base += periods * period
+            self._place = 0
+        self._place = bisect_right(self._times, elapsed, lo=self._place)
+        self._due = self._base + int(self._times[self._place])
 
     def step(self) -> list[Packet]:
         """Use one opportunity; its bytes are shared by packets, and lost when none is left."""
-        if self._on_opportunity is not None:
-            self._on_opportunity(self.next_time())
+        now = self._due
+        if self.on_opportunity is not None:
+            self.on_opportunity(now)
         self._place += 1
         if self._place == len(self._times):
             self._place = 0
             self._base += int(self._times[-1])
+        self._due = self._base + int(self._times[self._place])
         departed = []
         budget = PACKET_BYTES
         while budget > 0:
             if self._transit is None:
-                self._transit = self._queue.pop()
+                self._transit = self._queue.pop(now=now)
                 if self._transit is None:
                     break
                 self._left = self._transit.size
@@ -131,7 +156,7 @@ class RateLink:
             self._since = now
             self._rate = self._changes.pop(0)[1]
             return []
-        served = self._queue.pop()
+        served = self._queue.pop(now=now)
         assert served is self._serving
         self._serving = None
         self._serve(now)

@@ -25,15 +25,18 @@ class Queue(Protocol):
     def push(self, packet: Packet) -> list[Packet]:
         """Take an arrival; return the packets that are dropped for it."""
 
-    def pop(self) -> Packet | None:
-        """Give the next packet to transmit, or None."""
+    def pop(self, *, now: int) -> Packet | None:
+        """Give the next packet to transmit at a time, or None."""
 
     def __len__(self) -> int:
         """Count the packets held."""
 
 
-class _Limited:
+class Limited:
+    """Packets in order of arrival, and whether more fit; without limits, all do."""
+
     def __init__(self, packets: int | None = None, bytes_: int | None = None) -> None:
+        """Start empty, with limits in packets and bytes; None is no limit."""
         self._packets: deque[Packet] = deque()
         self._bytes = 0
         self._packet_limit = packets
@@ -48,18 +51,22 @@ class _Limited:
         self._packets.append(packet)
         self._bytes += packet.size
 
-    def pop(self) -> Packet | None:
+    def _take(self) -> Packet | None:
         if not self._packets:
             return None
         packet = self._packets.popleft()
         self._bytes -= packet.size
         return packet
 
+    def pop(self, *, now: int) -> Packet | None:
+        """Give the oldest packet, or None; the time does not matter."""
+        return self._take()
+
     def __len__(self) -> int:
         return len(self._packets)
 
 
-class DropTail(_Limited):
+class DropTail(Limited):
     """Refuses an arrival that does not fit; without limits, infinite."""
 
     def push(self, packet: Packet) -> list[Packet]:
@@ -70,7 +77,7 @@ class DropTail(_Limited):
         return []
 
 
-class DropHead(_Limited):
+class DropHead(Limited):
     """Takes every arrival and drops the oldest packets until the rest fits."""
 
     def push(self, packet: Packet) -> list[Packet]:
@@ -78,7 +85,7 @@ class DropHead(_Limited):
         self._add(packet)
         dropped = []
         while not self._fits(len(self), self._bytes):
-            oldest = self.pop()
+            oldest = self._take()
             assert oldest is not None
             dropped.append(oldest)
         return dropped

@@ -21,8 +21,8 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runtime.actors.segment import Report, Segment
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.scheduling import run_on_time
 from distrlcc.runtime.training import policy_spec
+from distrlcc.scheduling import run_on_time
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""

@@ -9,8 +9,8 @@ from distrlcc.runtime.actors.job import ActorsJob, build_training, train_on_engi
 from distrlcc.runtime.actors.rendezvous import Admission, admit, check_addresses, come
 from distrlcc.runtime.identity import identity
 from distrlcc.runtime.place import Place
-from distrlcc.runtime.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.runtime.torch_rpc import TorchRpcEngine, close_rpc, host, open_rpc
+from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 
 SILENT_TRAINER_SECONDS = 15.0
 """A worker that the trainer has not called for this long ends, s."""

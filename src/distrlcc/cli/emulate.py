@@ -1,0 +1,133 @@
+"""Run COMMAND behind an emulated link, as in mahimahi's shells.
+
+What COMMAND sends meets the queue and the bottleneck, then random loss, then delay; what comes back
+likewise. Services outside are reached at the address in $MAHIMAHI_BASE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distrlcc.cli.parser import number
+from distrlcc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distrlcc.net.link_config import LinkConfig
+
+_EXAMPLES = """examples:
+  distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
+  distrlcc emulate --up 12mbit --down cellular:7 --log up.log -- sh -c 'ping -c 3 $MAHIMAHI_BASE'
+  distrlcc emulate --up LTE.up --down LTE.down --delay 20 --loss 0.01     (your shell)
+  distrlcc emulate --scenario random/test/17 -- ./sender
+  distrlcc emulate --emulator mahimahi --up 12 --down 12 --delay 20 -- ./sender
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add("--up", metavar="RATE|TRACE", help="from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
+    add("--down", metavar="RATE|TRACE", help="to COMMAND, likewise")
+    add("--scenario", metavar="ID|FILE", help="a simulator's link with its changes, as the uplink")
+    add("--delay", metavar="MS", type=number(0, 60_000), help="one way, each direction (default 0)")
+    add("--loss", metavar="P", type=number(0, 1), help="probability of loss, uplink (default 0)")
+    add("--loss-down", metavar="P", type=number(0, 1), default=0.0, help="downlink (default 0)")
+    add("--queue", metavar="SPEC", help="both directions' queue: infinite (default), or droptail, "
+        "drophead, codel, pie, each with :packets=N or :bytes=N")  # fmt: skip
+    add("--queue-down", metavar="SPEC", help="the downlink's own")
+    add("--log", metavar="FILE", type=Path, help="write the uplink's log, as mahimahi does")
+    add("--log-down", metavar="FILE", type=Path, help="the downlink's")
+    add("--seed", metavar="N", type=number(0, 2**48, whole=True),
+        help="of losses and of PIE (default 0)")  # fmt: skip
+    add("--outside", metavar="COMMAND", help="run this outside meanwhile, such as a server")
+    add("--emulator", choices=("own", "mahimahi"), default="own", help="who emulates (default own)")
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND",
+        help="what runs behind the link (default $SHELL)")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run COMMAND; return its exit code, 128 + number for a signal, 126 and 127 as a shell."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = command or [os.environ.get("SHELL") or "/bin/sh"]
+    link = _link(args)
+    if args.emulator == "mahimahi":
+        from distrlcc.net.mahimahi import run_mahimahi
+
+        return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down,
+                            outside=_outside(args.outside))  # fmt: skip
+    return _run_own(args, link, command)
+
+
+def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str]) -> int:
+    from contextlib import ExitStack, closing
+
+    from distrlcc.net.link_log import LinkLog
+    from distrlcc.net.shell import Job, run_shell
+
+    if args.log is not None and args.log == args.log_down:
+        raise ConfigError(f"--log and --log-down are both {args.log}; name two files")
+    if args.log_down is not None and link.down.times is None:
+        raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
+    with ExitStack() as stack:
+        log_up, log_down = (
+            None if path is None else stack.enter_context(closing(LinkLog(path)))
+            for path in (args.log, args.log_down)
+        )
+        job = Job(link, command, _outside(args.outside), log_up, log_down, tuple(sys.argv))
+        outcome = run_shell(job, os.environ)
+    if outcome.start_error is not None:
+        what = "command not found" if outcome.exit_code == 127 else outcome.start_error.strerror
+        print(f"distrlcc: error: {command[0]}: {what}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def _outside(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--outside {text!r}: {error}; expected a command line") from None
+    if not words:
+        raise ConfigError("--outside is empty; expected a command line")
+    return words
+
+
+def _link(args: argparse.Namespace) -> LinkConfig:
+    from distrlcc.net.link_config import LinkConfig, direction
+    from distrlcc.sim.queue_spec import QueueSpec, parse_queue
+
+    queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
+    queue_down = queue if args.queue_down is None else parse_queue(args.queue_down)
+    delay, loss = args.delay or 0.0, args.loss or 0.0
+    if args.scenario is None:
+        if args.up is None or args.down is None:
+            raise ConfigError(
+                "no link: give --up and --down (a rate such as 12, or a trace), or --scenario; "
+                "see 'distrlcc emulate --help'"
+            )
+        up = direction(args.up, queue=queue, delay_ms=delay, loss=loss)
+        down = direction(args.down, queue=queue_down, delay_ms=delay, loss=args.loss_down)
+        return LinkConfig(up, down, args.seed or 0)
+    clash = [flag for flag in ("up", "delay", "loss", "queue") if getattr(args, flag) is not None]
+    if clash:
+        raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")
+    from distrlcc.net.scenario_link import downlink, load_scenario, uplink
+
+    scenario = load_scenario(args.scenario)
+    down = downlink(scenario.link)
+    if args.down is not None:
+        limited = direction(args.down, queue=queue_down, delay_ms=scenario.link.delay_ms)
+        down = replace(limited, changes=down.changes)
+    down = replace(down, loss=args.loss_down)
+    seed = scenario.seed if args.seed is None else args.seed
+    return LinkConfig(uplink(scenario.link), down, seed)

@@ -1,0 +1,1 @@
+"""Real packets: the emulator's links, devices and namespaces."""

@@ -1,0 +1,142 @@
+"""One direction of an emulated link: queue and bottleneck, then random loss, then delay.
+
+Sans-IO: times come in as ns since the emulator's start. The bottleneck is the very `TraceLink`
+that `distrlcc check link` replays mahimahi's logs through. Like mahimahi it knows whole
+milliseconds: an arrival is stamped with the one that it falls into.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from distrlcc.net.link_config import DirectionConfig, LinkChange
+from distrlcc.net.link_log import LinkLog
+from distrlcc.sim.link import NEVER, TraceLink
+from distrlcc.sim.queue import Packet
+
+MILLISECOND = 1_000_000
+_TUN_HEADER = 4
+_IDLE_MS = 50
+"""How long an idle bottleneck's opportunities may go unnoticed: catching up costs time."""
+
+
+@dataclass(slots=True)
+class Datagram(Packet):
+    """A packet with its contents."""
+
+    data: bytes = b""
+
+
+class Direction:
+    """Takes packets at one end and gives them back when they arrive at the other."""
+
+    def __init__(
+        self, config: DirectionConfig, generator: random.Random, *, base: int, log: LinkLog | None
+    ) -> None:
+        """Start idle.
+
+        Args:
+            config: The direction.
+            generator: Draws losses and the queue's lottery.
+            base: When it starts, ms; the trace's time zero, if it starts at that.
+            log: Where to write what the bottleneck does.
+        """
+        self._delay = round(config.delay_ms * MILLISECOND)
+        self._loss = config.loss
+        self._random = generator.random
+        self._log = log
+        self._base = base
+        self._changes = deque(config.changes)
+        self._flying: deque[tuple[int, bytes]] = deque()
+        self._last_release = 0
+        self._link: TraceLink | None = None
+        if config.times is not None:
+            queue = config.queue.build(
+                unit=1, generator=generator, on_drop=self._note_drop if log else None
+            )
+            self._link = TraceLink(config.times, queue, base=base - config.phase_ms)
+            while config.phase_ms and self._link.next_time() <= base:
+                self._link.step()
+            self._link.on_opportunity = log.opportunity if log else None
+
+    def arrive(self, data: bytes, *, now: int) -> None:
+        """Take an IP packet at its arrival; call `advance` before."""
+        link = self._link
+        if link is None:
+            self._depart(data, now)
+            return
+        milliseconds = now // MILLISECOND
+        packet = Datagram(len(data) + _TUN_HEADER, milliseconds, data=data)
+        if self._log is not None:
+            self._log.arrival(milliseconds, packet.size)
+        dropped = link.arrive(packet)
+        if dropped and self._log is not None:
+            self._log.drops(milliseconds, dropped)
+
+    def advance(self, *, now: int) -> None:
+        """Do all that the bottleneck does up to a time; changes come before departures."""
+        milliseconds = now // MILLISECOND
+        while self._changes and self._base + self._changes[0].at_ms <= milliseconds:
+            change = self._changes.popleft()
+            self._use_until(self._base + change.at_ms - 1)
+            self._apply(change)
+        self._use_until(milliseconds)
+
+    def arrivals(self, *, now: int) -> Iterator[bytes]:
+        """Give the packets that have reached the other end."""
+        flying = self._flying
+        while flying and flying[0][0] <= now:
+            yield flying.popleft()[1]
+
+    def next_time(self, *, now: int) -> int:
+        """Return when `advance` and `arrivals` have something to do, ns."""
+        time = self._flying[0][0] if self._flying else NEVER
+        if self._changes:
+            time = min(time, (self._base + self._changes[0].at_ms) * MILLISECOND)
+        if self._link is not None:
+            due = self._link.next_time()
+            if self._link.idle:
+                due = max(due, now // MILLISECOND + _IDLE_MS)
+            time = min(time, due * MILLISECOND)
+        return time
+
+    @property
+    def empty(self) -> bool:
+        """Whether no packet is on the way."""
+        return not self._flying and (self._link is None or self._link.idle)
+
+    def _use_until(self, milliseconds: int) -> None:
+        link, log = self._link, self._log
+        if link is None:
+            return
+        while (time := link.next_time()) <= milliseconds:
+            if log is None and link.idle:
+                link.skip(now=milliseconds)
+                return
+            for packet in link.step():
+                assert isinstance(packet, Datagram)
+                if log is not None:
+                    log.departure(time, packet)
+                self._depart(packet.data, time * MILLISECOND)
+
+    def _depart(self, data: bytes, time: int) -> None:
+        if self._loss and self._random() < self._loss:
+            return
+        # A delay that falls does not let packets overtake others.
+        self._last_release = max(time + self._delay, self._last_release)
+        self._flying.append((self._last_release, data))
+
+    def _apply(self, change: LinkChange) -> None:
+        if change.delay_ms is not None:
+            self._delay = round(change.delay_ms * MILLISECOND)
+        if change.loss is not None:
+            self._loss = change.loss
+        if change.times is not None and self._link is not None:
+            self._link.follow(change.times or (NEVER,), base=self._base + change.at_ms)
+
+    def _note_drop(self, now: int, packet: Packet) -> None:
+        assert self._log is not None
+        self._log.drops(now, [packet])

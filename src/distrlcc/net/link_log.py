@@ -1,0 +1,87 @@
+"""A link's log in mahimahi's format, which `distrlcc check link` and mm-graph read."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from distrlcc.errors import OutputError
+from distrlcc.sim.queue import Packet
+from distrlcc.sim.queue_spec import QueueSpec
+from distrlcc.types import PACKET_BYTES
+
+
+class LinkLog:
+    """Writes a line per arrival, opportunity, departure and drop; times are ms."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        try:
+            self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
+        self._path = path
+        self._write = self._file.write
+
+    def header(
+        self,
+        *,
+        direction: str,
+        trace: str,
+        command_line: Sequence[str],
+        queue: QueueSpec,
+        base: int,
+        delay_ms: float,
+    ) -> None:
+        """Write the header lines, in mahimahi's order.
+
+        Args:
+            direction: ``Uplink`` or ``Downlink``.
+            trace: What the link runs: a trace's name or a rate.
+            command_line: Ours.
+            queue: The link's.
+            base: The trace's time zero.
+            delay_ms: One way, beside the link.
+        """
+        kind = queue.kind if queue.kind == "infinite" else f"{queue.kind} [{queue.arguments}]"
+        words = " ".join(shlex.quote(word) for word in command_line)
+        lines = (
+            f"# mahimahi mm-link ({direction}) [{trace}] > {self._path}",
+            f"# command line: {words}",
+            f"# queue: {kind}",
+            f"# init timestamp: {time.time_ns() // 1_000_000 - base}",
+            f"# base timestamp: {base}",
+            f"# mahimahi config: [delay {delay_ms:g} ms] ",
+        )
+        self._file.writelines(line.replace("\n", " ") + "\n" for line in lines)
+
+    def arrival(self, now: int, size: int) -> None:
+        """Note an arrival, whether or not it is dropped then."""
+        self._write(f"{now} + {size}\n")
+
+    def opportunity(self, now: int) -> None:
+        """Note an opportunity, used or not."""
+        self._write(f"{now} # {PACKET_BYTES}\n")
+
+    def departure(self, now: int, packet: Packet) -> None:
+        """Note a departure."""
+        self._write(f"{now} - {packet.size} {now - packet.arrival}\n")
+
+    def drops(self, now: int, packets: Sequence[Packet]) -> None:
+        """Note packets that an arrival or a departure cost."""
+        self._write(f"{now} d {len(packets)} {sum(packet.size for packet in packets)}\n")
+
+    def flush(self) -> None:
+        """Let others read what has been written."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,70 @@
+"""Network namespaces: as root, or without root in a user namespace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from distrlcc.errors import LinkError
+from distrlcc.net.device import enable_loopback
+from distrlcc.net.kernel_calls import CLONE_NEWNET, CLONE_NEWUSER, set_namespace, unshare
+
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+REMEDY = (
+    "run as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 (Debian), "
+    "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), user.max_user_namespaces=10000; "
+    "in a container --cap-add NET_ADMIN --cap-add SYS_ADMIN --device /dev/net/tun"
+)
+
+
+def is_privileged() -> bool:
+    """Return whether this process may make namespaces and devices where it is."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            capabilities = int(line.split()[1], 16)
+            return all(capabilities >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN))
+    return False
+
+
+def enter_user_namespace() -> None:
+    """Become root of a user namespace with a network of its own, in which loopback is up.
+
+    Raises:
+        LinkError: The system does not allow it.
+    """
+    user, group = os.geteuid(), os.getegid()
+    try:
+        unshare(CLONE_NEWUSER | CLONE_NEWNET)
+        own = Path("/proc/self")
+        with suppress(FileNotFoundError):
+            (own / "setgroups").write_text("deny")
+        (own / "uid_map").write_text(f"0 {user} 1")
+        (own / "gid_map").write_text(f"0 {group} 1")
+        enable_loopback()
+    except OSError as error:
+        raise LinkError(f"no user namespace can be made ({error.strerror}); {REMEDY}") from None
+
+
+@contextmanager
+def new_network() -> Iterator[None]:
+    """Be in a new, empty network; go back to the former one at the end.
+
+    Raises:
+        LinkError: The system does not allow it.
+    """
+    before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            unshare(CLONE_NEWNET)
+        except OSError as error:
+            raise LinkError(
+                f"no network namespace can be made ({error.strerror}); {REMEDY}"
+            ) from None
+        try:
+            yield
+        finally:
+            set_namespace(before)
+    finally:
+        os.close(before)

@@ -1,0 +1,195 @@
+"""COMMAND in a network of its own, whose only way out is an emulated link.
+
+Two devices, one in COMMAND's network and one outside, and this process between them. All of it ends
+with this process, however that ends: devices with their descriptors, the network with its last
+process, COMMAND's processes by their guard.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from distrlcc.net.direction import MILLISECOND, Direction
+from distrlcc.net.ends import Descriptor, End, enclosing_block, open_inner, open_outer
+from distrlcc.net.guard import Guard
+from distrlcc.net.kernel_calls import Received, SignalDescriptor
+from distrlcc.net.link_config import DirectionConfig, LinkConfig
+from distrlcc.net.link_log import LinkLog
+from distrlcc.net.loop import Loop
+from distrlcc.net.namespace import enter_user_namespace, is_privileged, new_network
+from distrlcc.net.outside import running
+from distrlcc.scheduling import run_on_time
+from distrlcc.sim.link import NEVER
+from distrlcc.types import NANOSECONDS
+
+_LINGER = 5 * NANOSECONDS
+_END_GRACE = 5 * NANOSECONDS
+_FLUSH_EVERY = NANOSECONDS
+_FORWARDED = (signal.SIGINT, signal.SIGQUIT)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+# States of /proc/net/tcp whose data or FIN the other side has not acknowledged.
+_UNFINISHED = {"04", "09", "0B"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How COMMAND ended."""
+
+    exit_code: int
+    start_error: OSError | None
+    """Why it could not be started."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run over which link."""
+
+    link: LinkConfig
+    command: Sequence[str]
+    outside: Sequence[str] | None = None
+    """A command that runs outside, from before COMMAND starts until it has ended."""
+    log_up: LinkLog | None = None
+    log_down: LinkLog | None = None
+    command_line: Sequence[str] = ()
+    """Ours, for the logs."""
+
+
+def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
+    """Run a command behind an emulated link until it ends.
+
+    Without the privileges for that this process enters a user namespace, for good, and the outside
+    is a network with nothing but loopback and the link.
+
+    Raises:
+        LinkError: The system does not allow it.
+    """
+    with ExitStack() as stack:
+        signals = SignalDescriptor([*_FORWARDED, *_ENDING, signal.SIGCHLD])
+        stack.callback(signals.close)
+        if not is_privileged():
+            enter_user_namespace()
+        nested = enclosing_block() is not None
+        outer, block = open_outer()
+        stack.callback(outer.close)
+        variables = dict(environment)
+        if not (nested and "MAHIMAHI_BASE" in variables):
+            variables["MAHIMAHI_BASE"] = block.outer
+        if job.outside is not None:
+            stack.enter_context(running(job.outside, variables, signals.restore_mask))
+        stack.enter_context(new_network())
+        inner = open_inner(block)
+        stack.callback(inner.close)
+        session = _Session(job, inner, outer)
+        guard = Guard(job.command, variables, signals)
+        stack.callback(guard.end)
+        stack.callback(_normal_priority, *_hurry())
+        with _without_collector():
+            session.run(guard, signals)
+        assert guard.exit_code is not None
+        return Outcome(guard.exit_code, guard.start_error)
+
+
+class _Session:
+    """The link's life: while COMMAND runs, and until what it sent has arrived."""
+
+    def __init__(self, job: Job, inner: End, outer: End) -> None:
+        self._logs = [log for log in (job.log_up, job.log_down) if log is not None]
+        self._started = time.monotonic_ns()
+        self._up = self._way("Uplink", job.link.up, job.log_up, job)
+        self._down = self._way("Downlink", job.link.down, job.log_down, job)
+        self._loop = Loop(inner, outer, self._up, self._down, self._clock)
+        self._ending = NEVER
+        self._flushed = 0
+
+    def _clock(self) -> int:
+        return time.monotonic_ns() - self._started
+
+    def _way(self, name: str, config: DirectionConfig, log: LinkLog | None, job: Job) -> Direction:
+        base = self._clock() // MILLISECOND
+        if log is not None:
+            log.header(
+                direction=name,
+                trace=config.source,
+                command_line=job.command_line,
+                queue=config.queue,
+                base=base - config.phase_ms,
+                delay_ms=config.delay_ms,
+            )
+        return Direction(config, random.Random(f"{job.link.seed}/{name}"), base=base, log=log)
+
+    def run(self, guard: Guard, signals: SignalDescriptor) -> None:
+        """Carry packets until COMMAND has ended and its connections have closed."""
+        while guard.exit_code is None:
+            self._turn(guard, signals)
+            if self._clock() > self._ending:
+                guard.end_now()
+                return
+        until = self._clock() + _LINGER
+        while self._ending == NEVER and self._clock() < until and self._unfinished():
+            self._turn(guard, signals)
+        now = self._clock()
+        for way in (self._up, self._down):
+            way.advance(now=now)
+
+    def _turn(self, guard: Guard, signals: SignalDescriptor) -> None:
+        others: list[Descriptor] = [signals, guard] if guard.exit_code is None else [signals]
+        readable = self._loop.turn(others)
+        if signals in readable:
+            for received in signals.read():
+                self._pass_on(received, guard)
+        if guard in readable:
+            guard.read_status()
+        now = self._clock()
+        if now - self._flushed > _FLUSH_EVERY:
+            self._flushed = now
+            for log in self._logs:
+                log.flush()
+
+    def _pass_on(self, received: Received, guard: Guard) -> None:
+        if received.number in _ENDING:
+            self._ending = min(self._ending, self._clock() + _END_GRACE)
+        if guard.exit_code is not None:
+            self._ending = min(self._ending, self._clock())
+        elif received.number != signal.SIGCHLD and not received.from_terminal:
+            guard.send(received.number)
+
+    def _unfinished(self) -> bool:
+        if not (self._up.empty and self._down.empty):
+            return True
+        lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+        return any(line.split()[3] in _UNFINISHED for line in lines)
+
+
+def _hurry() -> tuple[int, int]:
+    """Get a core as soon as a packet is due; return the policy and niceness before."""
+    before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    if not run_on_time():
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -19)
+    return before
+
+
+def _normal_priority(policy: int, niceness: int) -> None:
+    with suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep Python's cycle collector from delaying packets; the loop makes no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
