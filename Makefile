@@ -42,8 +42,8 @@ contracts:
 
 # Two lanes side by side, one for each core of a small machine; half of what tests do is waiting.
 LANE := tests/cli tests/doctor tests/learn tests/policy tests/tune $(addprefix tests/runtime/,actors \
-	test_actor_hosts.py test_launcher.py test_ray.py test_storage.py test_storage_runs.py \
-	test_storage_url.py)
+	test_actor_faults.py test_actor_hosts.py test_launcher.py test_ray.py test_restarts.py \
+	test_storage.py test_storage_runs.py test_storage_url.py)
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=8
 
 unit:

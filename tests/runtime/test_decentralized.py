@@ -303,7 +303,7 @@ def test_should_rank_0_die_while_it_saves_the_next_one_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["ppo-lstm", pytest.param("dagger", marks=pytest.mark.long)])
+@pytest.mark.parametrize("case", ["ppo-lstm", "dagger"])
 def test_two_processes_learn_what_one_learns(case: str) -> None:
     settings = DAGGER if case == "dagger" else PPO
     config = override(recipe("imitation" if case == "dagger" else "quickstart"), list(settings))

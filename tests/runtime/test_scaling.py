@@ -23,7 +23,6 @@ UPDATE = 2 * 4 * 16
 SLOW = ("--slow", "2", "--slow-pace", "0", "--slow-steps")
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_figures_make_sense(capfd: pytest.CaptureFixture[str]) -> None:
     steps = str(6 * UPDATE)
