@@ -22,6 +22,8 @@ COMMANDS = {
     "imitate": "train a policy on such a data set",
     "node": "take part in a run on several machines",
     "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
+    "send": "send real packets, or a file, under a policy or a scheme",
+    "receive": "receive what 'send' sends",
     "list": "list recipes, suites, schemes, observations, actions and rewards",
     "emulate": "run a command behind an emulated link",
     "trace": "write a generated trace to a file",

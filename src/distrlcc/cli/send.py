@@ -1,0 +1,198 @@
+"""Send real packets over UDP under a policy or a scheme, to a 'distrlcc receive'.
+
+distrlcc send 10.0.0.2 --policy runs/demo/policy.safetensors --seconds 30 --plot flow.png
+distrlcc send 10.0.0.2:4730 --scheme cubic --seconds 30 --json -
+distrlcc send 10.0.0.2 --policy runs/demo --file backup.tar
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distrlcc.cli.parser import number
+from distrlcc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distrlcc.control.base import Controller
+    from distrlcc.net.sending import Sent, Step
+
+PORT = 4730
+_EVERY_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "receiver", metavar="HOST[:PORT]", help=f"where 'distrlcc receive' is (port {PORT})"
+    )
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
+    who.add_argument("--scheme", metavar="NAME", help="such as cubic; see 'distrlcc list schemes'")
+    parser.add_argument(
+        "--seconds", type=number(0.1, 1e6), metavar="S",
+        help="how long (default: 10); with --file the most that it may take",
+    )  # fmt: skip
+    parser.add_argument("--file", type=Path, metavar="PATH", help="send this file, whole")
+    parser.add_argument(
+        "--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets"
+    )
+    parser.add_argument(
+        "--datagram", type=number(512, 1472, whole=True), default=1472, metavar="BYTES",
+        help="UDP payload of a packet (default: 1472); smaller where a tunnel takes its part",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=number(0.5, 600.0), default=10.0, metavar="S",
+        help="how long to wait for an answer at the start, at the end and meanwhile (default: 10)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of a policy that acts by sampling")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
+    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send; 1 when the receiver vanishes or the file does not arrive."""
+    from distrlcc.cli.output import check_json_target, emit_json
+    from distrlcc.files import require_writable, write_atomically
+    from distrlcc.net.sending import Request, send
+    from distrlcc.net.udp_socket import resolve
+    from distrlcc.runtime.stopper import Stopper
+    from distrlcc.scheduling import run_soon
+
+    check_json_target(args.json)
+    if args.plot is not None:
+        if args.plot.suffix not in (".png", ".svg"):
+            raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
+        require_writable(args.plot.resolve().parent)
+    name, controller, step_ns = _controller(args)
+    seconds = args.seconds if args.seconds is not None else (0.0 if args.file else 10.0)
+    request = Request(seconds, args.file, args.datagram, args.timeout, args.timeout)
+    remote = resolve(args.receiver, "receiver", PORT)
+    run_soon()
+    line = _LiveLine(args.datagram + 32)
+    with Stopper() as stopper:
+        sent = send(
+            remote, controller, request,
+            step_ns=step_ns, on_step=line.show, stopping=lambda: bool(stopper.signal),
+        )  # fmt: skip
+    line.end()
+    out = sys.stderr if args.json == "-" else sys.stdout
+    print(_summary(name, sent), file=out)
+    if sent.late:
+        print(
+            f"distrlcc: {sent.late_share:.1%} of the steps began more than 1 ms late: this machine "
+            "was too busy for these figures to count",
+            file=sys.stderr,
+        )
+    if args.plot is not None:
+        from distrlcc.evaluate.flow_plot import flow_plot
+        from distrlcc.evaluate.plots import to_png, to_svg
+
+        figure = flow_plot(sent.series, name, args.datagram + 32)
+        draw: Callable[[Any], Any] = to_svg if args.plot.suffix == ".svg" else to_png
+        data = draw(figure)
+        write_atomically(args.plot, data if isinstance(data, bytes) else data.encode())
+    emit_json(args.json, {"name": name} | _figures(sent))
+    if sent.failure:
+        print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
+        return 128 + stopper.signal if stopper.signal else 1
+    return 128 + stopper.signal if stopper.signal else 0
+
+
+def _controller(
+    args: argparse.Namespace,
+) -> tuple[str, Controller, Callable[[float], int]]:
+    """Return who steers, ready to act at once, and the length of its steps."""
+    from distrlcc.control.compiled_controller import SchemeController
+    from distrlcc.control.state import INITIAL_CWND
+    from distrlcc.errors import unknown_name
+
+    if args.cwnd is not None and args.scheme != "fixed":
+        raise ConfigError("--cwnd is for --scheme fixed")
+    if args.policy is not None:
+        from distrlcc.evaluate.contender import contender_from_file
+        from distrlcc.evaluate.policy_controller import PolicyController
+
+        contender = contender_from_file(args.policy, set())
+        policy = PolicyController(contender, seed=args.seed)
+        return contender.name, policy, policy.step_ns
+    if args.scheme in ("agent", "oracle"):
+        from distrlcc.control.schemes import SCHEMES
+
+        raise unknown_name(
+            "scheme", args.scheme, [n for n in SCHEMES if n not in ("agent", "oracle")]
+        )
+    cwnd = args.cwnd if args.cwnd is not None else INITIAL_CWND
+    _warm_up(SchemeController(args.scheme, parameter=cwnd))
+    now = time.monotonic_ns()
+    scheme = SchemeController(args.scheme, now=now, seed=args.seed, parameter=cwnd)
+    return args.scheme, scheme, lambda _: 10_000_000
+
+
+def _warm_up(scheme: Controller) -> None:
+    """Compile what the first acknowledgements would have to wait for."""
+    from distrlcc.types import Ack
+
+    now = time.monotonic_ns()
+    scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
+    scheme.on_timeout(now=now + 1, sent=10)
+
+
+class _LiveLine:
+    """What a flow is at, twice a second, on a terminal."""
+
+    def __init__(self, wire_bytes: int) -> None:
+        self._bytes, self._shown = wire_bytes, 0.0
+        self._since, self._acked, self._lost, self._rtt = 0.0, 0.0, 0.0, 0.0
+        self._tty = sys.stderr.isatty()
+
+    def show(self, step: Step) -> None:
+        self._acked += step.acked
+        self._lost += step.lost
+        self._rtt += step.rtt * step.acked
+        if not self._tty or step.time - self._since < _EVERY_SECONDS:
+            return
+        seconds = step.time - self._since
+        rtt = f"{1e3 * self._rtt / self._acked:7.1f} ms" if self._acked else "      -   "
+        mbps = self._acked * self._bytes * 8e-6 / seconds
+        sys.stderr.write(
+            f"\r\033[K{step.time:6.1f} s  {mbps:8.2f} Mbit/s  "
+            f"RTT {rtt}  loss {self._lost / max(self._lost + self._acked, 1):6.2%}  "
+            f"cwnd {step.cwnd:7.1f}"
+        )
+        sys.stderr.flush()
+        self._since = step.time
+        self._acked = self._lost = self._rtt = 0.0
+
+    def end(self) -> None:
+        if self._tty:
+            sys.stderr.write("\r\033[K")
+
+
+def _summary(name: str, sent: Sent) -> str:
+    size = f"{sent.file_bytes / 1e6:.1f} MB, " if sent.file_bytes else ""
+    return (
+        f"{name}: {size}{sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; RTT mean "
+        f"{sent.mean_rtt_ms:.1f}, p95 {sent.p95_rtt_ms:.1f}, min {sent.min_rtt_ms:.1f} ms; loss "
+        f"{sent.loss:.2%} of {sent.packets} packets, {sent.timeouts} timeouts; steps late "
+        f"{sent.late_share:.2%} (p50 {sent.lateness_p50_ms:.2f}, p99 {sent.lateness_p99_ms:.2f} ms)"
+    )
+
+
+def _figures(sent: Sent) -> dict[str, Any]:
+    values = {k: v for k, v in asdict(sent).items() if k != "series"}
+    values = {k: None if v != v else v for k, v in values.items()}
+    values |= {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
+    return values | {"steps_columns": _columns(sent)}
+
+
+def _columns(sent: Sent) -> dict[str, list[float]]:
+    from distrlcc.net.sending import Step
+
+    return {name: [round(getattr(step, name), 6) for step in sent.series] for name in Step._fields}

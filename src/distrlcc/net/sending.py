@@ -1,0 +1,373 @@
+"""One flow over a real socket: handshake, packets until the time or the file is over, and the end.
+
+Read `send` top to bottom. Everything that congestion control decides is in the sans-IO
+`distrlcc.transport.sender`; this keeps its times.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from distrlcc.control.base import Controller
+from distrlcc.errors import LinkError, WireError
+from distrlcc.net.file_source import FileSource
+from distrlcc.net.rtt_log import RttLog
+from distrlcc.net.ticker import MOST_LATE, Ticker
+from distrlcc.net.udp_socket import Address, UdpSocket, monotonic_ns
+from distrlcc.transport import wire
+from distrlcc.transport.handshake import Closing, Opening, State
+from distrlcc.transport.keys import authentic
+from distrlcc.transport.messages import (
+    NONCE_BYTES,
+    Acknowledgement,
+    Close,
+    Ending,
+    Hello,
+    Verdict,
+)
+from distrlcc.transport.repeat import RepeatOptions
+from distrlcc.transport.sender import Sender, SenderOptions
+from distrlcc.transport.stream import StreamSender
+from distrlcc.types import NANOSECONDS, IntervalStats
+
+DATAGRAM = 1472
+"""UDP payload of a packet of 1500 bytes."""
+_OVERHEAD = 32
+"""IPv4 and UDP headers and the 4 bytes of a TUN header, as links here count them."""
+_BATCH = 32
+_TIMEOUTS = 8
+"""Timeouts in a row, each twice as long, after which the other end counts as gone."""
+_VERDICTS = {
+    Verdict.DIFFERENT: "its checksum differs at the other end, which has thrown it away",
+    Verdict.INCOMPLETE: "the other end says that parts are missing, and has thrown it away",
+    Verdict.FAILED: "the other end could not store it",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to send."""
+
+    seconds: float = 10.0
+    """How long; for a file the most that it may take, 0: as long as it takes."""
+    file: Path | None = None
+    """None sends zeros, for a measurement."""
+    datagram: int = DATAGRAM
+    """UDP payload of a packet, bytes."""
+    handshake_s: float = 10.0
+    """Time limit of the handshake and of the end, s."""
+    silence_s: float = 10.0
+    """The other end counts as gone when nothing was heard for this long, s."""
+
+
+class Step(NamedTuple):
+    """What a step showed, for plots and live lines."""
+
+    time: float
+    """Its end, s since the start."""
+    duration: float
+    acked: float
+    lost: float
+    rtt: float
+    """Mean of its samples, s; 0 without."""
+    cwnd: float
+    inflight: float
+
+
+@dataclass
+class Sent:
+    """How it went."""
+
+    seconds: float = 0.0
+    packets: int = 0
+    acked: int = 0
+    lost: int = 0
+    timeouts: int = 0
+    bytes: int = 0
+    """On the wire, acknowledged, with 32 bytes of headers for each packet."""
+    file_bytes: int = 0
+    min_rtt_ms: float = float("nan")
+    mean_rtt_ms: float = float("nan")
+    p95_rtt_ms: float = float("nan")
+    steps: int = 0
+    late_share: float = 0.0
+    """Share of steps that began more than 1 ms late."""
+    lateness_p50_ms: float = 0.0
+    lateness_p99_ms: float = 0.0
+    ignored: int = 0
+    """Datagrams that were malformed, stray or forged."""
+    unsent: int = 0
+    """Datagrams that this machine had no room for."""
+    failure: str = ""
+    """Why it ended before its end, one line; empty if all went well."""
+    series: list[Step] = field(default_factory=list)
+
+    @property
+    def mbps(self) -> float:
+        """Throughput, Mbit/s."""
+        return self.bytes * 8e-6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def loss(self) -> float:
+        """Share of packets found lost."""
+        return self.lost / max(self.lost + self.acked, 1)
+
+    @property
+    def late(self) -> bool:
+        """Whether too many steps were late for the figures to count."""
+        return self.late_share > MOST_LATE
+
+
+def send(
+    remote: Address,
+    controller: Controller,
+    request: Request,
+    *,
+    step_ns: Callable[[float], int] = lambda _: 10_000_000,
+    on_step: Callable[[Step], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Sent:
+    """Send until the time or the file is over.
+
+    Args:
+        remote: A receiver's address.
+        controller: Sets window and rate.
+        request: What to send.
+        step_ns: Asked for each step's length, ns, with the minimum RTT so far, s.
+        on_step: Told of each step.
+        stopping: Asked at each step; True ends it early.
+
+    Raises:
+        LinkError: The receiver does not answer or refuses, or the file cannot be read.
+    """
+    with ExitStack() as stack:
+        source = stack.enter_context(FileSource(request.file)) if request.file else None
+        socket = stack.enter_context(UdpSocket(connect=remote))
+        opening = _open(socket, remote, request, source)
+        flow = _Flow(socket, opening, controller, request, source, step_ns)
+        flow.run(on_step, stopping)
+        flow.finish()
+        return flow.sent
+
+
+def _open(
+    socket: UdpSocket, remote: Address, request: Request, source: FileSource | None
+) -> Opening:
+    """Shake hands."""
+    hello = Hello(
+        secrets.randbits(64),
+        secrets.token_bytes(NONCE_BYTES),
+        request.datagram,
+        None if source is None else source.size,
+        "" if source is None else source.path.name,
+    )
+    place = f"{remote[0]}:{remote[1]}"
+    try:
+        opening = Opening(hello, _repeat(request), now=monotonic_ns())
+    except WireError as error:
+        raise LinkError(str(error)) from None
+    while opening.state is State.WAITING:
+        datagram = opening.datagram_to_send(now=monotonic_ns())
+        if datagram is not None:
+            socket.send([datagram])
+        socket.wait(opening.next_time())
+        for answer, _ in socket.receive():
+            opening.on_datagram(answer, now=monotonic_ns())
+        if socket.refused:
+            raise LinkError(
+                f"nobody listens at {place} (UDP); start there: distrlcc receive --listen {place}"
+            )
+    if opening.state is State.SILENT:
+        raise LinkError(
+            f"{place}: {opening.failure}; is 'distrlcc receive' there, and UDP let through?"
+        )
+    if opening.state is not State.OPEN:
+        raise LinkError(f"{place}: {opening.failure}")
+    return opening
+
+
+def _repeat(request: Request) -> RepeatOptions:
+    return RepeatOptions(limit_ns=round(request.handshake_s * NANOSECONDS))
+
+
+class _Flow:
+    """A session that is open."""
+
+    def __init__(
+        self,
+        socket: UdpSocket,
+        opening: Opening,
+        controller: Controller,
+        request: Request,
+        source: FileSource | None,
+        step_ns: Callable[[float], int],
+    ) -> None:
+        assert opening.welcome is not None
+        self._socket, self._request, self._source = socket, request, source
+        self._session, self._key = opening.hello.session, opening.key
+        self._size = opening.welcome.max_datagram
+        chunk = self._size - wire.DATA_BYTES
+        self._padding = bytes(chunk)
+        self._stream = None if source is None else StreamSender(source.size, chunk)
+        self._log = RttLog(controller)
+        self._begin = self._heard = now = monotonic_ns()
+        options = SenderOptions(packet_bytes=self._size + _OVERHEAD)
+        self._sender = Sender(self._log, options, now=now)
+        self._step_ns = step_ns
+        self._ticker = Ticker(now=now, step=step_ns(0.0))
+        self._over = False
+        self.sent = Sent(ignored=opening.ignored)
+
+    def run(self, on_step: Callable[[Step], None], stopping: Callable[[], bool]) -> None:
+        """Send until the end; what ends it early is in ``sent.failure``."""
+        request, sender, ticker = self._request, self._sender, self._ticker
+        limit = request.seconds * NANOSECONDS or float("inf")
+        while not self._over:
+            now = monotonic_ns()
+            for datagram, _ in self._socket.receive():
+                self._on_datagram(datagram, now)
+            if sender.timer_time() <= now:
+                self._on_lost(sender.on_timer(now=now))
+            if now >= ticker.due:
+                on_step(self._end_step(now))
+                self._over = stopping()
+            self._send(now)
+            if self._stream is not None and self._stream.complete:
+                break
+            if now - self._begin >= limit:
+                if self._stream is not None:
+                    self.sent.failure = f"not done within {request.seconds:g} s"
+                break
+            self._look_for_life(now)
+            until = min(ticker.due, sender.timer_time())
+            if self._has_data:
+                until = min(until, sender.send_time())
+            self._socket.wait(until)
+        if self._over and self._stream is not None and not self.sent.failure:
+            self.sent.failure = "stopped"
+        self._count(monotonic_ns())
+
+    @property
+    def _has_data(self) -> bool:
+        stream = self._stream
+        return stream is None or stream.has_data or self._sender.probe_due
+
+    def _send(self, now: int) -> None:
+        """Send what may be sent now, in one go."""
+        sender, stream, session, batch = self._sender, self._stream, self._session, []
+        for _ in range(_BATCH):
+            if not self._has_data:
+                break
+            lowest = sender.lowest
+            number = sender.packet_to_send(now=now)
+            if number is None:
+                break
+            if stream is None:
+                batch.append(wire.data_header(session, number, lowest) + self._padding)
+            else:
+                assert self._source is not None
+                chunk = stream.take(number)
+                data = self._source.read(chunk.offset, chunk.length)
+                header = wire.data_header(
+                    session, number, lowest, chunk.offset, chunk.length, chunk.fin
+                )
+                batch.append(header + data)
+        if batch:
+            self._socket.send(batch)
+
+    def _on_datagram(self, datagram: bytes, now: int) -> None:
+        try:
+            message = wire.decode(datagram)
+        except WireError:
+            self.sent.ignored += 1
+            return
+        if (
+            not isinstance(message, Acknowledgement)
+            or message.session != self._session
+            or not authentic(datagram, self._key)
+        ):
+            self.sent.ignored += 1
+            return
+        self._heard = now
+        acked, lost = self._sender.on_ack(message.ranges, 1000 * message.delay_us, now=now)
+        self.sent.acked += len(acked)
+        if self._stream is not None:
+            self._stream.on_acked(acked)
+        self._on_lost(lost)
+
+    def _on_lost(self, numbers: list[int]) -> None:
+        self.sent.lost += len(numbers)
+        if self._stream is not None:
+            self._stream.on_lost(numbers)
+
+    def _end_step(self, now: int) -> Step:
+        sender = self._sender
+        stats: IntervalStats = sender.take_interval(now=now)
+        self._log.on_interval(stats, now=now)
+        sender.on_action(now=now)
+        self._ticker.tick(now=now, step=self._step_ns(float(stats.min_rtt[0])))
+        self.sent.timeouts += int(stats.timeouts[0])
+        acked = float(stats.acked[0])
+        step = Step(
+            (now - self._begin) / NANOSECONDS,
+            float(stats.duration[0]),
+            acked,
+            float(stats.lost[0]),
+            float(stats.rtt_sum[0]) / acked if acked else 0.0,
+            float(stats.cwnd[0]),
+            float(stats.inflight[0]),
+        )
+        self.sent.series.append(step)
+        return step
+
+    def _look_for_life(self, now: int) -> None:
+        """Find out that the other end is gone."""
+        silent = (now - self._heard) / NANOSECONDS
+        waiting = self._sender.inflight > 0 or self._sender.timeouts_in_row > 0
+        refused = self._socket.refused and silent > 1.0
+        if refused or (waiting and silent > self._request.silence_s):
+            why = "nobody listens there any more" if refused else "it does not answer"
+            self.sent.failure = f"the other end is gone: {why}, for {silent:.0f} s"
+            self._over = True
+
+    def _count(self, now: int) -> None:
+        sent, sender, ticker, log = self.sent, self._sender, self._ticker, self._log
+        sent.seconds = (now - self._begin) / NANOSECONDS
+        sent.packets, sent.bytes = sender.next_number, sent.acked * (self._size + _OVERHEAD)
+        sent.file_bytes = 0 if self._stream is None else self._stream.acked_bytes
+        if sent.acked:
+            sent.min_rtt_ms = sender.rtt.minimum * 1e-6
+            sent.mean_rtt_ms, sent.p95_rtt_ms = log.mean_ms(), log.percentile_ms(95.0)
+        sent.steps, sent.late_share = ticker.count, ticker.late_share()
+        sent.lateness_p50_ms = ticker.percentile_ms(50.0)
+        sent.lateness_p99_ms = ticker.percentile_ms(99.0)
+        sent.unsent = self._socket.unsent
+
+    def finish(self) -> None:
+        """Say that it is over, and hear what the other end thinks of it."""
+        sent, source = self.sent, self._source
+        whole = not sent.failure
+        close = Close(self._session, Ending.COMPLETE if whole else Ending.ABORTED)
+        if source is not None and whole:
+            close = close._replace(size=source.size, digest=source.digest())
+        closing = Closing(close, self._key, _repeat(self._request), now=monotonic_ns())
+        while closing.state is State.WAITING:
+            datagram = closing.datagram_to_send(now=monotonic_ns())
+            if datagram is not None:
+                self._socket.send([datagram])
+                if not whole:
+                    return  # there is nothing to be told
+            self._socket.wait(closing.next_time())
+            for answer, _ in self._socket.receive():
+                closing.on_datagram(answer, now=monotonic_ns())
+        if closing.closed is None:
+            sent.failure = "the other end did not confirm the end; whether it has all is not known"
+        elif not closing.intact:
+            sent.failure = _VERDICTS.get(
+                Verdict(closing.closed.verdict), f"verdict {closing.closed.verdict}"
+            )

@@ -1,0 +1,190 @@
+"""A datagram socket that reads and writes many datagrams in one call, where the kernel can.
+
+``UDP_SEGMENT`` (GSO) hands the kernel several datagrams of one size as one buffer, ``UDP_GRO``
+gives several back as one; a system call is the largest part of a datagram's cost. Both are Linux's,
+and left out where they are missing. asyncio is not used: its timers are a millisecond late.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from distrlcc.errors import LinkError
+
+Address = tuple[Any, ...]
+
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
+_MOST_BYTES = 65_000
+_MOST_SEGMENTS = 64
+"""The kernel's UDP_MAX_SEGMENTS of old; newer ones take 128."""
+_BUFFER_BYTES = 4 << 20
+_READS = 16
+"""Reads in a row, so that what is due is not kept waiting by a flood."""
+_INT = struct.Struct("i")
+_SHORT = struct.Struct("H")
+
+
+def monotonic_ns() -> int:
+    """Return the time that deadlines are told in, ns."""
+    return time.monotonic_ns()
+
+
+class UdpSocket:
+    """A nonblocking UDP socket; a context manager."""
+
+    def __init__(self, *, bind: Address | None = None, connect: Address | None = None) -> None:
+        """Open it.
+
+        Args:
+            bind: Address and port to listen on.
+            connect: The only address to send to and hear from.
+
+        Raises:
+            LinkError: The port is taken, or the address is not this machine's.
+        """
+        family = socket.AF_INET6 if ":" in (bind or connect or ("",))[0] else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        self._segments = self._gro = False
+        with suppress(OSError):
+            self._socket.getsockopt(_SOL_UDP, _UDP_SEGMENT)
+            self._segments = True
+        with suppress(OSError):
+            self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+            self._gro = True
+        self.refused = False
+        """Whether the last thing heard was that nobody listens at the other end's port."""
+        self.unsent = 0
+        """Datagrams that this machine had no room for."""
+        try:
+            if bind is not None:
+                self._socket.bind(bind)
+            if connect is not None:
+                self._socket.connect(connect)
+        except OSError as error:
+            self._socket.close()
+            at = bind or connect
+            assert at is not None
+            raise LinkError(
+                f"cannot {'listen on' if bind else 'send to'} {at[0]}:{at[1]} ({error.strerror}); "
+                "choose another address or port"
+            ) from None
+
+    def __enter__(self) -> UdpSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    @property
+    def address(self) -> Address:
+        """Own address and port."""
+        name: Address = self._socket.getsockname()
+        return name
+
+    def fileno(self) -> int:
+        """Return the descriptor, for select."""
+        return self._socket.fileno()
+
+    def wait(self, until: int) -> bool:
+        """Wait until something can be read or a time, ns; return whether something can.
+
+        ``select`` is precise to microseconds, epoll rounds up to milliseconds.
+        """
+        seconds = max(until - time.monotonic_ns(), 0) * 1e-9
+        return bool(select.select([self._socket], [], [], seconds)[0])
+
+    def receive(self) -> list[tuple[bytes, Address]]:
+        """Return the datagrams that have come, with their senders' addresses."""
+        found: list[tuple[bytes, Address]] = []
+        for _ in range(_READS):
+            try:
+                data, told, _, address = self._socket.recvmsg(65_535, 32)
+            except BlockingIOError:
+                break
+            except ConnectionRefusedError:
+                self.refused = True
+                continue
+            except OSError:  # such as a network that is unreachable for a while
+                break
+            self.refused = False
+            size = _segment_size(told)
+            if not size or len(data) <= size:
+                found.append((data, address))
+            else:
+                found += ((data[k : k + size], address) for k in range(0, len(data), size))
+        return found
+
+    def send(self, datagrams: Sequence[bytes], address: Address | None = None) -> None:
+        """Send datagrams; what the system has no room for is lost, as on any link."""
+        place = 0
+        while place < len(datagrams):
+            place += self._send_some(datagrams, place, address)
+
+    def _send_some(self, datagrams: Sequence[bytes], place: int, address: Address | None) -> int:
+        """Send one or more datagrams from a place on; return how many."""
+        first = datagrams[place]
+        size, count = len(first), 1
+        if self._segments and size:
+            most = min(len(datagrams) - place, _MOST_SEGMENTS, _MOST_BYTES // size)
+            while count < most and len(datagrams[place + count]) == size:
+                count += 1
+        try:
+            if count == 1:
+                if address is None:
+                    self._socket.send(first)
+                else:
+                    self._socket.sendto(first, address)
+            else:
+                parts = datagrams[place : place + count]
+                told = [(_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size))]
+                self._socket.sendmsg(parts, told, 0, *(() if address is None else (address,)))
+        except ConnectionRefusedError:  # of an earlier datagram; this one was not sent
+            self.refused = True
+            self.unsent += count
+        except OSError:
+            if count > 1:  # a device or a path that takes no batches: one by one from now on
+                self._segments = False
+                return 0
+            self.unsent += 1
+        return count
+
+
+def _segment_size(told: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in told:
+        if (level, kind) == (_SOL_UDP, _UDP_GRO):
+            return int(_INT.unpack(data)[0])
+    return 0
+
+
+def resolve(text: str, what: str, default_port: int | None = None) -> Address:
+    """Return the address that ``HOST:PORT`` means.
+
+    Args:
+        text: The user's.
+        what: The argument, for the message.
+        default_port: Taken where there is no port.
+
+    Raises:
+        LinkError: It is none, or the name is unknown.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon and default_port is not None:
+        host, port = text, str(default_port)
+    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise LinkError(f"{what} {text!r}: expected HOST:PORT, such as 10.0.0.1:4730")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LinkError(f"{what} {text!r}: {host} is unknown ({reason})") from None
+    address: Address = found[0][4][:2]
+    return address

@@ -1,0 +1,234 @@
+"""Files and measurements between real sockets, with strangers about."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.errors import LinkError, OutputError
+from distrlcc.net.file_sink import FileSink, sweep
+from distrlcc.net.incoming import Received
+from distrlcc.net.receiving import ReceiveOptions, ReceiveServer
+from distrlcc.net.sending import Request, Sent, Step, send
+from distrlcc.net.udp_socket import UdpSocket, monotonic_ns
+from distrlcc.transport import wire
+from distrlcc.transport.messages import NONCE_BYTES, Close, Data, Hello, Kind, Refuse, Retry
+
+WINDOW = 32.0
+
+
+@dataclass
+class Served:
+    """A receiver that runs in a thread."""
+
+    socket: UdpSocket
+    server: ReceiveServer
+    ended: list[Received] = field(default_factory=list)
+    sessions: list[int] = field(default_factory=list)
+
+    def first(self) -> Received:
+        """Return how the first session went, once it is over."""
+        deadline = monotonic_ns() + 5_000_000_000
+        while not self.ended and monotonic_ns() < deadline:
+            time.sleep(0.01)
+        return self.ended[0]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    stop, made = threading.Event(), []
+
+    def begin(folder: Path | None = None, **options: object) -> Served:
+        socket = UdpSocket(bind=("127.0.0.1", 0))
+        served = Served(socket, None)  # type: ignore[arg-type]
+        try:
+            served.server = ReceiveServer(
+                socket,
+                ReceiveOptions(folder, **options),  # type: ignore[arg-type]
+                on_begin=lambda incoming: served.sessions.append(incoming.session.number),
+                on_end=served.ended.append,
+            )
+        except OutputError:
+            socket.__exit__()
+            raise
+        thread = threading.Thread(target=served.server.run, args=(stop.is_set,))
+        thread.start()
+        made.append((thread, socket))
+        return served
+
+    yield begin
+    stop.set()
+    for thread, socket in made:
+        thread.join(10.0)
+        socket.__exit__()
+
+
+def _send(served: Served, request: Request, **words: Callable[..., object]) -> Sent:
+    controller = SchemeController("fixed", parameter=WINDOW)
+    return send(served.socket.address, controller, request, **words)  # type: ignore[arg-type]
+
+
+def _file(folder: Path, size: int) -> Path:
+    path = folder / "a file.bin"
+    path.write_bytes(secrets.token_bytes(size))
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_431, 3_000_000])
+def test_a_file_arrives_whole(serve: Callable[..., Served], tmp_path: Path, size: int) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    served, path = serve(target), _file(tmp_path, size)
+    sent = _send(served, Request(0.0, path))
+    assert sent.failure == ""
+    assert sent.file_bytes == size
+    assert (target / path.name).read_bytes() == path.read_bytes()
+    assert [each.name for each in target.iterdir()] == [path.name]  # and nothing else
+    assert served.first().file == target / path.name
+    with pytest.raises(LinkError, match="is there already; transfers are not resumed"):
+        _send(served, Request(0.0, path))
+
+
+def test_a_measurement_lasts_as_long_as_it_shall(serve: Callable[..., Served]) -> None:
+    served = serve()
+    steps: list[Step] = []
+    sent = _send(served, Request(0.6), on_step=steps.append)
+    assert sent.failure == ""
+    assert 0.6 <= sent.seconds < 2.0
+    assert 10 < len(steps) == sent.steps <= 61
+    assert sent.acked > 100
+    assert sent.packets >= served.first().packets >= sent.acked
+    assert 0.0 < sent.min_rtt_ms <= sent.mean_rtt_ms
+    assert sum(step.acked for step in steps) <= sent.acked
+    assert all(step.cwnd == WINDOW for step in steps)
+
+
+def test_files_are_refused_with_the_reason(serve: Callable[..., Served], tmp_path: Path) -> None:
+    path = _file(tmp_path, 10)
+    with pytest.raises(LinkError, match="no files are taken here; start it with --folder DIR"):
+        _send(serve(), Request(0.0, path))
+    with pytest.raises(LinkError, match="is no regular file"):
+        _send(serve(), Request(0.0, tmp_path))
+    with pytest.raises(LinkError, match="cannot be read"):
+        _send(serve(), Request(0.0, tmp_path / "none"))
+    with pytest.raises(OutputError, match="expected a folder"):
+        serve(tmp_path / "none")
+
+
+def test_a_file_that_is_not_done_in_time_leaves_nothing(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    served = serve(target)
+    path = _file(tmp_path, 500_000)
+    controller = SchemeController("fixed", parameter=1.0)
+    sent = send(served.socket.address, controller, Request(0.01, path))
+    assert sent.failure == "not done within 0.01 s"
+    assert served.first().failure == "the sender gave up"
+    assert list(target.iterdir()) == []
+
+
+def test_a_silent_sender_is_given_up(serve: Callable[..., Served], tmp_path: Path) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    served = serve(target, silence_s=0.5)
+    hello = Hello(7, bytes(NONCE_BYTES), 1472, 100_000, "x")
+    with UdpSocket(connect=served.socket.address) as client:
+        _open(client, hello)
+        assert len(list(target.iterdir())) == 1
+        assert "has said nothing" in served.first().failure
+    assert list(target.iterdir()) == []
+
+
+def _ask(client: UdpSocket, datagram: bytes) -> bytes:
+    client.send([datagram])
+    assert client.wait(monotonic_ns() + 5_000_000_000), "no answer"
+    ((answer, _),) = client.receive()
+    return answer
+
+
+def _open(client: UdpSocket, hello: Hello) -> bytes:
+    retry = wire.decode(_ask(client, wire.encode_hello(hello)))
+    assert isinstance(retry, Retry)
+    return _ask(client, wire.encode_hello(hello._replace(cookie=retry.cookie)))
+
+
+def test_strangers_are_ignored_and_counted(serve: Callable[..., Served], tmp_path: Path) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    served, path = serve(target), _file(tmp_path, 2_000_000)
+    address = served.socket.address
+    with UdpSocket(connect=address) as stranger:
+        hello = Hello(99, bytes(NONCE_BYTES), 1472)
+        first = wire.encode_hello(hello)
+        answer = _ask(stranger, first)
+        assert isinstance(wire.decode(answer), Retry)
+        assert len(answer) < len(first)  # nobody is flooded by way of us
+        refused = wire.decode(_ask(stranger, wire.encode_hello(hello._replace(cookie=bytes(20)))))
+        assert isinstance(refused, Refuse)
+        other = bytearray(first)
+        other[4] = 2
+        told = _ask(stranger, bytes(other))
+        assert (told[5], len(told) < len(first)) == (Kind.REFUSE, True)
+
+        def disturb(step: Step) -> None:
+            (session,) = served.sessions
+            forged = wire.encode_close(Close(session, 1), bytes(32))
+            stray = wire.encode_data(Data(session, 5, 0, 0, b"forged"))
+            stranger.send([forged, stray, stray[:20], b"", b"x" * 100, stray[:-3] + b"zzz"])
+
+        slow = SchemeController("fixed", parameter=4.0)
+        sent = send(address, slow, Request(0.0, path), on_step=disturb)
+    assert sent.failure == ""
+    assert (target / path.name).read_bytes() == path.read_bytes()
+    counts = served.server.counts
+    assert counts.forged == 1  # the cookie
+    assert counts.other_version == 1
+    assert counts.stray > 0
+    assert counts.malformed > 0
+
+
+def test_a_sender_believes_nobody_but_its_receiver(serve: Callable[..., Served]) -> None:
+    """Forged answers do not end, refuse or steer a session."""
+    served = serve()
+    answered: list[bool] = []
+
+    def disturb(step: Step) -> None:
+        (session,) = served.sessions
+        (each,) = served.server._incoming.values()
+        fake = wire.encode_ack(wire.Acknowledgement(session, ((0, 10**6),), 0, 0), bytes(32))
+        served.socket.send([fake, wire.encode_refuse(Refuse(session, 2, ""), bytes(32))],
+                           each.session.address)  # fmt: skip
+        answered.append(True)
+
+    sent = _send(served, Request(0.3), on_step=disturb)
+    assert answered
+    assert sent.failure == ""
+    assert sent.ignored >= len(answered)
+    assert sent.acked <= sent.packets
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "x", 1)
+    sink.write(3, b"def")
+    sink.write(0, b"abc")
+    assert sink.read(1, 4) == b"bcde"
+    (tmp_path / "x").write_text("mine")
+    with pytest.raises(FileExistsError):
+        sink.keep()
+    assert (tmp_path / "x").read_text() == "mine"
+    assert sweep(tmp_path) == 0  # its receiver lives
+    sink.drop()
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+    left = tmp_path / ".0000000000000001.distrlcc-part"
+    left.touch()
+    assert sweep(tmp_path) == 1
+    assert not left.exists()

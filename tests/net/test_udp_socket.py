@@ -1,0 +1,107 @@
+"""Datagrams in batches over real sockets."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from distrlcc.errors import LinkError
+from distrlcc.net.ticker import Ticker
+from distrlcc.net.udp_socket import UdpSocket, monotonic_ns, resolve
+
+
+def _all(receiver: UdpSocket, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    deadline = monotonic_ns() + 5_000_000_000
+    while len(found) < count and monotonic_ns() < deadline:
+        receiver.wait(deadline)
+        found += [data for data, _ in receiver.receive()]
+    return found
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_boundaries_and_order_are_kept(batches: bool) -> None:
+    with (
+        UdpSocket(bind=("127.0.0.1", 0)) as receiver,
+        UdpSocket(connect=receiver.address) as sender,
+    ):
+        sender._segments = sender._segments and batches
+        sizes = [1472] * 70 + [100, 1472, 1472, 3, 3, 1] + [1000] * 5
+        datagrams = [bytes([k % 251]) * size for k, size in enumerate(sizes)]
+        sender.send(datagrams)
+        assert _all(receiver, len(datagrams)) == datagrams
+        assert sender.unsent == 0
+
+
+def test_one_socket_answers_many() -> None:
+    with UdpSocket(bind=("127.0.0.1", 0)) as server:
+        clients = [UdpSocket(connect=server.address) for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.send([bytes([number])] * 2)
+        deadline = monotonic_ns() + 5_000_000_000
+        heard = 0
+        while heard < 6 and server.wait(deadline):
+            for data, address in server.receive():
+                server.send([data * 2], address)
+                heard += 1
+        for number, client in enumerate(clients):
+            assert _all(client, 2) == [bytes([number]) * 2] * 2
+            client.__exit__()
+
+
+def test_who_does_not_listen_is_noticed() -> None:
+    with UdpSocket(bind=("127.0.0.1", 0)) as server:
+        address = server.address
+    with UdpSocket(connect=address) as client:
+        deadline = time.monotonic() + 5.0
+        while not client.refused and time.monotonic() < deadline:
+            client.send([b"x"])
+            client.wait(monotonic_ns() + 10_000_000)
+            client.receive()
+        assert client.refused
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with (
+        UdpSocket(bind=("127.0.0.1", 0)) as server,
+        pytest.raises(LinkError, match=r"cannot listen on 127.0.0.1:.* in use"),
+    ):
+        UdpSocket(bind=server.address)
+    with pytest.raises(LinkError, match=r"cannot listen on 203.0.113.7:0"):
+        UdpSocket(bind=("203.0.113.7", 0))
+
+
+@pytest.mark.parametrize("text", ["", "host:", ":1", "127.0.0.1:x", "127.0.0.1:70000"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(LinkError, match="expected HOST:PORT"):
+        resolve(text, "receiver")
+
+
+def test_addresses() -> None:
+    assert resolve("127.0.0.1:5", "receiver") == ("127.0.0.1", 5)
+    assert resolve("127.0.0.1", "receiver", 4730) == ("127.0.0.1", 4730)
+    with pytest.raises(LinkError, match=r"no.such.host.invalid is unknown"):
+        resolve("no.such.host.invalid:5", "receiver")
+
+
+def test_a_wait_ends_at_its_time() -> None:
+    with UdpSocket(bind=("127.0.0.1", 0)) as server:
+        until = monotonic_ns() + 20_000_000
+        assert not server.wait(until)
+        assert until <= monotonic_ns() + 100_000  # select may end a little early
+        assert not server.wait(0)
+
+
+def test_steps_are_counted_as_they_came() -> None:
+    ticker = Ticker(now=0, step=10)
+    ticker.tick(now=10, step=10_000_000)
+    assert ticker.due == 10_000_010
+    ticker.tick(now=ticker.due + 1_500_000, step=10_000_000)  # late
+    assert ticker.due == 20_000_010
+    ticker.tick(now=ticker.due + 25_000_000, step=10_000_000)  # two more have passed
+    assert ticker.due == 50_000_010
+    assert (ticker.count, ticker.missed) == (3, 2)
+    assert ticker.late_share() == 4 / 5
+    assert ticker.percentile_ms(50.0) == 1.5
+    assert Ticker(now=0, step=5).late_share() == 0.0
