@@ -26,6 +26,7 @@ _MOST_SEGMENTS = 64
 _BUFFER_BYTES = 4 << 20
 _READS = 16
 """Reads in a row, so that what is due is not kept waiting by a flood."""
+_LONGEST_WAIT_SECONDS = 1.0
 _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
 
@@ -97,9 +98,10 @@ class UdpSocket:
     def wait(self, until: int) -> bool:
         """Wait until something can be read or a time, ns; return whether something can.
 
-        ``select`` is precise to microseconds, epoll rounds up to milliseconds.
+        ``select`` is precise to microseconds, epoll rounds up to milliseconds. No wait is longer
+        than a second, so that whoever has nothing due looks again.
         """
-        seconds = max(until - time.monotonic_ns(), 0) * 1e-9
+        seconds = min(max(until - time.monotonic_ns(), 0) * 1e-9, _LONGEST_WAIT_SECONDS)
         return bool(select.select([self._socket], [], [], seconds)[0])
 
     def receive(self) -> list[tuple[bytes, Address]]:

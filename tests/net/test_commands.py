@@ -1,0 +1,210 @@
+"""The commands: what they print and leave, and how they end when the other end does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from distrlcc.transport import wire
+from distrlcc.transport.keys import session_key
+from distrlcc.transport.messages import Refuse
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+class Command:
+    """A distrlcc command that runs."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._log = folder / f"{words[0]}{len(list(folder.glob('*.log')))}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "distrlcc", *words],
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=folder,
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def until(self, words: str, seconds: float = 60.0) -> str:
+        """Wait for words, and return what the pattern's group is."""
+        deadline = time.monotonic() + seconds
+        while (match := re.search(words, self.said)) is None:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+        return match[1] if match.groups() else match[0]
+
+    def end(self, seconds: float = 60.0) -> int:
+        return self.process.wait(seconds)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def begin(*words: str) -> Command:
+        started.append(Command(tmp_path, *words))
+        return started[-1]
+
+    yield begin
+    for command in started:
+        command.process.kill()
+        command.process.wait(10.0)
+
+
+def _receive(start: Callable[..., Command], *words: str) -> tuple[Command, str]:
+    receiver = start("receive", "--listen", "127.0.0.1:0", *words)
+    return receiver, receiver.until(r"listening on (\S+)")
+
+
+def test_a_measurement_is_summed_up_and_drawn(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    receiver, address = _receive(start, "--count", "1", "--json", "r.json")
+    sender = start(
+        "send", address, "--scheme", "fixed", "--cwnd", "8", "--seconds", "1",
+        "--json", "s.json", "--plot", "flow.png",
+    )  # fmt: skip
+    assert sender.end() == 0, sender.said
+    assert receiver.end() == 0, receiver.said
+    sent = json.loads((tmp_path / "s.json").read_text())
+    (session,) = json.loads((tmp_path / "r.json").read_text())["sessions"]
+    assert sent["acked"] > 0
+    assert sent["mbps"] > 0
+    assert session["packets"] >= sent["acked"]
+    assert len(sent["steps_columns"]["time"]) == sent["steps"]
+    assert (tmp_path / "flow.png").read_bytes()[:4] == b"\x89PNG"
+    assert "Mbit/s; RTT mean" in sender.said
+
+
+def test_a_receiver_that_vanishes_ends_the_transfer(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    (tmp_path / "big.bin").write_bytes(bytes(30_000_000))
+    receiver, address = _receive(start, "--folder", "in")
+    sender = start(
+        "send", address, "--scheme", "fixed", "--cwnd", "2", "--file", "big.bin", "--timeout", "3"
+    )
+    receiver.until("begins: big.bin, 30000000 bytes")
+    receiver.process.send_signal(signal.SIGKILL)
+    assert sender.end(30.0) == 1, sender.said
+    assert "the other end is gone" in sender.said
+    assert not (target / "big.bin").exists()
+    # What the killed one left is removed by the next.
+    receiver, _ = _receive(start, "--folder", "in")
+    assert "removed 1 unfinished file" in receiver.said
+    assert list(target.iterdir()) == []
+    receiver.process.send_signal(signal.SIGINT)
+    assert receiver.end(10.0) == 130
+
+
+def test_a_sender_that_vanishes_leaves_nothing(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    (tmp_path / "big.bin").write_bytes(bytes(30_000_000))
+    receiver, address = _receive(start, "--folder", "in", "--timeout", "1", "--count", "2")
+    words = ("send", address, "--scheme", "fixed", "--cwnd", "2", "--file", "big.bin")
+    sender = start(*words)
+    receiver.until("begins: big.bin")
+    sender.process.send_signal(signal.SIGKILL)
+    receiver.until("big.bin ended: the sender has said nothing")
+    assert list(target.iterdir()) == []
+    sender = start(*words)  # and one that is stopped says so
+    receiver.until("begins: big.bin[^$]*begins: big.bin")
+    sender.process.send_signal(signal.SIGINT)
+    assert sender.end(10.0) == 130, sender.said
+    assert receiver.end(20.0) == 1
+    assert "big.bin ended: the sender gave up" in receiver.said
+    assert list(target.iterdir()) == []
+
+
+def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        sender = start("send", address, "--scheme", "cubic", "--timeout", "1")
+        assert sender.end(30.0) == 2
+    assert sender.said == (
+        f"distrlcc: error: {address}: no answer within 1 s; is 'distrlcc receive' there, and UDP "
+        "let through?\n"
+    )
+
+
+def test_a_peer_of_another_version_is_one_line(start: Callable[..., Command]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        other.settimeout(30.0)
+        sender = start("send", f"127.0.0.1:{other.getsockname()[1]}", "--scheme", "cubic")
+        hello, address = other.recvfrom(65_535)
+        message = wire.decode(hello)
+        answer = bytearray(
+            wire.encode_refuse(Refuse(message.session, 1, ""), session_key(message.session, b""))
+        )
+        answer[4] = 9  # the version
+        other.sendto(answer, address)
+        assert sender.end(30.0) == 2
+    assert "speaks version 9 of the protocol" in sender.said
+    assert sender.said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["send", "127.0.0.1"], "one of the arguments --policy --scheme is required"),
+        (["send", "127.0.0.1", "--scheme", "cubik"], "did you mean cubic"),
+        (["send", "127.0.0.1", "--scheme", "oracle"], "unknown scheme 'oracle'"),
+        (["send", "127.0.0.1", "--scheme", "cubic", "--cwnd", "3"], "--cwnd is for --scheme fixed"),
+        (["send", "127.0.0.1", "--scheme", "cubic", "--plot", "x.gif"], ".png or .svg"),
+        (["send", "127.0.0.1:0x", "--scheme", "cubic"], "expected HOST:PORT"),
+        (["send", "127.0.0.1", "--policy", "none.safetensors"], "none.safetensors"),
+        (["send", "127.0.0.1", "--scheme", "cubic", "--file", "none"], "cannot be read"),
+        (["receive", "--listen", "203.0.113.9:1"], "cannot listen on 203.0.113.9:1"),
+        (["receive", "--folder", "none"], "expected a folder that can be written"),
+    ],
+)
+def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str], says: str) -> None:
+    if words[0] == "receive" and "--listen" not in words:
+        words = [*words, "--listen", "127.0.0.1:0"]
+    command = start(*words)
+    assert command.end(30.0) == 2, command.said
+    assert says in command.said
+    assert command.said.count("\n") == 1
+
+
+@pytest.mark.net
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and /dev/net/tun"
+)
+def test_a_file_crosses_an_emulated_link_that_loses_a_fifth(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "data.bin").write_bytes(os.urandom(1_500_000))
+    python = f"{sys.executable} -m distrlcc"
+    done = subprocess.run(
+        [
+            *python.split(), "emulate", "--up", "48", "--down", "48", "--delay", "5",
+            "--loss", "0.2", "--queue", "droptail:packets=200", "--outside",
+            f"{python} receive --listen 0.0.0.0:4755 --folder in --count 1", "--", "sh", "-c",
+            f"sleep 3; {python} send $MAHIMAHI_BASE:4755 --scheme fixed --cwnd 64 --file data.bin",
+        ],
+        capture_output=True, text=True, timeout=90.0, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "in" / "data.bin").read_bytes() == (tmp_path / "data.bin").read_bytes()
+    loss = float(re.findall(r"loss ([\d.]+)%", done.stdout)[0])
+    assert 10.0 < loss < 30.0
