@@ -16,9 +16,12 @@ PACKET_BYTES = 1504
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ack:
-    """One acknowledgement as a congestion controller sees it; counts are packets."""
+    """One acknowledgement as a congestion controller sees it; counts are packets.
+
+    Not frozen: one is made per packet, and that would take five times as long.
+    """
 
     rtt_ns: int
     """Round-trip time of the acknowledged packet."""
