@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +27,7 @@ def check(ranges: Ranges, numbers: set[int]) -> None:
     assert len(ranges) == len(spans)
     assert {n for start, stop in spans for n in range(start, stop)} == numbers
     assert all(start < stop for start, stop in spans)
-    assert all(a[1] < b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in pairwise(spans))
 
 
 @given(SPANS)
