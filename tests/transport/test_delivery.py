@@ -22,7 +22,7 @@ def test_ten_packets_one_per_millisecond() -> None:
 
 
 def test_acks_in_a_bunch_do_not_look_like_a_fast_link() -> None:
-    """Packets sent 90 ms apart, all ACKs at once: draft section 2.2.4."""
+    """Packets sent 90 ms apart, all ACKs at once: draft section 2.2."""
     rates = {}
     for over_sending in (True, False):
         rate = DeliveryRate(over_sending, now=0)

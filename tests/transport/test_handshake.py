@@ -88,6 +88,24 @@ def test_a_lost_welcome_is_sent_again() -> None:
     assert receiver.counts.repeated == 1
 
 
+def test_a_second_cookie_opens_the_same_session() -> None:
+    """A copy of the first HELLO fetches another cookie while the WELCOME gets lost."""
+    sender, receiver = opening(), door()
+    hello = first(sender)
+    retries = [receiver.on_datagram(hello, HERE, now=now).reply for now in (0, 2 * NANOSECONDS)]
+    assert retries[0] is not None
+    assert retries[1] is not None
+    sender.on_datagram(retries[0], now=NANOSECONDS)
+    _, session = receiver.on_datagram(first(sender, NANOSECONDS), HERE, now=NANOSECONDS)
+    sender.on_datagram(retries[1], now=3 * NANOSECONDS)
+    welcome, none = receiver.on_datagram(first(sender, 3 * NANOSECONDS), HERE, now=3 * NANOSECONDS)
+    assert none is None
+    assert welcome is not None
+    assert session is not None
+    sender.on_datagram(welcome, now=3 * NANOSECONDS)
+    assert sender.key == session.key
+
+
 def test_waits_double_and_end() -> None:
     sender = opening(now=5)
     times = []

@@ -28,11 +28,11 @@ def rtt_of(ms: int) -> RttEstimator:
 def test_the_packet_threshold() -> None:
     outstanding, rtt = flight(10), rtt_of(100)
     detector = LossDetector(3, 0.0)
-    outstanding.take(2)
+    outstanding.take(2, 3)
     assert detector.find(outstanding, 2, rtt, now=50 * MS) == []
-    outstanding.take(3)
+    outstanding.take(3, 4)
     assert detector.find(outstanding, 3, rtt, now=50 * MS) == [0]
-    outstanding.take(9)
+    outstanding.take(9, 10)
     assert detector.find(outstanding, 9, rtt, now=50 * MS) == [1, 4, 5, 6]
     assert detector.loss_time == NEVER
     assert (outstanding.lowest, outstanding.count) == (7, 2)
@@ -41,7 +41,7 @@ def test_the_packet_threshold() -> None:
 def test_the_time_threshold() -> None:
     outstanding, rtt = flight(5), rtt_of(80)
     detector = LossDetector(3, 9 / 8)
-    outstanding.take(2)
+    outstanding.take(2, 3)
     assert detector.find(outstanding, 2, rtt, now=82 * MS) == []
     assert detector.loss_time == 90 * MS  # packet 0 left at 0: 9/8 of 80 ms later
     assert detector.find(outstanding, 2, rtt, now=detector.loss_time) == [0]
@@ -55,7 +55,7 @@ def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:
     rtt.smooth(rtt.sample(1000))
     outstanding.add((0, 0, 0, 0))
     outstanding.add((0, 0, 0, 0))
-    outstanding.take(1)
+    outstanding.take(1, 2)
     detector = LossDetector(3, 9 / 8)
     assert detector.find(outstanding, 1, rtt, now=MS - 1) == []
     assert detector.loss_time == MS
@@ -64,7 +64,7 @@ def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:
 
 def test_the_simulators_rule_loses_a_gap_at_once() -> None:
     outstanding = flight(4)
-    outstanding.take(3)
+    outstanding.take(3, 4)
     assert LossDetector(1, 0.0).find(outstanding, 3, RttEstimator(), now=9 * MS) == [0, 1, 2]
 
 
@@ -78,8 +78,10 @@ def test_outstanding_is_a_dictionary_of_numbers(steps: list[tuple[bool, int]]) -
             plain[sent] = stamp
             sent += 1
         else:
-            number = max(sent - 1 - back, 0)
-            assert outstanding.take(number) == plain.pop(number, None)
+            start = max(sent - 1 - back, 0)
+            stop = min(start + back % 7, sent)
+            expected = [(n, plain.pop(n)) for n in range(start, stop) if n in plain]
+            assert outstanding.take(start, stop) == expected
         assert outstanding.count == len(plain)
         assert outstanding.lowest == min(plain, default=sent)
     assert outstanding.below(sent) == [(n, stamp[0]) for n, stamp in sorted(plain.items())]
@@ -90,6 +92,6 @@ def test_what_is_done_is_forgotten() -> None:
     for number in range(100_000):
         outstanding.add((number, 0, 0, 0))
         if number >= 50:
-            outstanding.take(number - 50)
+            outstanding.take(number - 50, number - 49)
     assert outstanding.count == 50
     assert len(outstanding._stamps) < 3000
