@@ -59,7 +59,7 @@ class IntervalStats:
     lost: FloatArray
     """Packets found lost in the step."""
     timeouts: FloatArray
-    """Times the 1 s timer fired in the step."""
+    """Times the timer fired in the step: 1 s of silence in the simulator, an RTO on real links."""
     rtt_sum: FloatArray
     """Sum of the RTT samples of the step, s."""
     rtt_min: FloatArray

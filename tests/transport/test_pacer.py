@@ -22,8 +22,12 @@ def test_without_catching_up_lateness_stays() -> None:
 def test_catching_up_keeps_the_rate(lateness_us: int) -> None:
     pacer = Pacer(catch_up=2 * MS, now=0)
     now = sent = 0
+    step = 10 * MS
     while now < 1000 * MS:
         now = max(now, pacer.next_time) + lateness_us * 1000
+        if now >= step:  # a policy sets the rate each step
+            pacer.restart(8000.0, now=now)
+            step += 10 * MS
         while pacer.next_time <= now:
             pacer.sent(8000.0, now=now)
             sent += 1
