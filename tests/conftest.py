@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure, and the same examples are drawn everywhere.
+settings.register_profile("distrlcc", deadline=None, derandomize=True)
+settings.load_profile("distrlcc")
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")

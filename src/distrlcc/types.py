@@ -16,9 +16,12 @@ PACKET_BYTES = 1504
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ack:
-    """One acknowledgement as a congestion controller sees it; counts are packets."""
+    """One acknowledgement as a congestion controller sees it; counts are packets.
+
+    Not frozen: one is made per packet, and that would take five times as long.
+    """
 
     rtt_ns: int
     """Round-trip time of the acknowledged packet."""
@@ -56,7 +59,7 @@ class IntervalStats:
     lost: FloatArray
     """Packets found lost in the step."""
     timeouts: FloatArray
-    """Times the 1 s timer fired in the step."""
+    """Times the timer fired in the step: 1 s of silence in the simulator, an RTO on real links."""
     rtt_sum: FloatArray
     """Sum of the RTT samples of the step, s."""
     rtt_min: FloatArray

@@ -32,7 +32,10 @@ class Controller(Protocol):
         """
 
     def on_timeout(self, *, now: int, sent: int) -> None:
-        """Learn that nothing was sent or acknowledged for one second; a probe packet follows.
+        """Learn that the timer fired; a probe packet follows.
+
+        In the simulator nothing was sent or acknowledged for one second; on real links nothing was
+        acknowledged for RFC 6298's timeout.
 
         Args:
             now: Time, ns.

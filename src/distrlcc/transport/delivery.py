@@ -20,7 +20,7 @@ class DeliveryRate:
 
         Args:
             over_sending: Whether a sample's interval is at least the time that sending its packets
-                took (draft section 2.2.4), so that ACKs that arrive in a bunch do not look like a
+                took (draft section 2.2), so that ACKs that arrive in a bunch do not look like a
                 fast link. The simulator's kernel takes the ACKs' spacing alone.
             now: Time, ns.
         """

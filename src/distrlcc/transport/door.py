@@ -148,7 +148,8 @@ class Door:
             return self._refuse(hello.session, Reason.BAD_COOKIE, "", key)
         self._forget(now)
         known = self.sessions.get(hello.session)
-        if known is not None and (known.address, known.hello) == (address, hello):
+        # A sender whose WELCOME was lost may have fetched another cookie meanwhile.
+        if known is not None and (known.address, known.hello.nonce) == (address, hello.nonce):
             self.counts.repeated += 1
             return Answer(self._welcome(known, key))
         if known is not None or hello.session in self._left:

@@ -8,9 +8,9 @@ Against an observer on the path only a tunnel (WireGuard, IPsec) helps.
 
 from __future__ import annotations
 
-import hmac
 import struct
 from hashlib import blake2s
+from hmac import compare_digest
 from typing import Any
 
 from distrlcc.transport.messages import Buffer
@@ -39,7 +39,7 @@ def tag(data: Buffer, key: bytes) -> bytes:
 def authentic(datagram: Buffer, key: bytes) -> bool:
     """Tell whether a datagram that `decode` took ends with the authenticator of its key."""
     expected = blake2s(datagram[:-TAG_BYTES], digest_size=TAG_BYTES, key=key).digest()
-    return hmac.compare_digest(expected, datagram[-TAG_BYTES:])
+    return compare_digest(expected, datagram[-TAG_BYTES:])
 
 
 def make_cookie(
@@ -70,7 +70,7 @@ def cookie_age(
     """Return a cookie's age in whole seconds; None for one that was not made for this HELLO."""
     time = cookie[:4]
     expected = _cookie_hash(secret, address, session, nonce, time)
-    if not hmac.compare_digest(expected, cookie[4:]):
+    if not compare_digest(expected, cookie[4:]):
         return None
     return (now // NANOSECONDS - int(_TIME.unpack(time)[0])) & 0xFFFFFFFF
 

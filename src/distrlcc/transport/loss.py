@@ -45,5 +45,5 @@ class LossDetector:
             else:
                 self.loss_time = min(self.loss_time, sent + patience)
         for number in lost:
-            outstanding.take(number)
+            outstanding.take(number, number + 1)
         return lost

@@ -35,27 +35,33 @@ class Outstanding:
         self._stamps.append(stamp)
         self.count += 1
 
-    def take(self, number: int) -> Stamp | None:
-        """Take a packet out; None if it is not outstanding. It must have been sent."""
-        place = number - self._base
-        if place < self._head:
-            return None
-        stamps = self._stamps
-        stamp = stamps[place]
-        if stamp is None:
-            return None
-        stamps[place] = None
-        self.count -= 1
-        if place == self._head:
+    def take(self, start: int, stop: int) -> list[tuple[int, Stamp]]:
+        """Take ``[start, stop)`` out; return what was outstanding of it, lowest first.
+
+        All numbers below ``stop`` must have been sent.
+        """
+        stamps, base = self._stamps, self._base
+        taken = []
+        for place in range(max(start - base, self._head), stop - base):
+            stamp = stamps[place]
+            if stamp is not None:
+                stamps[place] = None
+                taken.append((base + place, stamp))
+        if taken:
+            self.count -= len(taken)
+            self._advance()
+        return taken
+
+    def _advance(self) -> None:
+        """Move the head to the lowest outstanding packet; now and then cut off the front."""
+        stamps, place = self._stamps, self._head
+        while place < len(stamps) and stamps[place] is None:
             place += 1
-            while place < len(stamps) and stamps[place] is None:
-                place += 1
-            self._head = place
-            if place >= _COMPACT and 2 * place >= len(stamps):
-                del stamps[:place]
-                self._base += place
-                self._head = 0
-        return stamp
+        self._head = place
+        if place >= _COMPACT and 2 * place >= len(stamps):
+            del stamps[:place]
+            self._base += place
+            self._head = 0
 
     def below(self, number: int) -> list[tuple[int, int]]:
         """Return the outstanding packets below a number as (number, send time), lowest first."""

@@ -33,4 +33,5 @@ class Pacer:
 
     def restart(self, rate: float, *, now: int) -> None:
         """Follow a rate that was set from outside: no later than one interval from now."""
-        self.next_time = min(max(self.next_time, now), now + pacing_interval(rate))
+        earliest = max(self.next_time, now - self._catch_up)
+        self.next_time = min(earliest, now + pacing_interval(rate))

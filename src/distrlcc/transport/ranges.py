@@ -31,6 +31,8 @@ class Ranges:
 
     def newest(self, limit: int) -> tuple[tuple[int, int], ...]:
         """Return up to ``limit`` ranges, highest first."""
+        if len(self._starts) == 1:
+            return ((self._starts[0], self._stops[0]),)
         starts, stops = self._starts[-limit:], self._stops[-limit:]
         return tuple(zip(reversed(starts), reversed(stops), strict=True))
 

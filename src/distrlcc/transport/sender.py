@@ -211,50 +211,45 @@ class Sender:
         if ranges[0][1] > self.next_number:
             self.ignored_acks += 1
             return Acked([], [])
-        acked: list[int] = []
-        stamps: list[Stamp] = []
-        outstanding = self._outstanding
+        taken: list[tuple[int, Stamp]] = []
+        take = self._outstanding.take
         for start, stop in reversed(ranges):
-            for number in range(max(start, outstanding.lowest), stop):
-                stamp = outstanding.take(number)
-                if stamp is not None:
-                    acked.append(number)
-                    stamps.append(stamp)
-        if not acked:
-            return Acked(acked, [])
+            taken += take(start, stop)
+        if not taken:
+            return Acked([], [])
         rtt = self.rtt
-        largest = acked[-1]
-        newest = rtt.sample(now - stamps[-1][0], ack_delay)
+        largest, stamp = taken[-1]
+        newest = rtt.sample(now - stamp[0], ack_delay)
         if largest == ranges[0][1] - 1:
             rtt.smooth(newest)
         rtt.backoff = 0
         self._activity = self._timer_start = now
         self._probe_time = NEVER
-        self._largest_acked = max(self._largest_acked, largest)
+        if largest > self._largest_acked:
+            self._largest_acked = largest
         lost = self._find_lost(now)
-        self._deliver(acked, stamps, ack_delay, now)
-        return Acked(acked, lost)
+        self._deliver(taken, ack_delay, now)
+        return Acked([number for number, _ in taken], lost)
 
-    def _deliver(self, acked: list[int], stamps: list[Stamp], ack_delay: int, now: int) -> None:
+    def _deliver(self, taken: list[tuple[int, Stamp]], ack_delay: int, now: int) -> None:
         """Count packets delivered, and tell the controller."""
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
-        inflight = self._outstanding.count + len(acked)
-        last = acked[-1]
-        for number, stamp in zip(acked, stamps, strict=True):
-            prior = stamp[1]
+        inflight = self._outstanding.count + len(taken)
+        last = taken[-1][0]
+        for number, stamp in taken:
             elapsed = rate.deliver(stamp, now=now)
-            delivered = rate.delivered
+            prior, delivered = stamp[1], rate.delivered
             sample = rtt.sample(now - stamp[0], ack_delay)
             interval.on_ack(sample, rtt.minimum, delivered - prior, elapsed, sent - number)
             inflight -= 1
-            lost = 0
+            lost, seq = 0, number
             if number == last and self._unreported:
                 lost, self._unreported = self._unreported, 0
-                number = self._largest_lost + 1
+                seq = self._largest_lost + 1
             speed = (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1)
-            on_ack(Ack(sample, number, sent, lost, inflight, delivered, prior, speed), now=now)
+            on_ack(Ack(sample, seq, sent, lost, inflight, delivered, prior, speed), now=now)
 
     def on_timer(self, *, now: int) -> list[int]:
         """Do what is due at `timer_time`; return newly lost packets.

@@ -52,17 +52,21 @@ MIN_DATAGRAM = HELLO_BYTES
 """Least value of ``max_datagram``, bytes."""
 
 HEADER = struct.Struct("!4sBBHQ")
+_START = struct.Struct("!4sBBH")  # magic, version, kind, flags
+_SESSION = struct.Struct("!8xQ")
 _HELLO = struct.Struct("!16sHBQBB")  # nonce, max datagram, is a file, size, name and cookie length
 _WELCOME = struct.Struct("!16sHII")
 _REFUSE = struct.Struct("!BB")
-_DATA = struct.Struct("!4sBBHQQQQH")  # header, number, lowest, offset, payload's length
-_ACK = struct.Struct("!4sBBHQQQIB")  # header, largest, received bytes, delay, count of ranges
+_DATA = struct.Struct("!8sQQQQH")  # start, session, number, lowest, offset, payload's length
+# Start, session, largest, received bytes, delay, count of ranges; gap and length of each range.
+_ACKS = tuple(struct.Struct(f"!8sQQQIB{2 * n}I") for n in range(MAX_RANGES + 1))
 _CLOSE = struct.Struct("!BQ32s")
 _CLOSED = struct.Struct("!BQQ32s")
-_PAIRS = tuple(struct.Struct(f"!{2 * n}I") for n in range(MAX_RANGES + 1))
 DATA_BYTES = _DATA.size
 """Bytes of a DATA datagram before its payload."""
 _UINT32 = 0xFFFFFFFF
+_DATA_STARTS = tuple(_START.pack(MAGIC, VERSION, Kind.DATA, flags) for flags in (0, FIN))
+_ACK_START = _START.pack(MAGIC, VERSION, Kind.ACK, 0)
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -114,7 +118,7 @@ def data_header(
 
     For callers that hand header and payload to ``sendmsg`` without joining them.
     """
-    return _DATA.pack(MAGIC, VERSION, 5, fin, session, number, lowest, offset, length)
+    return _DATA.pack(_DATA_STARTS[fin], session, number, lowest, offset, length)
 
 
 def encode_data(data: Data, size: int = 0) -> bytes:
@@ -139,8 +143,8 @@ def encode_ack(ack: Acknowledgement, key: bytes) -> bytes:
         below = start
     count = len(pairs) >> 1
     delay = min(delay, _UINT32)
-    header = _ACK.pack(MAGIC, VERSION, 6, 0, session, largest - 1, received, delay, count)
-    return _signed(header + _PAIRS[count].pack(*pairs), key)
+    data = _ACKS[count].pack(_ACK_START, session, largest - 1, received, delay, count, *pairs)
+    return _signed(data, key)
 
 
 def encode_close(close: Close, key: bytes) -> bytes:
@@ -160,28 +164,32 @@ def decode(datagram: Buffer) -> Message:
         VersionError: It is of another version.
         WireError: It is malformed, cut short, too long or not ours. Nothing else is ever raised.
     """
+    decoder = _DECODERS.get(bytes(datagram[:8]))
+    if decoder is None or not HEADER.size <= len(datagram) <= MAX_DATAGRAM:
+        raise _complaint(datagram)
+    return decoder(datagram)
+
+
+def _complaint(datagram: Buffer) -> WireError:
+    """Say why a datagram's start is not one of `_DECODERS`."""
     size = len(datagram)
     if not HEADER.size <= size <= MAX_DATAGRAM:
-        raise WireError(f"{size} bytes; expected {HEADER.size} to {MAX_DATAGRAM}")
+        return WireError(f"{size} bytes; expected {HEADER.size} to {MAX_DATAGRAM}")
     magic, version, kind, flags, session = HEADER.unpack_from(datagram)
     if magic != MAGIC:
-        raise WireError("no datagram of ours: the magic number differs")
+        return WireError("no datagram of ours: the magic number differs")
     if version != VERSION:
-        raise VersionError(
-            f"a datagram of version {version}; expected {VERSION}",
-            version=version,
-            kind=kind,
-            session=session,
-        )
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        raise WireError(f"unknown kind {kind}")
-    if flags and (kind != Kind.DATA or flags != FIN):
-        raise WireError(f"unknown flags {flags:#x} of kind {kind}")
-    return decoder(datagram, session, flags)
+        message = f"a datagram of version {version}; expected {VERSION}"
+        return VersionError(message, version=version, kind=kind, session=session)
+    return WireError(f"kind {kind} with flags {flags:#x} is unknown")
 
 
-def _decode_hello(datagram: Buffer, session: int, flags: int) -> Hello:
+def _session(datagram: Buffer) -> int:
+    session: int = _SESSION.unpack_from(datagram)[0]
+    return session
+
+
+def _decode_hello(datagram: Buffer) -> Hello:
     if len(datagram) < HELLO_BYTES:
         raise WireError(f"a HELLO of {len(datagram)} bytes; expected at least {HELLO_BYTES}")
     fields = _HELLO.unpack_from(datagram, HEADER.size)
@@ -197,23 +205,25 @@ def _decode_hello(datagram: Buffer, session: int, flags: int) -> Hello:
     _check_request(max_datagram, file_size, name, name_length)
     if any(datagram[end:]):
         raise WireError("a HELLO with something in its padding")
-    return Hello(session, nonce, max_datagram, file_size, name, bytes(datagram[middle:end]))
+    return Hello(
+        _session(datagram), nonce, max_datagram, file_size, name, bytes(datagram[middle:end])
+    )
 
 
-def _decode_retry(datagram: Buffer, session: int, flags: int) -> Retry:
+def _decode_retry(datagram: Buffer) -> Retry:
     _expect_size(datagram, HEADER.size + COOKIE_BYTES + TAG_BYTES)
-    return Retry(session, bytes(datagram[HEADER.size : -TAG_BYTES]))
+    return Retry(_session(datagram), bytes(datagram[HEADER.size : -TAG_BYTES]))
 
 
-def _decode_welcome(datagram: Buffer, session: int, flags: int) -> Welcome:
+def _decode_welcome(datagram: Buffer) -> Welcome:
     _expect_size(datagram, HEADER.size + _WELCOME.size + TAG_BYTES)
     nonce, max_datagram, delay, idle = _WELCOME.unpack_from(datagram, HEADER.size)
     if not MIN_DATAGRAM <= max_datagram <= MAX_DATAGRAM:
         raise WireError(f"a largest datagram of {max_datagram}; expected {MIN_DATAGRAM} or more")
-    return Welcome(session, nonce, max_datagram, delay, idle)
+    return Welcome(_session(datagram), nonce, max_datagram, delay, idle)
 
 
-def _decode_refuse(datagram: Buffer, session: int, flags: int) -> Refuse:
+def _decode_refuse(datagram: Buffer) -> Refuse:
     start = HEADER.size + _REFUSE.size
     if len(datagram) < start:
         raise WireError("a REFUSE that is cut short")
@@ -221,31 +231,29 @@ def _decode_refuse(datagram: Buffer, session: int, flags: int) -> Refuse:
     if length > MAX_TEXT_BYTES:
         raise WireError(f"a REFUSE with {length} bytes of text; expected up to {MAX_TEXT_BYTES}")
     _expect_size(datagram, start + length + TAG_BYTES)
-    return Refuse(session, reason, _text(datagram[start : start + length]))
+    return Refuse(_session(datagram), reason, _text(datagram[start : start + length]))
 
 
-def _decode_data(datagram: Buffer, session: int, flags: int) -> Data:
+def _decode_data(datagram: Buffer) -> Data:
     if len(datagram) < DATA_BYTES:
         raise WireError("a DATA that is cut short")
-    _, _, _, _, _, number, lowest, offset, length = _DATA.unpack_from(datagram)
+    _, session, number, lowest, offset, length = _DATA.unpack_from(datagram)
     end = DATA_BYTES + length
     if len(datagram) < end:
         raise WireError("a DATA whose payload is cut short")
     if number >= MAX_NUMBER or lowest > number or offset + length >= MAX_NUMBER:
         raise WireError("a DATA with a number or offset out of range")
-    return Data(session, number, lowest, offset, datagram[DATA_BYTES:end], flags == FIN)
+    return Data(session, number, lowest, offset, datagram[DATA_BYTES:end], datagram[7] == FIN)
 
 
-def _decode_ack(datagram: Buffer, session: int, flags: int) -> Acknowledgement:
+def _decode_ack(datagram: Buffer) -> Acknowledgement:
     size = len(datagram)
-    if size < _ACK.size:
-        raise WireError("an ACK that is cut short")
-    _, _, _, _, _, largest, received, delay, count = _ACK.unpack_from(datagram)
-    if not 1 <= count <= MAX_RANGES or size != _ACK.size + 8 * count + TAG_BYTES:
+    count = datagram[_ACKS[0].size - 1] if size >= _ACKS[0].size else 0
+    if not 1 <= count <= MAX_RANGES or size != _ACKS[count].size + TAG_BYTES:
         raise WireError(f"an ACK of {size} bytes with {count} ranges")
+    _, session, largest, received, delay, _, *pairs = _ACKS[count].unpack_from(datagram)
     if largest >= MAX_NUMBER:
         raise WireError("an ACK of a number out of range")
-    pairs = _PAIRS[count].unpack_from(datagram, _ACK.size)
     ranges = []
     stop = largest + 1
     for place in range(0, 2 * count, 2):
@@ -259,31 +267,31 @@ def _decode_ack(datagram: Buffer, session: int, flags: int) -> Acknowledgement:
     return Acknowledgement(session, tuple(ranges), delay, received)
 
 
-def _decode_close(datagram: Buffer, session: int, flags: int) -> Close:
+def _decode_close(datagram: Buffer) -> Close:
     _expect_size(datagram, HEADER.size + _CLOSE.size + TAG_BYTES)
     ending, size, digest = _CLOSE.unpack_from(datagram, HEADER.size)
     if ending > max(Ending) or size >= MAX_NUMBER:
         raise WireError("a CLOSE with an unknown ending or a file size out of range")
-    return Close(session, ending, size, digest)
+    return Close(_session(datagram), ending, size, digest)
 
 
-def _decode_closed(datagram: Buffer, session: int, flags: int) -> Closed:
+def _decode_closed(datagram: Buffer) -> Closed:
     _expect_size(datagram, HEADER.size + _CLOSED.size + TAG_BYTES)
     verdict, packets, received, digest = _CLOSED.unpack_from(datagram, HEADER.size)
     if verdict > max(Verdict):
         raise WireError(f"a CLOSED with the unknown verdict {verdict}")
-    return Closed(session, verdict, packets, received, digest)
+    return Closed(_session(datagram), verdict, packets, received, digest)
 
 
-_DECODERS: dict[int, Callable[[Buffer, int, int], Message]] = {
-    Kind.HELLO: _decode_hello,
-    Kind.RETRY: _decode_retry,
-    Kind.WELCOME: _decode_welcome,
-    Kind.REFUSE: _decode_refuse,
-    Kind.DATA: _decode_data,
-    Kind.ACK: _decode_ack,
-    Kind.CLOSE: _decode_close,
-    Kind.CLOSED: _decode_closed,
+_DECODERS: dict[bytes, Callable[[Buffer], Message]] = {
+    _START.pack(MAGIC, VERSION, Kind.HELLO, 0): _decode_hello,
+    _START.pack(MAGIC, VERSION, Kind.RETRY, 0): _decode_retry,
+    _START.pack(MAGIC, VERSION, Kind.WELCOME, 0): _decode_welcome,
+    _START.pack(MAGIC, VERSION, Kind.REFUSE, 0): _decode_refuse,
+    **dict.fromkeys(_DATA_STARTS, _decode_data),
+    _ACK_START: _decode_ack,
+    _START.pack(MAGIC, VERSION, Kind.CLOSE, 0): _decode_close,
+    _START.pack(MAGIC, VERSION, Kind.CLOSED, 0): _decode_closed,
 }
 
 

@@ -1,0 +1,225 @@
+"""What may leave when, what an ACK tells the controller, what a step shows: by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrlcc.transport.loss import NEVER
+from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender, SenderOptions
+from distrlcc.types import Ack, IntervalStats
+
+MS = 1_000_000
+
+
+class Steered:
+    """A controller that does nothing and remembers what it was told."""
+
+    def __init__(self, cwnd: float = 10.0, pacing_rate: float = 0.0) -> None:
+        self.cwnd, self.pacing_rate = cwnd, pacing_rate
+        self.acks: list[Ack] = []
+        self.timeouts: list[tuple[int, int]] = []
+
+    def on_ack(self, ack: Ack, *, now: int) -> None:
+        self.acks.append(ack)
+
+    def on_timeout(self, *, now: int, sent: int) -> None:
+        self.timeouts.append((now, sent))
+
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None: ...
+
+
+def send(sender: Sender, *, now: int, count: int = 1000) -> list[int]:
+    numbers = []
+    while len(numbers) < count and (number := sender.packet_to_send(now=now)) is not None:
+        numbers.append(number)
+    return numbers
+
+
+def test_fewer_than_the_windows_floor_are_in_flight() -> None:
+    steered = Steered(3.9)
+    sender = Sender(steered, now=0)
+    assert sender.next_time() == 0
+    assert send(sender, now=0) == [0, 1, 2]
+    assert sender.inflight == 3
+    assert sender.send_time() == NEVER
+    steered.cwnd = 5.0
+    assert send(sender, now=MS) == [3, 4]
+    assert sender.on_ack(((0, 2),), now=20 * MS) == ([0, 1], [])
+    assert send(sender, now=20 * MS) == [5, 6]
+    steered.cwnd = 0.5
+    sender.on_ack(((0, 7),), now=40 * MS)
+    assert send(sender, now=41 * MS) == []
+    assert sender.timer_time() < NEVER  # a window of nothing is probed out of
+
+
+def test_paced_packets_wait_their_turn() -> None:
+    sender = Sender(Steered(10.0, 400.0), SIMULATOR_OPTIONS, now=5 * MS)
+    assert send(sender, now=5 * MS) == [0]
+    assert sender.next_time() == 7.5 * MS
+    assert send(sender, now=7 * MS) == []
+    assert send(sender, now=8 * MS) == [1]
+    assert sender.next_time() == 10.5 * MS
+    sender.controller.pacing_rate = 1000.0  # type: ignore[misc]
+    sender.on_action(now=9 * MS)
+    assert sender.next_time() == 10 * MS
+
+
+def test_the_timer_doubles_and_an_ack_resets_it() -> None:
+    steered = Steered(2.0)
+    sender = Sender(steered, now=0)
+    assert sender.timer_time() == NEVER  # nothing is in flight
+    send(sender, now=100 * MS)
+    assert sender.timer_time() == 1100 * MS  # RFC 6298 rule 2.1
+    assert send(sender, now=300 * MS) == []
+    fired = []
+    for _ in range(3):
+        now = sender.timer_time()
+        fired.append(now // MS)
+        assert sender.on_timer(now=now) == []
+        assert sender.probe_due
+        assert sender.next_time() == now
+        assert len(send(sender, now=now)) == 1  # the window is full: the probe alone
+        assert not sender.probe_due
+    assert fired == [1100, 3100, 7100]
+    assert sender.timeouts_in_row == 3
+    assert steered.timeouts == [(1100 * MS, 2), (3100 * MS, 3), (7100 * MS, 4)]
+    sender.on_ack(((4, 5),), now=7200 * MS)  # the last probe, after 100 ms: RTO 300 ms
+    assert sender.timeouts_in_row == 0
+    send(sender, now=7200 * MS)
+    assert sender.timer_time() == 7500 * MS
+
+
+def test_the_timer_is_not_put_off_by_sending() -> None:
+    steered = Steered(1.0)
+    sender = Sender(steered, now=0)
+    send(sender, now=0)
+    steered.cwnd = 2.0
+    send(sender, now=900 * MS)
+    assert sender.timer_time() == 1000 * MS
+    sender.on_timer(now=999 * MS)
+    assert steered.timeouts == []
+
+
+def test_the_simulators_timer_counts_from_the_last_packet_or_ack() -> None:
+    steered = Steered(1.0)
+    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
+    send(sender, now=0)
+    steered.cwnd = 2.0
+    send(sender, now=900 * MS)
+    assert sender.timer_time() == 1900 * MS
+    sender.on_ack(((0, 1),), now=950 * MS)
+    assert sender.timer_time() == 1950 * MS
+    for expected in (1950, 2950, 3950):
+        assert sender.timer_time() == expected * MS
+        sender.on_timer(now=expected * MS)
+        send(sender, now=expected * MS, count=1)
+    assert sender.take_interval(now=4000 * MS).timeouts == 3.0
+
+
+def test_an_ack_before_the_probe_left_cancels_it() -> None:
+    sender = Sender(Steered(1.0), now=0)
+    send(sender, now=0)
+    sender.on_timer(now=1000 * MS)
+    sender.on_ack(((0, 1),), now=1001 * MS)
+    assert not sender.probe_due
+
+
+def test_what_an_ack_tells_the_controller() -> None:
+    steered = Steered(10.0)
+    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
+    send(sender, now=0)
+    assert sender.on_ack(((0, 1),), now=50 * MS) == ([0], [])
+    assert send(sender, now=50 * MS) == [10]
+    assert sender.on_ack(((3, 4), (0, 1)), now=60 * MS) == ([3], [1, 2])
+    assert sender.on_ack(((1, 2),), now=61 * MS) == ([], [])  # too late: it was given up
+    sender.on_ack(((10, 11),), now=100 * MS)
+    assert steered.acks == [
+        Ack(50 * MS, 0, 10, 0, 9, 1, 0, 1 / 0.05),
+        Ack(60 * MS, 3, 11, 2, 7, 2, 0, 2 / 0.06),
+        # Sent when one was delivered, at 50 ms: two more within the 50 ms since.
+        Ack(50 * MS, 10, 11, 6, 0, 3, 1, 2 / 0.05),
+    ]
+
+
+def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
+    steered = Steered(10.0)
+    sender = Sender(steered, now=0)
+    send(sender, now=0)
+    assert sender.on_ack(((2, 5),), now=50 * MS) == ([2, 3, 4], [0, 1])
+    assert [(ack.seq, ack.lost, ack.inflight) for ack in steered.acks] == [
+        (2, 0, 7),
+        (3, 0, 6),
+        (2, 2, 5),
+    ]
+
+
+def test_losses_that_the_timer_finds_are_told_with_the_next_ack() -> None:
+    steered = Steered(4.0)
+    sender = Sender(steered, now=0)
+    send(sender, now=0)
+    assert sender.on_ack(((1, 2),), now=80 * MS) == ([1], [])
+    assert sender.timer_time() == 90 * MS
+    assert sender.on_timer(now=90 * MS) == [0]
+    assert steered.timeouts == []
+    assert sender.take_interval(now=95 * MS).lost == 1.0
+    sender.on_ack(((1, 3),), now=100 * MS)
+    assert [(ack.seq, ack.lost) for ack in steered.acks] == [(1, 0), (1, 1)]
+
+
+def test_an_ack_of_what_was_never_sent_is_ignored() -> None:
+    sender = Sender(Steered(4.0), now=0)
+    send(sender, now=0)
+    assert sender.on_ack(((3, 5), (0, 1)), now=MS) == ([], [])
+    assert sender.ignored_acks == 1
+    assert sender.inflight == 4
+
+
+def test_the_receivers_delay_is_no_rtt() -> None:
+    sender = Sender(Steered(3.0), now=0)
+    send(sender, now=0)
+    sender.on_ack(((0, 1),), now=50 * MS)
+    sender.on_ack(((1, 2),), 20 * MS, now=90 * MS)
+    assert sender.rtt.latest == 70 * MS
+    sender.on_ack(((2, 3),), 60 * MS, now=100 * MS)  # 40 ms were below the least
+    assert sender.rtt.latest == 100 * MS
+
+
+def test_a_step_by_hand() -> None:
+    steered = Steered(4.0, 0.0)
+    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
+    send(sender, now=0)
+    sender.on_ack(((0, 1),), now=50 * MS)
+    send(sender, now=50 * MS)
+    sender.on_ack(((2, 3),), now=60 * MS)
+    steered.pacing_rate = 7.0
+    stats = sender.take_interval(now=100 * MS)
+    seen = {name: float(getattr(stats, name)[0]) for name in IntervalStats.names()}
+    packet = 1504 * 8e-6  # megabits
+    rates = [packet / 0.05, 2 * packet / 0.06]
+    sent = [4 * packet / 0.05, 3 * packet / 0.06]
+    assert seen == pytest.approx({
+        "duration": 0.1, "sent": 5, "acked": 2, "lost": 1, "timeouts": 0,
+        "rtt_sum": 0.11, "rtt_min": 0.05, "rtt_max": 0.06, "rtt_last": 0.06, "min_rtt": 0.05,
+        "cwnd": 4, "pacing_rate": 7, "inflight": 2,
+        "delay_ewma": 10 / 8,
+        "delivery_rate_ewma": rates[0] + (rates[1] - rates[0]) / 8,
+        "send_rate_ewma": sent[0] + (sent[1] - sent[0]) / 8,
+    })  # fmt: skip
+    empty = sender.take_interval(now=110 * MS)
+    assert (empty.duration, empty.acked, empty.rtt_sum) == (0.01, 0.0, 0.0)
+    assert (empty.rtt_last, empty.min_rtt, empty.inflight) == (0.06, 0.05, 2.0)
+    assert empty.delay_ewma == 0.0
+
+
+def test_memory_does_not_grow_with_the_transfer() -> None:
+    sender = Sender(Steered(20.0), SenderOptions(), now=0)
+    now = 0
+    for _ in range(3000):
+        now += 10 * MS
+        first = sender.next_number
+        numbers = send(sender, now=now)
+        assert numbers[0] == first
+        sender.on_ack(((numbers[1], numbers[-1] + 1),), now=now + 5 * MS)
+    assert sender.next_number > 55_000
+    assert len(sender._outstanding._stamps) < 3000
+    assert sender.delivered + sender.inflight < sender.next_number
