@@ -48,8 +48,8 @@ def enter_user_namespace() -> None:
 
 
 @contextmanager
-def new_network() -> Iterator[None]:
-    """Be in a new, empty network; go back to the former one at the end.
+def new_network() -> Iterator[int]:
+    """Be in a new, empty network; go back to the former one, whose descriptor this gives.
 
     Raises:
         LinkError: The system does not allow it.
@@ -62,6 +62,20 @@ def new_network() -> Iterator[None]:
             raise LinkError(
                 f"no network namespace can be made ({error.strerror}); {REMEDY}"
             ) from None
+        try:
+            yield before
+        finally:
+            set_namespace(before)
+    finally:
+        os.close(before)
+
+
+@contextmanager
+def inside(network: int) -> Iterator[None]:
+    """Be in a network for a while."""
+    before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        set_namespace(network)
         try:
             yield
         finally:

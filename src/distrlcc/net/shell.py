@@ -24,7 +24,7 @@ from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import DirectionConfig, LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.loop import Loop
-from distrlcc.net.namespace import enter_user_namespace, is_privileged, new_network
+from distrlcc.net.namespace import enter_user_namespace, inside, is_privileged, new_network
 from distrlcc.net.outside import running
 from distrlcc.scheduling import run_on_time
 from distrlcc.sim.link import NEVER
@@ -77,14 +77,16 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
         if not is_privileged():
             enter_user_namespace()
         nested = enclosing_block() is not None
-        outer, block = open_outer()
+        outside = stack.enter_context(new_network())
+        outer, block = open_outer(outside)
         stack.callback(outer.close)
         variables = dict(environment)
         if not (nested and "MAHIMAHI_BASE" in variables):
             variables["MAHIMAHI_BASE"] = block.outer
         if job.outside is not None:
-            stack.enter_context(running(job.outside, variables, signals.restore_mask))
-        stack.enter_context(new_network())
+            with inside(outside):
+                server = running(job.outside, variables, signals.restore_mask)
+                stack.enter_context(server)
         inner = open_inner(block)
         stack.callback(inner.close)
         session = _Session(job, inner, outer)
