@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 
-_RTM_NEWLINK = 16
+_RTM_NEWLINK, _RTM_DELLINK = 16, 17
 _NLM_F_REQUEST_ACK = 0x5
 _NLM_F_CREATE_EXCL = 0x600
 _NLMSG_ERROR = 2
@@ -44,6 +44,15 @@ def create_veth(name: str, peer: str, peer_namespace: int) -> None:
     )  # fmt: skip
 
 
+def delete_device(name: str) -> None:
+    """Remove a device, and with one of a pair the other.
+
+    Raises:
+        OSError: There is no such device, or it is not allowed.
+    """
+    _request(_link(socket.if_nametoindex(name)), kind=_RTM_DELLINK)
+
+
 def _link(index: int) -> bytes:
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, 0, 0)
 
@@ -57,13 +66,11 @@ def _attribute(kind: int, value: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def _request(payload: bytes, flags: int = 0) -> None:
-    header = struct.pack(
-        "=IHHII", 16 + len(payload), _RTM_NEWLINK, _NLM_F_REQUEST_ACK | flags, 1, 0
-    )
+def _request(payload: bytes, flags: int = 0, kind: int = _RTM_NEWLINK) -> None:
+    header = struct.pack("=IHHII", 16 + len(payload), kind, _NLM_F_REQUEST_ACK | flags, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as control:
         control.send(header + payload)
         reply = control.recv(65536)
-    kind, error = struct.unpack_from("=H", reply, 4)[0], struct.unpack_from("=i", reply, 16)[0]
-    if kind == _NLMSG_ERROR and error:
+    answer, error = struct.unpack_from("=H", reply, 4)[0], struct.unpack_from("=i", reply, 16)[0]
+    if answer == _NLMSG_ERROR and error:
         raise OSError(-error, os.strerror(-error))

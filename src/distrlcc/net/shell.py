@@ -31,7 +31,7 @@ from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
 _LINGER = 5 * NANOSECONDS
-_END_GRACE = 5 * NANOSECONDS
+_END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)

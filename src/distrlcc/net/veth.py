@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import os
 import socket
 import struct
 from contextlib import suppress
 
 from distrlcc.net.device import control_socket, set_flags
-from distrlcc.net.netlink import create_veth
+from distrlcc.net.netlink import create_veth, delete_device
 
 _ETH_P_IP = 0x0800
 _SIOCGIFHWADDR = 0x8927
@@ -80,5 +79,7 @@ class VethEnd:
         self._socket.sendto(data, self._to)
 
     def close(self) -> None:
-        """Close the socket; the devices end with the network."""
-        os.close(self._socket.detach())
+        """Remove the pair; else it would end with COMMAND's network, a little later."""
+        with suppress(OSError):
+            delete_device(self._to[0])
+        self._socket.close()
