@@ -39,7 +39,7 @@ class Emulator:
         """Start an emulator."""
         process = subprocess.Popen(
             [*prefix, *self.words(*flags, command=command)], env=self.environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._processes.append(process)
         return process

@@ -154,13 +154,13 @@ def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
 def test_a_flood_gets_the_links_rate(emulator: Any, outside: Outside) -> None:
     code, _, err = emulator.run(
         "--up", "12mbit", "--down", "12mbit", "--queue", "droptail:packets=50",
-        command=emulator.python(FLOOD.format(count=4000, port=outside.udp_port, interval=7e-4)),
+        command=emulator.python(FLOOD.format(count=3200, port=outside.udp_port, interval=7e-4)),
     )  # fmt: skip
     assert (code, err) == (0, "")
     times = [at for at, _ in outside.arrivals]
     mbps = (len(times) - 1) * 1500 * 8 / (times[-1] - times[0]) / 1e6
     assert mbps == pytest.approx(12, rel=0.01)
-    assert len(times) < 3500  # the rest was dropped
+    assert len(times) < 2800  # the rest was dropped
 
 
 def test_the_kernels_cubic_fills_the_link(emulator: Any, outside: Outside, tmp_path: Path) -> None:
@@ -201,11 +201,11 @@ def test_active_queues_keep_the_delay_low(
     log = tmp_path / "up.log"
     code, _, err = emulator.run(
         "--up", "24", "--down", "24", "--delay", "5", "--queue", queue, "--log", str(log),
-        command=emulator.python(TCP.format(count=6_000_000, port=outside.tcp_port)),
+        command=emulator.python(TCP.format(count=4_000_000, port=outside.tcp_port)),
     )  # fmt: skip
     assert (code, err) == (0, "")
     waits = [int(line.split()[3]) for line in log.read_text().splitlines() if " - " in line]
-    assert len(waits) > 3000
+    assert len(waits) > 2000
     # A thousand packets would be half a second.
     assert statistics.median(waits) < 60
     assert " d " in log.read_text()
@@ -215,16 +215,16 @@ def test_a_scenarios_changes_happen(emulator: Any, outside: Outside, tmp_path: P
     scenario = tmp_path / "s.toml"
     scenario.write_text(
         'name = "s"\n[link]\nrate_mbps = 24.0\ndelay_ms = 5.0\nqueue_packets = 10\n'
-        "changes = [{at_s = 0.7, delay_ms = 30.0}]\n[[flows]]\n"
+        "changes = [{at_s = 0.6, delay_ms = 30.0}]\n[[flows]]\n"
     )
     code, out, err = emulator.run(
         "--scenario", str(scenario),
-        command=emulator.python(ECHO.format(count=100, port=outside.udp_port)),
+        command=emulator.python(ECHO.format(count=90, port=outside.udp_port)),
     )  # fmt: skip
     assert (code, err) == (0, "")
     trips = _round_trips(out)
     assert 10 <= min(trips) < 14
-    assert statistics.median(trips[-20:]) == pytest.approx(61, abs=5)
+    assert statistics.median(trips[-10:]) == pytest.approx(61, abs=5)
 
 
 def test_links_nest(emulator: Any, outside: Outside) -> None:
