@@ -24,7 +24,7 @@ from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import DirectionConfig, LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.loop import Loop
-from distrlcc.net.namespace import enter_user_namespace, inside, is_privileged, new_network
+from distrlcc.net.namespace import inside, new_network
 from distrlcc.net.outside import running
 from distrlcc.scheduling import run_on_time
 from distrlcc.sim.link import NEVER
@@ -65,8 +65,7 @@ class Job:
 def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
     """Run a command behind an emulated link until it ends.
 
-    Without the privileges for that this process enters a user namespace, for good, and the outside
-    is a network with nothing but loopback and the link.
+    This process needs privileges for that; `enter_user_namespace` gives them.
 
     Raises:
         LinkError: The system does not allow it.
@@ -74,8 +73,6 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
     with ExitStack() as stack:
         signals = SignalDescriptor([*_FORWARDED, *_ENDING, signal.SIGCHLD])
         stack.callback(signals.close)
-        if not is_privileged():
-            enter_user_namespace()
         nested = enclosing_block() is not None
         outside = stack.enter_context(new_network())
         outer, block = open_outer(outside)
