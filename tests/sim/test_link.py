@@ -62,3 +62,31 @@ def test_queues_drop_at_their_ends() -> None:
     head.push(Packet(1, 0, seq=1))
     assert [p.seq for p in head.push(Packet(1, 0, seq=2))] == [0]
     assert len(head) == 2
+
+
+def test_skipping_is_stepping() -> None:
+    for start in (0, 3, 7):
+        for now in range(40):
+            links = [TraceLink([0, 2, 2, 5], DropTail(), base=start) for _ in range(2)]
+            for link in links:
+                while link.next_time() <= min(now, 4):
+                    link.step()
+            while links[0].next_time() <= now:
+                links[0].step()
+            links[1].skip(now=now)
+            for _ in range(9):
+                assert links[0].next_time() == links[1].next_time()
+                links[0].step()
+                links[1].step()
+
+
+def test_another_trace_keeps_what_waits_and_moves() -> None:
+    link = TraceLink([1], DropTail())
+    link.arrive(Packet(2000, 0, seq=0))
+    link.arrive(Packet(1504, 0, seq=1))
+    assert link.step() == []  # 496 bytes of the first are left
+    assert not link.idle
+    link.follow([10], base=5)
+    # At 15: those 496, and 1008 of the second, whose rest goes at 25.
+    assert _drain(link, 30) == [(15, 0), (25, 1)]
+    assert link.idle

@@ -30,6 +30,12 @@ _EXAMPLES = """examples:
 """
 
 
+_ROOTLESS = (
+    "distrlcc: without root COMMAND reaches only what --outside starts, or what runs with it "
+    "under unshare -Urn"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
@@ -71,6 +77,7 @@ def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str])
     from contextlib import ExitStack, closing
 
     from distrlcc.net.link_log import LinkLog
+    from distrlcc.net.namespace import enter_user_namespace, is_privileged
     from distrlcc.net.shell import Job, run_shell
 
     if args.log is not None and args.log == args.log_down:
@@ -82,7 +89,13 @@ def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str])
             None if path is None else stack.enter_context(closing(LinkLog(path)))
             for path in (args.log, args.log_down)
         )
-        job = Job(link, command, _outside(args.outside), log_up, log_down, tuple(sys.argv))
+        if not is_privileged():
+            enter_user_namespace()
+            if args.outside is None:
+                print(_ROOTLESS, file=sys.stderr)
+        job = Job(
+            link, command, _outside(args.outside), log_up, log_down, ("distrlcc", *sys.argv[1:])
+        )
         outcome = run_shell(job, os.environ)
     if outcome.start_error is not None:
         what = "command not found" if outcome.exit_code == 127 else outcome.start_error.strerror

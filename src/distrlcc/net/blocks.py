@@ -15,7 +15,8 @@ from dataclasses import dataclass
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _FIRST_PREFIX = 18
 _BITS_PER_LEVEL = 4
-_LAST_PREFIX = 30
+LAST_PREFIX = 30
+"""Of a block that holds a link's two ends and no links inside."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def free_blocks(
     """
     if enclosing is None:
         candidates = list(_WHOLE.subnets(new_prefix=_FIRST_PREFIX))
-    elif enclosing.prefixlen >= _LAST_PREFIX:
+    elif enclosing.prefixlen >= LAST_PREFIX:
         return []
     else:
         # The first part holds the enclosing link's own two ends.

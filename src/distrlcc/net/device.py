@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from distrlcc.net.blocks import Block
+from distrlcc.net.netlink import set_queue_length
 
 TUN_PATH = "/dev/net/tun"
 MTU = 1500
@@ -25,9 +26,12 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _SIOCGIFADDR, _SIOCSIFADDR = 0x8915, 0x8916
 _SIOCGIFNETMASK, _SIOCSIFNETMASK = 0x891B, 0x891C
 _SIOCSIFMTU = 0x8922
-_SIOCSIFTXQLEN = 0x8943
 _IFF_UP_RUNNING = 0x41
 _RTF_UP = 0x1
+
+
+# Not c_char, of which ctypes copies what comes before the first zero.
+_SocketAddress = ctypes.c_ubyte * 16
 
 
 class _Route(ctypes.Structure):
@@ -35,9 +39,9 @@ class _Route(ctypes.Structure):
 
     _fields_ = (
         ("pad1", ctypes.c_ulong),
-        ("destination", ctypes.c_char * 16),
-        ("gateway", ctypes.c_char * 16),
-        ("mask", ctypes.c_char * 16),
+        ("destination", _SocketAddress),
+        ("gateway", _SocketAddress),
+        ("mask", _SocketAddress),
         ("flags", ctypes.c_ushort),
         ("pad2", ctypes.c_short),
         ("pad3", ctypes.c_ulong),
@@ -92,15 +96,15 @@ class Tun:
 
 def set_outer(name: str, block: Block) -> None:
     """Give the outer end its address, bring it up, and route the block to it."""
-    with _control() as control:
+    with control_socket() as control:
         _start(control, name, block.outer)
         _add_route(control, name, str(block.network.network_address), str(block.network.netmask))
 
 
 def set_inner(name: str, block: Block) -> None:
     """Give the inner end its address, bring it and loopback up, and make it the default route."""
-    with _control() as control:
-        _set_flags(control, "lo")
+    with control_socket() as control:
+        set_flags(control, "lo")
         _start(control, name, block.inner)
         # The mask tells a link inside this one which block it may take a part of.
         _set(control, _SIOCSIFNETMASK, name, _address(str(block.network.netmask)))
@@ -111,13 +115,13 @@ def set_inner(name: str, block: Block) -> None:
 
 def enable_loopback() -> None:
     """Bring this network's loopback up."""
-    with _control() as control:
-        _set_flags(control, "lo")
+    with control_socket() as control:
+        set_flags(control, "lo")
 
 
 def address_and_mask(name: str) -> tuple[str, str] | None:
     """Return a device's IPv4 address and netmask; None where there is no such device."""
-    with _control() as control:
+    with control_socket() as control:
         request = struct.pack("16s24x", name.encode())
         try:
             replies = [fcntl.ioctl(control, k, request) for k in (_SIOCGIFADDR, _SIOCGIFNETMASK)]
@@ -127,7 +131,8 @@ def address_and_mask(name: str) -> tuple[str, str] | None:
     return address, mask
 
 
-def _control() -> socket.socket:
+def control_socket() -> socket.socket:
+    """Return a socket for ioctls on devices."""
     return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
@@ -139,26 +144,27 @@ def _set(control: socket.socket, request: int, name: str, value: bytes) -> None:
     fcntl.ioctl(control, request, struct.pack("16s24s", name.encode(), value))
 
 
-def _set_flags(control: socket.socket, name: str) -> None:
+def set_flags(control: socket.socket, name: str, flags: int = _IFF_UP_RUNNING) -> None:
+    """Set flags of a device beside those it has; up, if nothing is said."""
     reply = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16s24x", name.encode()))
-    flags = struct.unpack_from("=H", reply, 16)[0]
-    _set(control, _SIOCSIFFLAGS, name, struct.pack("=H", flags | _IFF_UP_RUNNING))
+    before = struct.unpack_from("=H", reply, 16)[0]
+    _set(control, _SIOCSIFFLAGS, name, struct.pack("=H", before | flags))
 
 
 def _start(control: socket.socket, name: str, address: str) -> None:
     with suppress(OSError):  # no IPv6 in this kernel: then nothing solicits routers on the link
         Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
     _set(control, _SIOCSIFMTU, name, struct.pack("=i", MTU))
-    _set(control, _SIOCSIFTXQLEN, name, struct.pack("=i", QUEUE_PACKETS))
+    set_queue_length(name, QUEUE_PACKETS)
     _set(control, _SIOCSIFADDR, name, _address(address))
-    _set_flags(control, name)
+    set_flags(control, name)
 
 
 def _add_route(control: socket.socket, name: str, network: str, mask: str) -> None:
     entry = _Route(
-        destination=_address(network),
-        gateway=_address("0.0.0.0"),
-        mask=_address(mask),
+        destination=_SocketAddress(*_address(network)),
+        gateway=_SocketAddress(*_address("0.0.0.0")),
+        mask=_SocketAddress(*_address(mask)),
         flags=_RTF_UP,
         device=name.encode(),
     )

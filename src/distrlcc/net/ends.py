@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from distrlcc.errors import LinkError
-from distrlcc.net.blocks import Block, free_blocks, parse_routes
+from distrlcc.net.blocks import LAST_PREFIX, Block, free_blocks, parse_routes
 from distrlcc.net.device import INNER_NAME, Tun, address_and_mask, set_inner, set_outer
-from distrlcc.net.namespace import REMEDY
+from distrlcc.net.namespace import REMEDY, inside
+from distrlcc.net.veth import VethEnd
+
+_OUTER_PEER, _INNER_PEER = "lcc-outer", "lcc-inner"
+# What opening /dev/net/tun says where it is missing, closed to us or without a driver.
+_NO_TUN = (errno.ENOENT, errno.EACCES, errno.ENODEV, errno.ENXIO)
 
 
 class Descriptor(Protocol):
@@ -41,45 +48,66 @@ def enclosing_block() -> ipaddress.IPv4Network | None:
     return ipaddress.IPv4Network("/".join(found), strict=False)
 
 
-def open_outer() -> tuple[Tun, Block]:
-    """Make the outer end, with addresses that no other link or route here has.
+def open_outer(outside: int) -> tuple[End, Block]:
+    """Make the outer end, with addresses that no other link or route there has.
+
+    Args:
+        outside: Descriptor of the outer network; this thread is in COMMAND's.
 
     Raises:
         LinkError: Devices cannot be made, or no addresses are left.
     """
-    enclosing = enclosing_block()
-    routes = parse_routes(Path("/proc/self/net/route").read_text())
+    with inside(outside):
+        enclosing = enclosing_block()
+        routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
     for block in free_blocks(enclosing, routes):
         try:
-            device = Tun(block.name)
+            return _open(block.name, _OUTER_PEER, outside, block, set_outer), block
         except OSError as error:
-            if error.errno == errno.EBUSY:  # another link has just taken this block
+            if error.errno in (errno.EBUSY, errno.EEXIST):  # another link has just taken it
                 continue
-            raise LinkError(f"no TUN device can be made ({error.strerror}); {REMEDY}") from None
-        try:
-            set_outer(block.name, block)
-        except OSError as error:
-            device.close()
-            raise LinkError(
-                f"the link's outer end cannot be set up ({error.strerror}); {REMEDY}"
-            ) from None
-        return device, block
-    if enclosing is not None and enclosing.prefixlen >= 30:
+            raise _refused("outer", error) from None
+    if enclosing is not None and enclosing.prefixlen == LAST_PREFIX:
         raise LinkError("links are nested too deeply; at most four fit into each other")
     raise LinkError("no addresses are left in 100.64.0.0/10; end other links or routes there")
 
 
-def open_inner(block: Block) -> Tun:
-    """Make the inner end, in a new network.
+def open_inner(block: Block) -> End:
+    """Make the inner end, in this thread's network.
 
     Raises:
         LinkError: It cannot be made.
     """
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        device = Tun(INNER_NAME)
-        set_inner(INNER_NAME, block)
+        return _open(INNER_NAME, _INNER_PEER, here, block, set_inner)
     except OSError as error:
-        raise LinkError(
-            f"the link's inner end cannot be set up ({error.strerror}); {REMEDY}"
-        ) from None
+        raise _refused("inner", error) from None
+    finally:
+        os.close(here)
+
+
+def _open(
+    name: str, peer: str, network: int, block: Block, set_up: Callable[[str, Block], None]
+) -> End:
+    device: End
+    try:
+        with inside(network):
+            device = Tun(name)
+    except OSError as error:
+        if error.errno not in _NO_TUN:
+            raise
+        device = VethEnd(name, peer, network)
+    try:
+        with inside(network):
+            if isinstance(device, VethEnd):
+                device.prepare(name)
+            set_up(name, block)
+    except OSError:
+        device.close()
+        raise
     return device
+
+
+def _refused(which: str, error: OSError) -> LinkError:
+    return LinkError(f"the link's {which} end cannot be made ({error.strerror}); {REMEDY}")

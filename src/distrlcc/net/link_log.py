@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +50,7 @@ class LinkLog:
             delay_ms: One way, beside the link.
         """
         kind = queue.kind if queue.kind == "infinite" else f"{queue.kind} [{queue.arguments}]"
-        words = " ".join(shlex.quote(word) for word in command_line)
+        words = " ".join(f"'{word}'" for word in command_line)
         lines = (
             f"# mahimahi mm-link ({direction}) [{trace}] > {self._path}",
             f"# command line: {words}",

@@ -29,8 +29,7 @@ def mahimahi_command(
     Raises:
         ConfigError: mahimahi has no such link.
     """
-    for way in (link.up, link.down):
-        _check(way)
+    _check(link.up, link.down)
     words: list[str] = []
     if link.up.delay_ms:
         words += ["mm-delay", str(round(link.up.delay_ms))]
@@ -49,14 +48,15 @@ def mahimahi_command(
     return [*words, "--", *command]
 
 
-def _check(way: DirectionConfig) -> None:
-    if way.times is None or way.changes or way.phase_ms:
+def _check(*ways: DirectionConfig) -> None:
+    if any(way.times is None or way.changes or way.phase_ms for way in ways):
         raise ConfigError(
             "--emulator mahimahi: mahimahi's links start at their trace's beginning, never change "
             "and limit both directions; leave --scenario out"
         )
-    if way.delay_ms != round(way.delay_ms):
-        raise ConfigError(f"--delay {way.delay_ms:g}: mahimahi takes whole milliseconds")
+    delay = ways[0].delay_ms
+    if delay != round(delay):
+        raise ConfigError(f"--delay {delay:g}: mahimahi takes whole milliseconds")
 
 
 def _queue_words(name: str, queue: QueueSpec) -> list[str]:

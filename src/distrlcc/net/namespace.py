@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from distrlcc.net.device import enable_loopback
 from distrlcc.net.kernel_calls import CLONE_NEWNET, CLONE_NEWUSER, set_namespace, unshare
 
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+_NS_GET_USERNS = 0xB701
 REMEDY = (
     "run as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 (Debian), "
     "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), user.max_user_namespaces=10000; "
@@ -21,11 +23,18 @@ REMEDY = (
 
 def is_privileged() -> bool:
     """Return whether this process may make namespaces and devices where it is."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            capabilities = int(line.split()[1], 16)
-            return all(capabilities >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN))
-    return False
+    status = Path("/proc/self/status").read_text()
+    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
+    if not all(capabilities >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)):
+        return False
+    network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(fcntl.ioctl(network, _NS_GET_USERNS))
+    except PermissionError:  # root of a user namespace, in the network of another
+        return False
+    finally:
+        os.close(network)
+    return True
 
 
 def enter_user_namespace() -> None:
@@ -48,8 +57,8 @@ def enter_user_namespace() -> None:
 
 
 @contextmanager
-def new_network() -> Iterator[None]:
-    """Be in a new, empty network; go back to the former one at the end.
+def new_network() -> Iterator[int]:
+    """Be in a new, empty network; go back to the former one, whose descriptor this gives.
 
     Raises:
         LinkError: The system does not allow it.
@@ -62,6 +71,20 @@ def new_network() -> Iterator[None]:
             raise LinkError(
                 f"no network namespace can be made ({error.strerror}); {REMEDY}"
             ) from None
+        try:
+            yield before
+        finally:
+            set_namespace(before)
+    finally:
+        os.close(before)
+
+
+@contextmanager
+def inside(network: int) -> Iterator[None]:
+    """Be in a network for a while."""
+    before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        set_namespace(network)
         try:
             yield
         finally:

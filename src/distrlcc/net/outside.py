@@ -35,7 +35,11 @@ def running(
         prepare()
 
     try:
-        process = subprocess.Popen(command, env=environment, preexec_fn=before_exec)
+        # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
+        process = subprocess.Popen(
+            command, env=environment, preexec_fn=before_exec, stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
     except OSError as error:
         raise LinkError(
             f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"

@@ -24,14 +24,14 @@ from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import DirectionConfig, LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.loop import Loop
-from distrlcc.net.namespace import enter_user_namespace, is_privileged, new_network
+from distrlcc.net.namespace import inside, new_network
 from distrlcc.net.outside import running
 from distrlcc.scheduling import run_on_time
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
 _LINGER = 5 * NANOSECONDS
-_END_GRACE = 5 * NANOSECONDS
+_END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -65,8 +65,7 @@ class Job:
 def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
     """Run a command behind an emulated link until it ends.
 
-    Without the privileges for that this process enters a user namespace, for good, and the outside
-    is a network with nothing but loopback and the link.
+    This process needs privileges for that; `enter_user_namespace` gives them.
 
     Raises:
         LinkError: The system does not allow it.
@@ -74,17 +73,17 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
     with ExitStack() as stack:
         signals = SignalDescriptor([*_FORWARDED, *_ENDING, signal.SIGCHLD])
         stack.callback(signals.close)
-        if not is_privileged():
-            enter_user_namespace()
         nested = enclosing_block() is not None
-        outer, block = open_outer()
+        outside = stack.enter_context(new_network())
+        outer, block = open_outer(outside)
         stack.callback(outer.close)
         variables = dict(environment)
         if not (nested and "MAHIMAHI_BASE" in variables):
             variables["MAHIMAHI_BASE"] = block.outer
         if job.outside is not None:
-            stack.enter_context(running(job.outside, variables, signals.restore_mask))
-        stack.enter_context(new_network())
+            with inside(outside):
+                server = running(job.outside, variables, signals.restore_mask)
+                stack.enter_context(server)
         inner = open_inner(block)
         stack.callback(inner.close)
         session = _Session(job, inner, outer)

@@ -1,0 +1,44 @@
+import itertools
+from ipaddress import IPv4Network
+
+from distrlcc.net.blocks import free_blocks, parse_routes
+
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
+lcc000000\t00004064\t00000000\t0001\t0\t0\t0\t00C0FFFF\t0\t0\t0
+"""
+
+
+def test_routes_are_read() -> None:
+    assert parse_routes(ROUTES) == [IPv4Network("100.64.0.0/18")]
+
+
+def test_the_first_link_takes_the_first_block() -> None:
+    block = free_blocks(None, [])[0]
+    assert (block.outer, block.inner, block.name) == ("100.64.0.1", "100.64.0.2", "lcc000000")
+    assert len(free_blocks(None, [])) == 256
+
+
+def test_what_has_a_route_is_left_alone() -> None:
+    assert free_blocks(None, parse_routes(ROUTES))[0].outer == "100.64.64.1"
+    assert free_blocks(None, [IPv4Network("100.64.0.0/10")]) == []
+    assert free_blocks(None, [IPv4Network("100.65.0.7/32")])[4].outer == "100.65.64.1"
+
+
+def test_links_nest_in_each_others_blocks() -> None:
+    blocks = [free_blocks(None, [])[0]]
+    while candidates := free_blocks(blocks[-1].network, [blocks[-1].network]):
+        blocks.append(candidates[0])
+    assert len(blocks) == 4
+    ends = [end for block in blocks for end in (block.outer, block.inner)]
+    assert len(set(ends)) == 8
+    for outside, inside in itertools.pairwise(blocks):
+        assert inside.network.subnet_of(outside.network)
+        assert len(inside.name) <= 15
+
+
+def test_siblings_inside_a_link_differ() -> None:
+    outside = free_blocks(None, [])[0].network
+    first = free_blocks(outside, [outside])[0]
+    second = free_blocks(outside, [outside, first.network])[0]
+    assert not first.network.overlaps(second.network)

@@ -1,0 +1,124 @@
+"""One direction without sockets: order, delay, loss, changes, and a log that replays."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from distrlcc.net.direction import MILLISECOND, Direction
+from distrlcc.net.link_config import DirectionConfig, LinkChange, direction, opportunities
+from distrlcc.net.link_log import LinkLog
+from distrlcc.sim.queue_spec import QueueSpec, parse_queue
+from distrlcc.sim.replay import read_log, replay
+from distrlcc.sim.trace import parse_trace
+
+FULL = b"x" * 1500
+
+
+def _drive(
+    config: DirectionConfig, sends: list[tuple[int, bytes]], until: int, log: LinkLog | None = None
+) -> list[tuple[int, bytes]]:
+    """Send at times in ns; return what arrives when, looking at every moment it asks for."""
+    way = Direction(config, random.Random("1/Uplink"), base=0, log=log)
+    got, sends, now = [], sorted(sends), 0
+    while now <= until:
+        way.advance(now=now)
+        got += [(now, data) for data in way.arrivals(now=now)]
+        while sends and sends[0][0] <= now:
+            way.arrive(sends.pop(0)[1], now=now)
+        later = way.next_time(now=now)
+        now = max(now + 1, min(later, sends[0][0] if sends else later))
+    return got
+
+
+def test_a_packet_leaves_at_the_next_opportunity_and_arrives_after_the_delay() -> None:
+    config = direction("12", queue=QueueSpec(), delay_ms=20.5)
+    got = _drive(config, [(3_400_000, FULL), (3_500_000, FULL)], 40 * MILLISECOND)
+    assert [time for time, _ in got] == [24_500_000, 25_500_000]
+
+
+def test_without_a_bottleneck_there_is_delay_alone() -> None:
+    got = _drive(DirectionConfig(delay_ms=1.25), [(7, FULL), (9, b"y")], 2 * MILLISECOND)
+    assert got == [(1_250_007, FULL), (1_250_009, b"y")]
+
+
+def test_an_idle_link_loses_its_opportunities() -> None:
+    config = direction("12", queue=QueueSpec(), delay_ms=0)
+    sends = [(400 * MILLISECOND + k, FULL) for k in range(3)]
+    got = _drive(config, sends, 500 * MILLISECOND)
+    assert [time // MILLISECOND for time, _ in got] == [401, 402, 403]
+
+
+def test_loss_is_drawn_from_the_seed() -> None:
+    config = direction("1200", queue=QueueSpec(), delay_ms=0, loss=0.3)
+    sends = [(k * 100_000, str(k).encode()) for k in range(2000)]
+    got = [data for _, data in _drive(config, sends, 300 * MILLISECOND)]
+    draw = random.Random("1/Uplink")
+    assert got == [str(k).encode() for k in range(2000) if draw.random() >= 0.3]
+
+
+def test_changes_of_rate_delay_and_loss() -> None:
+    config = replace(
+        direction("12", queue=QueueSpec(), delay_ms=10),
+        changes=(
+            LinkChange(100, times=(2,)),
+            LinkChange(200, times=()),
+            LinkChange(300, times=(1,), delay_ms=2.0),
+            LinkChange(400, loss=1.0),
+        ),
+    )
+    sends = [(k * MILLISECOND, b"%04d" % k + FULL[4:]) for k in range(500)]
+    got = _drive(config, sends, 900 * MILLISECOND)
+    times = [time // MILLISECOND for time, _ in got]
+    # The changes come before departures: 99 packets depart before 100, then one per 2 ms, none from
+    # 200 on, one per ms from 301 on, and what departs from 400 on is lost.
+    assert times[:99] == [k + 11 for k in range(99)]
+    assert times[99:148] == [112 + 2 * k for k in range(49)]
+    # The delay falls by 8 ms while nothing departs.
+    assert times[148:] == [303 + k for k in range(99)]
+    assert [data[:4] for _, data in got] == [b"%04d" % k for k in range(len(got))]
+
+
+def test_a_falling_delay_overtakes_nothing() -> None:
+    config = DirectionConfig(delay_ms=50, changes=(LinkChange(10, delay_ms=1.0),))
+    got = _drive(config, [(9 * MILLISECOND, b"a"), (11 * MILLISECOND, b"b")], 99 * MILLISECOND)
+    assert got == [(59 * MILLISECOND, b"a"), (59 * MILLISECOND, b"b")]
+
+
+@pytest.mark.parametrize("queue", ["droptail:packets=20", "drophead:bytes=20000", "infinite"])
+@pytest.mark.parametrize("source", ["12", "1.3", "5.5", "cellular:7"])
+def test_its_log_replays(source: str, queue: str, tmp_path: Path) -> None:
+    log = LinkLog(tmp_path / "log")
+    config = direction(source, queue=parse_queue(queue), delay_ms=3)
+    log.header(
+        direction="Uplink", trace=source, command_line=("distrlcc", "two words\nand lines"),
+        queue=config.queue, base=0, delay_ms=3,
+    )  # fmt: skip
+    draw = random.Random(5)
+    sends, now = [], 0
+    while now < 3_000 * MILLISECOND:
+        now += draw.choice([0, 0, 0, 50_000, 700_000, 12_000_000])
+        sends.append((now, FULL[: draw.choice([40, 576, 1500, 1500])]))
+    got = _drive(config, sends, 3_200 * MILLISECOND, log)
+    log.close()
+    trace = parse_trace("".join(f"{t}\n" for t in opportunities(source)).encode(), source)
+    result = replay(read_log(tmp_path / "log"), trace)
+    assert result.mismatches == ()
+    assert result.arrivals == len(sends)
+    assert result.departures >= len(got) > 10
+    assert (result.drops == 0) == (queue == "infinite")
+
+
+def test_what_codel_drops_late_is_in_the_log(tmp_path: Path) -> None:
+    log = LinkLog(tmp_path / "log")
+    config = direction("12", queue=parse_queue("codel:packets=1000"), delay_ms=0)
+    sends = [(k * MILLISECOND // 2, FULL) for k in range(2000)]
+    got = _drive(config, sends, 1000 * MILLISECOND, log)
+    log.close()
+    drops = [line for line in (tmp_path / "log").read_text().splitlines() if " d " in line]
+    assert len(drops) > 5
+    assert len(got) <= 1000
+    assert drops[0].endswith(" d 1 1504")

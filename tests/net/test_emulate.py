@@ -1,0 +1,279 @@
+"""Real packets through real devices: what COMMAND and its peer outside see of the link."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.sim.replay import read_log, replay
+from distrlcc.sim.trace import load_trace, parse_trace
+
+pytestmark = pytest.mark.net
+
+ECHO = """
+    import os, socket, time
+    outside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    outside.settimeout(5)
+    for _ in range({count}):
+        start = time.monotonic()
+        outside.sendto(b"x", (os.environ["MAHIMAHI_BASE"], {port}))
+        outside.recv(99)
+        print(1e3 * (time.monotonic() - start))
+"""
+
+FLOOD = """
+    import os, socket, time
+    outside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    to = os.environ["MAHIMAHI_BASE"], {port}
+    start = time.monotonic()
+    for k in range({count}):
+        outside.sendto(b"%06d" % k + bytes(1466), to)
+        while time.monotonic() - start < (k + 1) * {interval}:
+            time.sleep(0.001)
+"""
+
+TCP = """
+    import os, socket
+    outside = socket.socket()
+    outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    name = outside.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    print(name.rstrip(bytes(1)).decode())
+    outside.connect((os.environ["MAHIMAHI_BASE"], {port}))
+    outside.sendall(bytes({count}))
+"""
+
+
+class Outside:
+    """A UDP socket and a TCP listener on every address, served by a thread."""
+
+    def __init__(self) -> None:
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.udp.bind(("0.0.0.0", 0))
+        self.tcp = socket.socket()
+        self.tcp.bind(("0.0.0.0", 0))
+        self.tcp.listen()
+        self.udp.settimeout(0.1)
+        self.tcp.settimeout(0.1)
+        self.arrivals: list[tuple[float, bytes]] = []
+        self.streams: list[int] = []
+        self._stop = False
+        self._threads = [threading.Thread(target=t) for t in (self._serve_udp, self._serve_tcp)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def udp_port(self) -> int:
+        return int(self.udp.getsockname()[1])
+
+    @property
+    def tcp_port(self) -> int:
+        return int(self.tcp.getsockname()[1])
+
+    def _serve_udp(self) -> None:
+        while not self._stop:
+            try:
+                data, sender = self.udp.recvfrom(2000)
+            except TimeoutError:
+                continue
+            self.arrivals.append((time.monotonic(), data))
+            if len(data) == 1:
+                self.udp.sendto(data, sender)
+
+    def _serve_tcp(self) -> None:
+        while not self._stop:
+            try:
+                connection, _ = self.tcp.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(20)
+            with connection:
+                count = 0
+                while data := connection.recv(1 << 20):
+                    count += len(data)
+                self.streams.append(count)
+
+    def close(self) -> None:
+        self._stop = True
+        for thread in self._threads:
+            thread.join()
+        self.udp.close()
+        self.tcp.close()
+
+
+@contextmanager
+def _outside() -> Iterator[Outside]:
+    outside = Outside()
+    try:
+        yield outside
+    finally:
+        outside.close()
+
+
+@pytest.fixture
+def outside() -> Iterator[Outside]:
+    with _outside() as served:
+        yield served
+
+
+def _round_trips(printed: str) -> list[float]:
+    return [float(line) for line in printed.split()]
+
+
+def test_a_round_trip_takes_both_delays(emulator: Any, outside: Outside) -> None:
+    code, out, err = emulator.run(
+        "--up", "12", "--down", "12", "--delay", "20",
+        command=emulator.python(ECHO.format(count=20, port=outside.udp_port)),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    # Each way waits for the next of mahimahi's milliseconds besides.
+    assert min(_round_trips(out)) >= 40
+    assert statistics.median(_round_trips(out)) < 45
+
+
+def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
+    code, _, err = emulator.run(
+        "--up", "96", "--down", "96", "--loss", "0.2", "--seed", "3",
+        command=emulator.python(FLOOD.format(count=600, port=outside.udp_port, interval=5e-4)),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    draw = random.Random("3/Uplink")
+    expected = [k for k in range(600) if draw.random() >= 0.2]
+    assert [int(data[:6]) for _, data in outside.arrivals] == expected
+
+
+def test_a_flood_gets_the_links_rate(emulator: Any, outside: Outside) -> None:
+    code, _, err = emulator.run(
+        "--up", "12mbit", "--down", "12mbit", "--queue", "droptail:packets=50",
+        command=emulator.python(FLOOD.format(count=3200, port=outside.udp_port, interval=7e-4)),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    times = [at for at, _ in outside.arrivals]
+    mbps = (len(times) - 1) * 1500 * 8 / (times[-1] - times[0]) / 1e6
+    assert mbps == pytest.approx(12, rel=0.01)
+    assert len(times) < 2800  # the rest was dropped
+
+
+def test_the_kernels_cubic_fills_the_link(emulator: Any, outside: Outside, tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    code, out, err = emulator.run(
+        "--up", "24", "--down", "24", "--delay", "10", "--queue", "droptail:packets=60",
+        "--log", str(log),
+        command=emulator.python(TCP.format(count=3_000_000, port=outside.tcp_port)),
+    )  # fmt: skip
+    assert (code, out, err) == (0, "cubic\n", "")
+    # COMMAND ended before all had arrived; the shell waits for that.
+    assert outside.streams == [3_000_000]
+    result = replay(read_log(log), parse_trace(b"1\n1\n", "24"))
+    assert result.mismatches == ()
+    assert result.drops > 0
+    assert result.departures > 2000
+
+
+def test_logs_of_a_trace_replay(emulator: Any, outside: Outside, tmp_path: Path) -> None:
+    up, down = tmp_path / "up.log", tmp_path / "down.log"
+    code, _, err = emulator.run(
+        "--up", "cellular:4", "--down", "cellular:7", "--delay", "2",
+        "--queue", "drophead:packets=30", "--log", str(up), "--log-down", str(down),
+        command=emulator.python(TCP.format(count=700_000, port=outside.tcp_port)),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    for log, trace in ((up, "cellular:4"), (down, "cellular:7")):
+        result = replay(read_log(log), load_trace(trace))
+        assert result.mismatches == ()
+        assert result.departures > 100
+        assert "distrlcc" in log.read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize("queue", ["codel:packets=1000", "pie:packets=1000"])
+def test_active_queues_keep_the_delay_low(
+    emulator: Any, outside: Outside, tmp_path: Path, queue: str
+) -> None:
+    log = tmp_path / "up.log"
+    code, _, err = emulator.run(
+        "--up", "24", "--down", "24", "--delay", "5", "--queue", queue, "--log", str(log),
+        command=emulator.python(TCP.format(count=4_000_000, port=outside.tcp_port)),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    waits = [int(line.split()[3]) for line in log.read_text().splitlines() if " - " in line]
+    assert len(waits) > 2000
+    # A thousand packets would be half a second.
+    assert statistics.median(waits) < 60
+    assert " d " in log.read_text()
+
+
+def test_a_scenarios_changes_happen(emulator: Any, outside: Outside, tmp_path: Path) -> None:
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        'name = "s"\n[link]\nrate_mbps = 24.0\ndelay_ms = 5.0\nqueue_packets = 10\n'
+        "changes = [{at_s = 0.6, delay_ms = 30.0}]\n[[flows]]\n"
+    )
+    code, out, err = emulator.run(
+        "--scenario", str(scenario),
+        command=emulator.python(ECHO.format(count=90, port=outside.udp_port)),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    trips = _round_trips(out)
+    assert 10 <= min(trips) < 14
+    assert statistics.median(trips[-10:]) == pytest.approx(61, abs=5)
+
+
+def test_links_nest(emulator: Any, outside: Outside) -> None:
+    code, out, err = emulator.run(
+        "--up", "12", "--down", "12", "--delay", "20",
+        command=emulator.words(
+            "--up", "24", "--down", "24", "--delay", "10",
+            command=emulator.python(ECHO.format(count=10, port=outside.udp_port)),
+        ),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert min(_round_trips(out)) >= 60
+    assert statistics.median(_round_trips(out)) < 70
+
+
+def test_links_stand_beside_each_other(emulator: Any, outside: Outside) -> None:
+    command = emulator.python(ECHO.format(count=10, port=outside.udp_port))
+    started = [
+        emulator.start("--up", "12", "--down", "12", "--delay", delay, command=command)
+        for delay in ("10", "20", "30")
+    ]
+    for process, delay in zip(started, (10, 20, 30), strict=True):
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+        assert 2 * delay <= statistics.median(_round_trips(out)) < 2 * delay + 6
+
+
+def test_a_server_outside_may_be_ours(emulator: Any) -> None:
+    server = emulator.python("""
+        import socket
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.bind(("0.0.0.0", 47123))
+        while True:
+            data, sender = s.recvfrom(99)
+            s.sendto(data, sender)
+    """)
+    client = emulator.python("""
+        import os, socket
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.settimeout(0.2)
+        for _ in range(50):
+            s.sendto(b"x", (os.environ["MAHIMAHI_BASE"], 47123))
+            try:
+                print(s.recv(9).decode())
+                break
+            except (TimeoutError, ConnectionRefusedError):
+                pass
+    """)
+    code, out, err = emulator.run(
+        "--up", "12", "--down", "12", "--outside", shlex.join(server), command=client
+    )
+    assert (code, out, err) == (0, "x\n", "")

@@ -1,0 +1,74 @@
+"""Bad input to `distrlcc emulate`: one line, exit code 2, before anything is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import main
+
+LINK = ("--up", "12", "--down", "12")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((), "no link: give --up and --down"),
+        (("--up", "12"), "no link: give --up and --down"),
+        (("--up", "0", "--down", "1"), "rate 0 is out of range"),
+        (("--up=-1", "--down", "1"), "rate -1 is out of range"),
+        (("--up", "12mbit", "--down", "101gbit"), "rate 101gbit is out of range"),
+        (("--up", "0.1kbit", "--down", "1"), "rate 0.1kbit is out of range"),
+        (("--up", "12mb", "--down", "1"), "12mb: cannot be read"),
+        (("--up", "{}/none", "--down", "1"), "cannot be read"),
+        (("--up", "{}", "--down", "1"), "is a folder"),
+        (("--up", "{}/empty", "--down", "1"), "the trace is empty"),
+        (("--up", "{}/falling", "--down", "1"), "comes after"),
+        (("--up", "{}/words", "--down", "1"), "line 1: 'twelve'"),
+        (("--up", "{}/zero", "--down", "1"), "the last time is 0"),
+        (("--up", "cellular:x", "--down", "1"), "expected cellular:SEED"),
+        ((*LINK, "--queue", "dropptail:packets=9"), "did you mean droptail"),
+        ((*LINK, "--queue", "droptail"), "has no limit"),
+        ((*LINK, "--queue-down", "codel:packets=x"), "packets is 'x'"),
+        ((*LINK, "--delay", "-1"), "'-1' is not a number from 0 to 60000"),
+        ((*LINK, "--delay", "nan"), "'nan' is not a number"),
+        ((*LINK, "--loss", "1.1"), "'1.1' is not a number from 0 to 1"),
+        ((*LINK, "--loss-down=-0.1",), "'-0.1' is not a number from 0 to 1"),
+        ((*LINK, "--seed", "1.5"), "'1.5' is not a whole number"),
+        ((*LINK, "--log", "/proc/none/log"), "cannot write /proc/none/log"),
+        ((*LINK, "--log", "{}/l", "--log-down", "{}/l"), "name two files"),
+        ((*LINK, "--outside", ""), "--outside is empty"),
+        ((*LINK, "--outside", "'"), "expected a command line"),
+        ((*LINK, "--emulator", "ns3"), "invalid choice: 'ns3'"),
+        ((*LINK, "--quue", "x"), "did you mean --queue"),
+        (("--scenario", "random/tset/3"), "did you mean test"),
+        (("--scenario", "random"), "links; expected one"),
+        (("--scenario", "random/test/3", "--delay", "5"), "--delay and --scenario"),
+        (("--scenario", "random/test/3", "--log-down", "{}/l"), "give --down"),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else None,
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...], says: str
+) -> None:
+    for name, text in (
+        ("empty", ""), ("falling", "3\n2\n"), ("words", "twelve\n"), ("zero", "0\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    words = [flag.replace("{}", str(tmp_path)) for flag in flags]
+    assert main(("emulate", *words, "--", "true")) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("distrlcc: error: ")
+    assert captured.err.count("\n") == 1
+    assert says in captured.err
+    assert captured.out == ""
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(("emulate", "--help"))
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert "--queue" in shown

@@ -1,0 +1,200 @@
+"""COMMAND's exit code and signals, and that nothing remains."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.net.device import address_and_mask
+
+pytestmark = pytest.mark.net
+
+LINK = ("--up", "12", "--down", "12")
+
+
+NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
+
+
+def _indices() -> set[int]:
+    """Return the devices here; numbers are never used again, as others' names may be."""
+    return {index for index, _ in socket.if_nameindex()}
+
+
+def _outer(base: str) -> tuple[int, str]:
+    """Return the device with an address."""
+    for index, name in socket.if_nameindex():
+        found = address_and_mask(name)
+        if found is not None and found[0] == base:
+            return index, name
+    raise AssertionError(f"no device has {base}")
+
+
+def _until(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _members(network: str) -> list[int]:
+    """Return the processes of a network namespace."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "ns/net") == network:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], 143),
+        (["sh", "-c", "kill -KILL $$"], 137),
+    ],
+)
+def test_the_exit_code_is_commands(emulator: Any, command: list[str], code: int) -> None:
+    assert emulator.run(*LINK, command=command) == (code, "", "")
+
+
+def test_what_cannot_run_is_one_line(emulator: Any, tmp_path: Path) -> None:
+    code, out, err = emulator.run(*LINK, command=["no-such-program"])
+    assert (code, out, err) == (127, "", "distrlcc: error: no-such-program: command not found\n")
+    plain = tmp_path / "plain"
+    plain.write_text("hello")
+    code, out, err = emulator.run(*LINK, command=[str(plain)])
+    assert (code, out, err) == (126, "", f"distrlcc: error: {plain}: Permission denied\n")
+
+
+def test_without_a_command_it_is_the_users_shell(emulator: Any) -> None:
+    emulator.environment["SHELL"] = "/bin/sh"
+    process = subprocess.run(
+        emulator.words(*LINK)[:-1], env=emulator.environment, text=True, capture_output=True,
+        input="echo $MAHIMAHI_BASE; exit 5\n", timeout=60, check=False,
+    )  # fmt: skip
+    assert process.returncode == 5
+    assert process.stdout.startswith("100.")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_signals_reach_command(emulator: Any, number: signal.Signals, code: int) -> None:
+    process = emulator.start(*LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"])
+    device, _ = _outer(process.stdout.readline().strip())
+    process.send_signal(number)
+    assert process.wait(30) == code
+    assert device not in _indices()
+
+
+def test_command_may_handle_a_signal(emulator: Any) -> None:
+    script = "trap 'echo caught; exit 3' TERM; echo on; while true; do sleep 0.05; done"
+    process = emulator.start(*LINK, command=["sh", "-c", script])
+    assert process.stdout.readline() == "on\n"
+    process.terminate()
+    assert process.communicate(timeout=30)[0] == "caught\n"
+    assert process.returncode == 3
+
+
+def test_a_command_that_ignores_sigterm_is_killed(emulator: Any) -> None:
+    script = "trap '' TERM; echo on; while true; do sleep 0.05; done"
+    process = emulator.start(*LINK, command=["sh", "-c", script])
+    assert process.stdout.readline() == "on\n"
+    process.terminate()
+    assert process.wait(30) == 137
+
+
+def test_ctrl_c_on_a_terminal(emulator: Any) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        script = "trap 'echo once' INT; echo on; sleep 1; sleep 1; exit 9"
+        words = emulator.words(*LINK, command=["sh", "-c", script])
+        os.execve(words[0], words, emulator.environment)
+    shown = b""
+    pressed = False
+    while True:
+        if not select.select([terminal], [], [], 30)[0]:
+            break
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+        if b"on\r\n" in shown and not pressed:
+            pressed = True
+            os.write(terminal, b"\x03")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    # COMMAND had it from the terminal, and not a second time from us.
+    assert shown.count(b"once") == 1
+
+
+LEFTOVERS = (
+    "setsid sleep 1000 & sleep 1000 & (sleep 1000 &) ; "
+    "echo $MAHIMAHI_BASE; readlink /proc/self/ns/net; read line; "
+)
+
+
+@pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
+@pytest.mark.parametrize("end", ["exit", "SIGKILL"])
+def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> None:
+    process = emulator.start(*LINK, command=["sh", "-c", LEFTOVERS], prefix=prefix)
+    device, _ = _outer(process.stdout.readline().strip())
+    network = process.stdout.readline().strip()
+    assert len(_members(network)) >= 5
+    if end == "exit":
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(30) == 0
+        assert _members(network) == []
+        assert device not in _indices()
+    else:
+        process.kill()
+        process.wait()
+        assert _until(lambda: not _members(network))
+        assert _until(lambda: device not in _indices())
+
+
+def test_the_host_is_as_before(emulator: Any) -> None:
+    def state() -> list[str]:
+        settings = ("net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter")
+        return [Path(f"/proc/sys/{name}").read_text() for name in settings]
+
+    before = state()
+    inside = "cat /proc/sys/net/ipv4/ip_forward; ls /proc/self/fd | wc -l; cat /proc/net/route"
+    code, out, _ = emulator.run(*LINK, command=["sh", "-c", inside])
+    assert code == 0
+    assert out.splitlines()[0] == "1"
+    # Standard streams and what ls opens itself: no descriptor of ours.
+    assert out.splitlines()[1].strip() == "4"
+    assert state() == before
+
+
+def test_routes_outside_name_the_block_alone(emulator: Any) -> None:
+    process = emulator.start(*LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"])
+    base = process.stdout.readline().strip()
+    _, name = _outer(base)
+    lines = [line.split() for line in Path("/proc/net/route").read_text().splitlines()]
+    routes = [(line[1], line[7]) for line in lines if line[0] == name]
+    network = int.from_bytes(socket.inet_aton(base), "little") - (1 << 24)
+    assert routes == [(f"{network:08X}", "00C0FFFF")]  # its /18, and no default route
+    process.terminate()
+    assert process.wait(30) == 143
