@@ -3,6 +3,7 @@
 distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
+distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
 """
 
 from __future__ import annotations
@@ -22,14 +23,22 @@ if TYPE_CHECKING:
     from distrlcc.sim.scenario import Scenario
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
+EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
+EMULATED_LINKS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files, or runs")
     parser.add_argument(
-        "--against", default=AGAINST, metavar="A,B,…", help=f"schemes (default: {AGAINST})"
-    )
+        "--against", metavar="A,B,…",
+        help=f"schemes (default: {AGAINST}; of real packets {EMULATED_AGAINST})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--world", choices=("simulated", "emulated"), default="simulated",
+        help="emulated: real packets on emulated links, one after another in real time, beside "
+        "the kernel's TCP as kernel-NAME",
+    )  # fmt: skip
     parser.add_argument(
         "--suite", metavar="SUITE", help="a suite, TOML file or folder of traces (default: random)"
     )
@@ -39,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     whole = number(1, whole=True)
     parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
-    parser.add_argument("--seeds", type=whole, default=5, metavar="N", help="runs of each link")
+    parser.add_argument(
+        "--seeds", type=whole, metavar="N", help="runs of each link (default: 5; of real packets 1)"
+    )
     parser.add_argument(
         "--series", default="", metavar="LINK,…", help="links drawn over time (default: two)"
     )
@@ -57,8 +68,15 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.evaluate.summary import print_table, summarise, to_json
     from distrlcc.files import require_writable
 
+    real = args.world == "emulated"
+    args.against = args.against or (EMULATED_AGAINST if real else AGAINST)
+    args.seeds = args.seeds or (1 if real else 5)
+    if real:
+        from distrlcc.cli.evaluate_emulated import run_emulated
+
+        return run_emulated(args)
     contenders = _contenders(args)
-    scenarios = _scenarios(args)
+    scenarios = scenarios_of(args)
     drawn = _drawn(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
@@ -77,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     print_table(summary, console)
     emit_json(args.json, to_json(summary))
     if args.out is not None:
-        page = write_report(args.out, scores, series, _info(args))
+        page = write_report(args.out, scores, series, report_info(args))
         print(f"report: {page}", file=sys.stderr if args.json == "-" else sys.stdout)
     return 0
 
@@ -96,7 +114,8 @@ def _contenders(args: argparse.Namespace) -> list[Contender]:
     return contenders
 
 
-def _scenarios(args: argparse.Namespace) -> list[Scenario]:
+def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
+    """Return the links that the arguments name."""
     from distrlcc.sim.suites import check_one_agent, load_suite, trace_suite
 
     scenarios: list[Scenario] = []
@@ -121,7 +140,8 @@ def _drawn(names: str, scenarios: list[Scenario]) -> tuple[int, ...]:
     return tuple(places[name] for name in chosen)
 
 
-def _info(args: argparse.Namespace) -> ReportInfo:
+def report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
+    """Return what the report says of the run."""
     from datetime import UTC, datetime
 
     from distrlcc.evaluate.report import ReportInfo
@@ -140,5 +160,6 @@ def _info(args: argparse.Namespace) -> ReportInfo:
         notes=(
             "Throughput, utilisation, delays and losses are taken after the first second, which "
             "has a column of its own.",
+            *notes,
         ),
     )

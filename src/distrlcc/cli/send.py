@@ -51,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=number(0.5, 600.0), default=10.0, metavar="S",
         help="how long to wait for an answer at the start, at the end and meanwhile (default: 10)",
     )  # fmt: skip
+    parser.add_argument(
+        "--wait", type=number(0.0, 600.0), default=0.0, metavar="S",
+        help="wait so long for a receiver that is not there yet (default: 0)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of a policy that acts by sampling")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
     parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
@@ -72,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
         require_writable(args.plot.resolve().parent)
     name, controller, step_ns = _controller(args)
     seconds = args.seconds if args.seconds is not None else (0.0 if args.file else 10.0)
-    request = Request(seconds, args.file, args.datagram, args.timeout, args.timeout)
+    request = Request(
+        seconds, args.file, args.datagram, max(args.timeout, args.wait), args.wait, args.timeout
+    )
     remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
     line = _LiveLine(args.datagram + 32)

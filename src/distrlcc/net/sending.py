@@ -61,6 +61,8 @@ class Request:
     """UDP payload of a packet, bytes."""
     handshake_s: float = 10.0
     """Time limit of the handshake and of the end, s."""
+    wait_s: float = 0.0
+    """How long to wait for a receiver that is not there yet, s."""
     silence_s: float = 10.0
     """The other end counts as gone when nothing was heard for this long, s."""
 
@@ -171,14 +173,16 @@ def _open(
         opening = Opening(hello, _repeat(request), now=monotonic_ns())
     except WireError as error:
         raise LinkError(str(error)) from None
+    patience = monotonic_ns() + round(request.wait_s * NANOSECONDS)
     while opening.state is State.WAITING:
         datagram = opening.datagram_to_send(now=monotonic_ns())
         if datagram is not None:
+            socket.refused = False
             socket.send([datagram])
         socket.wait(opening.next_time())
         for answer, _ in socket.receive():
             opening.on_datagram(answer, now=monotonic_ns())
-        if socket.refused:
+        if socket.refused and monotonic_ns() >= patience:
             raise LinkError(
                 f"nobody listens at {place} (UDP); start there: distrlcc receive --listen {place}"
             )

@@ -1,0 +1,122 @@
+"""A flow of the kernel's TCP under a named congestion control, and the sink that it fills.
+
+python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731
+python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10
+
+The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
+object: the control, bytes that were acknowledged, retransmissions, and RTTs from TCP_INFO.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from distrlcc.errors import LinkError
+
+_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+_CHUNK = bytes(1 << 16)
+_INFO_BYTES = 192
+_SAMPLE_SECONDS = 0.01
+_SINK_SECONDS = 120.0
+_RTT, _RETRANSMITTED, _ACKED = 68, 100, 120  # offsets in struct tcp_info
+
+
+def sink(host: str, port: int) -> None:
+    """Take one connection's bytes until its end."""
+    with socket.create_server((host, port)) as server:
+        server.settimeout(_SINK_SECONDS)
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(_SINK_SECONDS)
+            with suppress(ConnectionResetError):  # how the sender ends, see there
+                while connection.recv(1 << 20):
+                    pass
+
+
+def send(host: str, port: int, control: str, seconds: float) -> dict[str, object]:
+    """Send as fast as the control lets us.
+
+    Raises:
+        LinkError: The kernel does not have the control, or the sink is not there.
+    """
+    flow = connect(host, port)
+    with flow:
+        try:
+            flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        except OSError as error:
+            raise LinkError(
+                f"the kernel's TCP cannot use {control} ({error.strerror}); it has "
+                f"{', '.join(_CONTROLS.read_text().split())}"
+            ) from None
+        told = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        used = told.rstrip(b"\0").decode()
+        if used != control:
+            raise LinkError(f"asked for {control}, the kernel took {used}")
+        flow.setblocking(False)
+        rtts: list[float] = []
+        begin = now = time.monotonic()
+        due = begin
+        while now < begin + seconds:
+            if now >= due:
+                rtts.append(_number(_info(flow), _RTT) / 1e3)
+                due += _SAMPLE_SECONDS
+            writable = select.select([], [flow], [], max(min(due, begin + seconds) - now, 0.0))[1]
+            if writable:
+                with suppress(BlockingIOError):
+                    flow.send(_CHUNK)
+            now = time.monotonic()
+        info = _info(flow)
+        acked = struct.unpack_from("Q", info, _ACKED)[0]
+        # What is queued here would still have to cross the link: it is thrown away.
+        flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return {
+        "control": used,
+        "seconds": now - begin,
+        "acked_bytes": acked,
+        "retransmissions": _number(info, _RETRANSMITTED),
+        "mean_rtt_ms": sum(rtts) / len(rtts),
+        "rtt_ms": rtts,
+    }
+
+
+def connect(host: str, port: int, seconds: float = 10.0) -> socket.socket:
+    """Connect, and wait for the sink to be there.
+
+    Raises:
+        LinkError: It does not come.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=seconds)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise LinkError(f"no TCP sink at {host}:{port} ({error})") from None
+            time.sleep(0.05)
+
+
+def _info(flow: socket.socket) -> bytes:
+    return flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+
+
+def _number(info: bytes, offset: int) -> int:
+    return int(struct.unpack_from("I", info, offset)[0])
+
+
+if __name__ == "__main__":
+    try:
+        if sys.argv[1] == "sink":
+            sink(sys.argv[2], int(sys.argv[3]))
+        else:
+            host, port, control, seconds = sys.argv[2:]
+            sys.stdout.write(json.dumps(send(host, int(port), control, float(seconds))) + "\n")
+    except LinkError as error:
+        sys.stderr.write(f"distrlcc: error: {error}\n")
+        sys.exit(error.exit_code)
