@@ -9,22 +9,20 @@ distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real pa
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
-    from distrlcc.evaluate.report import ReportInfo
     from distrlcc.sim.scenario import Scenario
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
-EMULATED_LINKS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.files import require_writable
 
     real = args.world == "emulated"
-    args.against = args.against or (EMULATED_AGAINST if real else AGAINST)
+    if args.against is None:
+        args.against = EMULATED_AGAINST if real else AGAINST
     args.seeds = args.seeds or (1 if real else 5)
     if real:
         from distrlcc.cli.evaluate_emulated import run_emulated
@@ -114,20 +113,6 @@ def _contenders(args: argparse.Namespace) -> list[Contender]:
     return contenders
 
 
-def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
-    """Return the links that the arguments name."""
-    from distrlcc.sim.suites import check_one_agent, load_suite, trace_suite
-
-    scenarios: list[Scenario] = []
-    if args.suite is not None or not args.trace:
-        scenarios += load_suite(args.suite or "random").scenarios("test", args.links)
-    if args.trace:
-        scenarios += trace_suite(args.trace).scenarios("test")
-    for scenario in scenarios:
-        check_one_agent(scenario)
-    return scenarios
-
-
 def _drawn(names: str, scenarios: list[Scenario]) -> tuple[int, ...]:
     places = {scenario.name: k for k, scenario in enumerate(scenarios)}
     if not names:
@@ -138,28 +123,3 @@ def _drawn(names: str, scenarios: list[Scenario]) -> tuple[int, ...]:
             first = ", ".join(list(places)[:3])
             raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
     return tuple(places[name] for name in chosen)
-
-
-def report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
-    """Return what the report says of the run."""
-    from datetime import UTC, datetime
-
-    from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.runtime.versions import package_versions
-
-    names = [args.suite or "random"] if args.suite or not args.trace else []
-    names += [Path(trace).name for trace in args.trace]
-    return ReportInfo(
-        title="Congestion control evaluation",
-        suite=", ".join(names),
-        command="distrlcc " + shlex.join(sys.argv[1:]),
-        policies=tuple(args.policies),
-        seeds=tuple(range(args.seeds)),
-        versions=package_versions(),
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        notes=(
-            "Throughput, utilisation, delays and losses are taken after the first second, which "
-            "has a column of its own.",
-            *notes,
-        ),
-    )

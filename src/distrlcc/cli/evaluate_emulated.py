@@ -6,12 +6,15 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate import EMULATED_LINKS, report_info, scenarios_of
+from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.emulated import RealContender
     from distrlcc.evaluate.sim_to_real import Row
+
+_LINKS = 4
+"""Of a suite, unless the user says how many: each takes its own time."""
 
 
 def run_emulated(args: argparse.Namespace) -> int:
@@ -29,7 +32,7 @@ def run_emulated(args: argparse.Namespace) -> int:
     if args.series:
         raise ConfigError("--series is for the simulated world")
     if args.links is None and (args.suite is not None or not args.trace):
-        args.links = EMULATED_LINKS  # each takes its own time
+        args.links = _LINKS
     contenders, scenarios = _contenders(args), scenarios_of(args)
     check_emulated(scenarios)
     if args.out is not None:
