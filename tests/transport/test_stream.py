@@ -46,6 +46,9 @@ def test_new_then_lost_first_then_a_copy() -> None:
     assert stream.take(5) == Chunk(25, 0, True)
     stream.on_acked([5])
     assert stream.acked_bytes == 25
+    stream.take(6)
+    stream.on_lost([6])
+    assert not stream.has_data
 
 
 def test_what_arrived_in_a_copy_does_not_leave_again() -> None:
