@@ -153,6 +153,16 @@ def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
     ]
 
 
+def test_only_the_newest_packets_rtt_is_smoothed() -> None:
+    sender = Sender(Steered(4.0), now=0)
+    send(sender, now=0)
+    sender.on_ack(((2, 3),), now=80 * MS)
+    sender.on_ack(((1, 3),), now=88 * MS)  # 2 is not new, so 1 came late (RFC 9002 section 5.1)
+    assert sender.rtt.smoothed == 80 * MS
+    sender.on_ack(((1, 4),), now=96 * MS)
+    assert sender.rtt.smoothed == 82 * MS
+
+
 def test_losses_that_the_timer_finds_are_told_with_the_next_ack() -> None:
     steered = Steered(4.0)
     sender = Sender(steered, now=0)
@@ -164,6 +174,20 @@ def test_losses_that_the_timer_finds_are_told_with_the_next_ack() -> None:
     assert sender.take_interval(now=95 * MS).lost == 1.0
     sender.on_ack(((1, 3),), now=100 * MS)
     assert [(ack.seq, ack.lost) for ack in steered.acks] == [(1, 0), (1, 1)]
+
+
+def test_losses_add_up_until_the_next_ack() -> None:
+    steered = Steered(1.0)
+    sender = Sender(steered, now=0)
+    send(sender, now=0)
+    steered.cwnd = 4.0
+    send(sender, now=MS)
+    sender.on_ack(((2, 3),), now=51 * MS)
+    assert sender.on_timer(now=sender.timer_time()) == [0]
+    assert sender.timer_time() == 57.25 * MS
+    assert sender.on_timer(now=sender.timer_time()) == [1]
+    sender.on_ack(((2, 4),), now=58 * MS)
+    assert [(ack.seq, ack.lost) for ack in steered.acks] == [(2, 0), (2, 2)]
 
 
 def test_an_ack_of_what_was_never_sent_is_ignored() -> None:

@@ -46,6 +46,9 @@ def test_new_then_lost_first_then_a_copy() -> None:
     assert stream.take(5) == Chunk(25, 0, True)
     stream.on_acked([5])
     assert stream.acked_bytes == 25
+    stream.take(6)
+    stream.on_lost([6])
+    assert not stream.has_data
 
 
 def test_what_arrived_in_a_copy_does_not_leave_again() -> None:
@@ -54,8 +57,24 @@ def test_what_arrived_in_a_copy_does_not_leave_again() -> None:
     copy = stream.take(2)
     assert copy == Chunk(0, 10, False)
     stream.on_lost([0])
+    assert stream.has_data
     stream.on_acked([2])
+    assert not stream.has_data
     assert stream.take(3) == Chunk(10, 10, True)  # again a probe: nothing is lost
+
+
+def test_a_lost_copy_of_what_arrived_does_not_leave_again() -> None:
+    stream = StreamSender(30, 10)
+    for number in range(3):
+        stream.take(number)
+    copies = [stream.take(number).offset for number in (3, 4)]
+    assert copies == [0, 0]
+    stream.on_acked([0])
+    stream.on_lost([1, 3, 2, 4])
+    assert [stream.take(number).offset for number in (5, 6)] == [10, 20]
+    assert not stream.has_data
+    stream.on_acked([5, 6])
+    assert stream.complete
 
 
 def test_an_empty_file_is_complete_at_once() -> None:

@@ -209,6 +209,28 @@ def test_no_answer_is_longer_than_a_hello() -> None:
     assert refuse.text == "x" * messages.MAX_TEXT_BYTES
 
 
+@pytest.mark.parametrize(
+    "pairs",
+    [(0, 0), (1, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 101), (0, 1, 99, 2), (0, 1, 100, 1)],
+)
+def test_ranges_are_never_empty_touching_or_negative(pairs: tuple[int, ...]) -> None:
+    start = wire.encode_ack(Acknowledgement(1, ((99, 100),), 0, 0), KEY)[: -8 - 8 - 1]
+    body = struct.pack(f"!B{len(pairs)}I", len(pairs) // 2, *pairs)
+    assert decode(start + body + bytes(8)) is None
+    body = struct.pack("!B4I", 2, 0, 1, 98, 1)
+    ack = decode(start + body + bytes(8))
+    assert isinstance(ack, Acknowledgement)
+    assert ack.ranges == ((99, 100), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "lowest", "offset"), [(2**62, 0, 0), (4, 5, 0), (0, 0, 2**62 - 1)]
+)
+def test_numbers_out_of_range_are_refused(number: int, lowest: int, offset: int) -> None:
+    assert decode(wire.data_header(1, number, lowest, offset, 1) + b"x") is None
+    assert decode(wire.data_header(1, 5, 5, 2**62 - 2, 1) + b"x") is not None
+
+
 def test_a_refusal_cannot_write_to_the_terminal() -> None:
     refuse = wire.decode(wire.encode_refuse(Refuse(1, 2, "a\x1b[2Jé"), KEY))
     assert isinstance(refuse, Refuse)

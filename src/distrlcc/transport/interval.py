@@ -6,6 +6,8 @@ import numpy as np
 
 from distrlcc.types import NANOSECONDS, IntervalStats
 
+_LEAST = 1_000_000
+
 
 class Interval:
     """The counts and averages of the present step; the definitions are the simulator kernel's."""
@@ -55,8 +57,10 @@ class Interval:
         """
         self._rtt_sum += rtt
         delay = (rtt - min_rtt) * 1e-6
-        delivery_rate = delivered * self._megabits / max(1e-3, interval * 1e-9)
-        send_rate = sent_since * self._megabits / max(1e-3, rtt * 1e-9)
+        # No rate is taken over less than a millisecond.
+        megabits = self._megabits
+        delivery_rate = delivered * megabits / (interval * 1e-9 if interval > _LEAST else 1e-3)
+        send_rate = sent_since * megabits / (rtt * 1e-9 if rtt > _LEAST else 1e-3)
         if self._acked == 0:
             self._rtt_min = self._rtt_max = rtt
             self._delay, self._delivery_rate, self._send_rate = delay, delivery_rate, send_rate

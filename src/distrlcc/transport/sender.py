@@ -227,7 +227,8 @@ class Sender:
         self._probe_time = NEVER
         if largest > self._largest_acked:
             self._largest_acked = largest
-        lost = self._find_lost(now)
+        holes = self._outstanding.lowest < self._largest_acked
+        lost = self._find_lost(now) if holes or self._losses.loss_time != NEVER else []
         self._deliver(taken, ack_delay, now)
         return Acked([number for number, _ in taken], lost)
 
@@ -248,7 +249,7 @@ class Sender:
             if number == last and self._unreported:
                 lost, self._unreported = self._unreported, 0
                 seq = self._largest_lost + 1
-            speed = (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1)
+            speed = (delivered - prior) * float(NANOSECONDS) / (elapsed or 1)
             on_ack(Ack(sample, seq, sent, lost, inflight, delivered, prior, speed), now=now)
 
     def on_timer(self, *, now: int) -> list[int]:

@@ -1,8 +1,8 @@
 """A file over packet numbers: what goes into which packet, and how it is put together again.
 
-Packet numbers are never reused, so what was lost leaves again under a new number. Both ends keep
-spans of offsets, not bytes: the sender's owner reads a chunk's bytes when it leaves, the receiver
-writes them where they belong as they come.
+Packet numbers are never reused, so what was lost leaves again under a new number. Neither end keeps
+bytes: the sender's owner reads a chunk's bytes when it leaves, the receiver writes them where they
+belong as they come. The sender cuts the file into chunks of one size; the receiver takes any.
 """
 
 from __future__ import annotations
@@ -51,23 +51,28 @@ class StreamSender:
             chunk_bytes: Bytes of it in one packet.
         """
         self.size = size
-        self._chunk = chunk_bytes
+        self._chunk_bytes = chunk_bytes
+        self._chunks = -(-size // chunk_bytes)
         self._next = 0
-        self._lost: deque[tuple[int, int]] = deque()
-        self._sent: dict[int, tuple[int, int]] = {}
-        self._acked = Ranges()
-        self.acked_bytes = 0
-        """Bytes of the file that were acknowledged."""
+        self._lost: deque[int] = deque()  # the first one is never an acknowledged one
+        self._sent: dict[int, int] = {}  # chunks by packet number
+        self._acked = Ranges()  # of chunks
+        self._acked_count = 0
 
     @property
     def has_data(self) -> bool:
         """Whether something new or lost waits to be sent."""
-        return self._next < self.size or (bool(self._lost) and not self.complete)
+        return bool(self._lost) or self._next < self._chunks
 
     @property
     def complete(self) -> bool:
         """Whether the whole file was acknowledged."""
-        return self.acked_bytes == self.size
+        return self._acked_count == self._chunks
+
+    @property
+    def acked_bytes(self) -> int:
+        """Bytes of the file that were acknowledged, the last chunk taken for a full one."""
+        return min(self._acked_count * self._chunk_bytes, self.size)
 
     def take(self, number: int) -> Chunk:
         """Return the chunk to send under a packet number.
@@ -75,47 +80,38 @@ class StreamSender:
         Without new or lost data it is a copy of the oldest chunk in flight, for a timer's probe;
         after the end it is empty.
         """
-        start, stop = self._take_lost() or self._take_new() or self._oldest()
-        self._sent[number] = (start, stop)
-        return Chunk(start, stop - start, stop == self.size)
-
-    def _take_lost(self) -> tuple[int, int] | None:
-        while self._lost:
-            start, stop = self._lost.popleft()
-            missing = self._acked.missing(start, stop)
-            if missing:
-                start, stop = missing[0]
-                self._lost.extendleft(reversed(missing[1:]))
-                if stop - start > self._chunk:
-                    self._lost.appendleft((start + self._chunk, stop))
-                    stop = start + self._chunk
-                return start, stop
-        return None
-
-    def _take_new(self) -> tuple[int, int] | None:
-        start = self._next
-        if start == self.size:
-            return None
-        self._next = min(start + self._chunk, self.size)
-        return start, self._next
-
-    def _oldest(self) -> tuple[int, int]:
-        start = self._acked.first_missing()
-        missing = self._acked.missing(start, min(start + self._chunk, self.size))
-        return missing[0] if missing else (self.size, self.size)
+        if self._lost:
+            chunk = self._lost.popleft()
+            self._skip_acked()
+        elif self._next < self._chunks:
+            chunk = self._next
+            self._next += 1
+        else:
+            chunk = self._acked.first_missing()
+        self._sent[number] = chunk
+        offset = min(chunk * self._chunk_bytes, self.size)
+        stop = min(offset + self._chunk_bytes, self.size)
+        return Chunk(offset, stop - offset, stop == self.size)
 
     def on_acked(self, numbers: Iterable[int]) -> None:
         """Take note of acknowledged packets."""
         for number in numbers:
-            start, stop = self._sent.pop(number)
-            if start < stop:
-                self.acked_bytes += self._acked.add(start, stop)
+            chunk = self._sent.pop(number)
+            if chunk < self._chunks:
+                self._acked_count += self._acked.add(chunk, chunk + 1)
+        self._skip_acked()
 
     def on_lost(self, numbers: Iterable[int]) -> None:
         """Plan to send again what lost packets held, unless it arrived in another one."""
         for number in numbers:
-            start, stop = self._sent.pop(number)
-            self._lost.extend(self._acked.missing(start, stop))
+            chunk = self._sent.pop(number)
+            if chunk < self._chunks:
+                self._lost.append(chunk)
+        self._skip_acked()
+
+    def _skip_acked(self) -> None:
+        while self._lost and self._lost[0] in self._acked:
+            self._lost.popleft()
 
 
 class Sink(Protocol):
