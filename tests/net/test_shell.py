@@ -188,8 +188,11 @@ def test_the_host_is_as_before(emulator: Any) -> None:
     assert state() == before
 
 
-def test_routes_outside_name_the_block_alone(emulator: Any) -> None:
-    process = emulator.start(*LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"])
+@pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
+def test_routes_outside_name_the_block_alone(emulator: Any, prefix: tuple[str, ...]) -> None:
+    process = emulator.start(
+        *LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"], prefix=prefix
+    )
     base = process.stdout.readline().strip()
     _, name = _outer(base)
     lines = [line.split() for line in Path("/proc/net/route").read_text().splitlines()]
