@@ -20,7 +20,7 @@ QUEUE_PACKETS = 10_000
 """Packets that a device holds until they are read; the usual 500 would lose some unseen."""
 
 _TUNSETIFF = 0x400454CA
-_IFF_TUN_NO_PI = 0x1001
+_IFF_TUN_NO_PI_EXCLUSIVE = 0x9001
 _SIOCADDRT = 0x890B
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _SIOCGIFADDR, _SIOCSIFADDR = 0x8915, 0x8916
@@ -66,7 +66,9 @@ class Tun:
         self._descriptor = os.open(TUN_PATH, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             fcntl.ioctl(
-                self._descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI)
+                self._descriptor,
+                _TUNSETIFF,
+                struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI_EXCLUSIVE),
             )
         except OSError:
             os.close(self._descriptor)
