@@ -17,9 +17,9 @@ import pytest
 pytestmark = pytest.mark.net
 
 SERVER = """
-    import socket
+    import os, socket
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.bind(("0.0.0.0", 47321))
+    s.bind((os.environ["MAHIMAHI_BASE"], 47321))
     while True:
         data, sender = s.recvfrom(99)
         s.sendto(data, sender)

@@ -48,13 +48,13 @@ def _until(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
     return True
 
 
-def _members(network: str) -> list[int]:
-    """Return the processes of a network namespace."""
-    found = []
+def _members(network: str) -> set[int]:
+    """Return the processes of a network namespace, whose number may be used again."""
+    found = set()
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and os.readlink(entry / "ns/net") == network:
-                found.append(int(entry.name))
+                found.add(int(entry.name))
         except OSError:
             continue
     return found
@@ -159,17 +159,18 @@ def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> No
     process = emulator.start(*LINK, command=["sh", "-c", LEFTOVERS], prefix=prefix)
     device, _ = _outer(process.stdout.readline().strip())
     network = process.stdout.readline().strip()
-    assert len(_members(network)) >= 5
+    members = _members(network)
+    assert len(members) >= 5
     if end == "exit":
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.wait(30) == 0
-        assert _members(network) == []
+        assert not _members(network) & members
         assert device not in _indices()
     else:
         process.kill()
         process.wait()
-        assert _until(lambda: not _members(network))
+        assert _until(lambda: not _members(network) & members)
         assert _until(lambda: device not in _indices())
 
 
@@ -188,8 +189,11 @@ def test_the_host_is_as_before(emulator: Any) -> None:
     assert state() == before
 
 
-def test_routes_outside_name_the_block_alone(emulator: Any) -> None:
-    process = emulator.start(*LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"])
+@pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
+def test_routes_outside_name_the_block_alone(emulator: Any, prefix: tuple[str, ...]) -> None:
+    process = emulator.start(
+        *LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"], prefix=prefix
+    )
     base = process.stdout.readline().strip()
     _, name = _outer(base)
     lines = [line.split() for line in Path("/proc/net/route").read_text().splitlines()]

@@ -20,7 +20,7 @@ QUEUE_PACKETS = 10_000
 """Packets that a device holds until they are read; the usual 500 would lose some unseen."""
 
 _TUNSETIFF = 0x400454CA
-_IFF_TUN_NO_PI = 0x1001
+_IFF_TUN_NO_PI_EXCLUSIVE = 0x9001
 _SIOCADDRT = 0x890B
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _SIOCGIFADDR, _SIOCSIFADDR = 0x8915, 0x8916
@@ -66,7 +66,9 @@ class Tun:
         self._descriptor = os.open(TUN_PATH, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             fcntl.ioctl(
-                self._descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI)
+                self._descriptor,
+                _TUNSETIFF,
+                struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI_EXCLUSIVE),
             )
         except OSError:
             os.close(self._descriptor)
@@ -97,7 +99,7 @@ class Tun:
 def set_outer(name: str, block: Block) -> None:
     """Give the outer end its address, bring it up, and route the block to it."""
     with control_socket() as control:
-        _start(control, name, block.outer)
+        _start(control, name, block.outer, "255.255.255.255")
         _add_route(control, name, str(block.network.network_address), str(block.network.netmask))
 
 
@@ -105,9 +107,8 @@ def set_inner(name: str, block: Block) -> None:
     """Give the inner end its address, bring it and loopback up, and make it the default route."""
     with control_socket() as control:
         set_flags(control, "lo")
-        _start(control, name, block.inner)
         # The mask tells a link inside this one which block it may take a part of.
-        _set(control, _SIOCSIFNETMASK, name, _address(str(block.network.netmask)))
+        _start(control, name, block.inner, str(block.network.netmask))
         _add_route(control, name, "0.0.0.0", "0.0.0.0")
     with suppress(OSError):  # read-only in some containers; then links do not nest
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -151,12 +152,14 @@ def set_flags(control: socket.socket, name: str, flags: int = _IFF_UP_RUNNING) -
     _set(control, _SIOCSIFFLAGS, name, struct.pack("=H", before | flags))
 
 
-def _start(control: socket.socket, name: str, address: str) -> None:
+def _start(control: socket.socket, name: str, address: str, mask: str) -> None:
     with suppress(OSError):  # no IPv6 in this kernel: then nothing solicits routers on the link
         Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
     _set(control, _SIOCSIFMTU, name, struct.pack("=i", MTU))
     set_queue_length(name, QUEUE_PACKETS)
     _set(control, _SIOCSIFADDR, name, _address(address))
+    # Before it is up: an Ethernet device's address would else bring a route to all of 100.0.0.0/8.
+    _set(control, _SIOCSIFNETMASK, name, _address(mask))
     set_flags(control, name)
 
 

@@ -35,7 +35,7 @@ _END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-# States of /proc/net/tcp whose data or FIN the other side has not acknowledged.
+# States in /proc/net/tcp of connections whose FIN the other side has not acknowledged.
 _UNFINISHED = {"04", "09", "0B"}
 
 
@@ -71,7 +71,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
         LinkError: The system does not allow it.
     """
     with ExitStack() as stack:
-        signals = SignalDescriptor([*_FORWARDED, *_ENDING, signal.SIGCHLD])
+        signals = SignalDescriptor([*_FORWARDED, *_ENDING])
         stack.callback(signals.close)
         nested = enclosing_block() is not None
         outside = stack.enter_context(new_network())
@@ -157,13 +157,14 @@ class _Session:
             self._ending = min(self._ending, self._clock() + _END_GRACE)
         if guard.exit_code is not None:
             self._ending = min(self._ending, self._clock())
-        elif received.number != signal.SIGCHLD and not received.from_terminal:
+        elif not received.from_terminal:
             guard.send(received.number)
 
     def _unfinished(self) -> bool:
         if not (self._up.empty and self._down.empty):
             return True
-        lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+        tables = [Path(f"/proc/self/net/{name}") for name in ("tcp", "tcp6")]
+        lines = [line for t in tables if t.exists() for line in t.read_text().splitlines()[1:]]
         return any(line.split()[3] in _UNFINISHED for line in lines)
 
 
