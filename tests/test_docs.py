@@ -121,8 +121,8 @@ def test_commands_and_flags_exist(page: Path) -> None:
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
     others |= {"--node-rank", "--master-addr"}
     assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | others | {"--help"}
-    for rest in re.findall(r"\bdistrlcc ([a-z][^`\n#]*)", code):
-        command, *words = rest.split()
+    for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):
+        command, *words = rest.replace("'", " ").split()
         assert command in COMMANDS, rest
         name = command
         if command in GROUPS:

@@ -100,7 +100,7 @@ def test_a_file_of_nodes_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) 
         ((*ONE, "--nodes", "idle.toml", "--tun", "--interface", "lo"), "leave --interface away"),
         ((*ONE, "--interface", "nope"), "--interface nope: expected one that is up"),
         ((*ONE, "--load"), "--load: no run of indigo with a checkpoint stands in runs/"),
-        ((*ONE, "--load", "nope"), "nope holds no run"),
+        ((*ONE, "--load", "nope"), "--load nope: no run stands there"),
         ((*ONE, "--load", "nope", "--out", "other"), "leave --out away"),
         ((*ONE, "--processes", "2"), "--processes is for --topology decentralized"),
         ((*ONE, "--processes", "1"), "--processes is for --topology decentralized"),
