@@ -43,7 +43,8 @@ def simple(place: Place, job: Job) -> Any:
 
 
 def _answer(place: Place, job: Job) -> dict[str, Any]:
-    return {"slot": place.slot, "large": np.arange(100_000) + place.slot}
+    place_in = (os.environ.get("DISTRLCC_TEST_PLACE"), str(Path.cwd()))
+    return {"slot": place.slot, "large": np.arange(100_000) + place.slot, "place": place_in}
 
 
 def _refuse(place: Place, job: Job) -> int:

@@ -67,9 +67,13 @@ def _listening(pid: int) -> list[str]:
     return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 
 
-def test_results_come_back(run: Callable[..., Outcome]) -> None:
+def test_results_come_back(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    run("answer")
+    # Whatever its fork server began with, a process is where its launcher is.
+    monkeypatch.setenv("DISTRLCC_TEST_PLACE", "here")
     outcome = run("answer")
     assert outcome.code == 0
+    assert outcome.results[0]["place"] == ("here", str(Path.cwd()))
     assert [outcome.results[slot]["slot"] for slot in range(SIZE)] == [0, 1]
     assert np.array_equal(outcome.results[1]["large"], np.arange(100_000) + 1)
 

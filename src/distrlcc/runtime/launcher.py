@@ -263,7 +263,7 @@ class Launcher:
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=_main,
-            args=(sender, self._target, place, job),
+            args=(sender, self._target, place, job, dict(os.environ)),
             name=f"rank {place.slot}",
         )
         # Ctrl-C goes to all processes of a terminal: one that still imports must not hear it.
@@ -326,9 +326,13 @@ def mark_rank(slot: int) -> None:
     warnings.formatwarning = one_line  # type: ignore[assignment]
 
 
-def _main(sender: Connection, target: Target, place: Place, job: Any) -> None:
-    """Run in a child process."""
+def _main(
+    sender: Connection, target: Target, place: Place, job: Any, environment: dict[str, str]
+) -> None:
+    """Run in a child process, in the launcher's environment and not its fork server's."""
     die_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and says SIGTERM
     mark_rank(place.slot)
     try:
