@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.link_scores import score_log
-from distrlcc.sim.scenario import Link
+from distrlcc.sim.scenario import Change, Link
 
 HEADER = "# queue: droptail [packets=3]\n# base timestamp: 0\n"
 
@@ -48,7 +49,32 @@ def test_by_hand(tmp_path: Path) -> None:
 
 def test_a_log_without_packets_is_one_line(tmp_path: Path) -> None:
     link = Link(rate_mbps=12.0)
-    with pytest.raises(OutputError, match="no packet crossed the link"):
+    with pytest.raises(OutputError, match="no full packet crossed the link"):
         score_log(_log(tmp_path / "log", ["1 # 1504"]), link, 4.0)
-    with pytest.raises(OutputError, match="no packet left the link from 1000 to 4000 ms"):
-        score_log(_log(tmp_path / "log", ["1 + 1504", "2 - 1504 1"]), link, 4.0)
+
+
+def test_an_outage_is_no_error_and_has_no_delay(tmp_path: Path) -> None:
+    lines = ["1 + 1504", "2 # 1504", "2 - 1504 1", "1500 # 1504"]
+    scores = score_log(_log(tmp_path / "log", lines), Link(rate_mbps=12.0), 4.0)
+    assert (scores.throughput_mbps, scores.utilisation, scores.power) == (0.0, 0.0, 0.0)
+    assert scores.first_second_utilisation == 1.0
+    assert math.isnan(scores.mean_rtt_ms)
+
+
+def test_time_begins_with_the_first_full_packet(tmp_path: Path) -> None:
+    late = ["1 + 544", "2 - 544 1", "900 + 544", "901 - 544 1"]  # a handshake that took 4 s
+    for k in range(3000):
+        late += [f"{5000 + k} + 1504", f"{5001 + k} # 1504", f"{5001 + k} - 1504 1"]
+    scores = score_log(_log(tmp_path / "log", late), Link(rate_mbps=12.032), 3.0)
+    assert scores.utilisation == pytest.approx(1.0)
+    assert scores.throughput_mbps == pytest.approx(12.032, rel=0.002)
+
+
+def test_loss_that_changes_counts_as_long_as_it_lasts(tmp_path: Path) -> None:
+    lines = []
+    for k in range(4000):
+        lines += [f"{k} + 1504", f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
+    changes = (Change(2.0, loss=0.3),)
+    link = Link(rate_mbps=12.032, loss=0.0, changes=changes)
+    scores = score_log(_log(tmp_path / "log", lines), link, 4.0)
+    assert scores.loss == pytest.approx(0.2)  # of the 3 s after the first, 2 had it

@@ -200,7 +200,7 @@ def test_a_file_crosses_an_emulated_link_that_loses_a_fifth(tmp_path: Path) -> N
             *python.split(), "emulate", "--up", "48", "--down", "48", "--delay", "5",
             "--loss", "0.2", "--queue", "droptail:packets=200", "--outside",
             f"{python} receive --listen 0.0.0.0:4755 --folder in --count 1", "--", "sh", "-c",
-            f"sleep 3; {python} send $MAHIMAHI_BASE:4755 --scheme fixed --cwnd 64 --file data.bin",
+            f"{python} send $MAHIMAHI_BASE:4755 --wait 30 --scheme fixed --cwnd 64 --file data.bin",
         ],
         capture_output=True, text=True, timeout=90.0, cwd=tmp_path, check=False,
     )  # fmt: skip

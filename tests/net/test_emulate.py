@@ -136,8 +136,7 @@ def test_a_round_trip_takes_both_delays(emulator: Any, outside: Outside) -> None
     )  # fmt: skip
     assert (code, err) == (0, "")
     # Each way waits for the next of mahimahi's milliseconds besides.
-    assert min(_round_trips(out)) >= 40
-    assert statistics.median(_round_trips(out)) < 45
+    assert 40 <= min(_round_trips(out)) < 55
 
 
 def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
@@ -223,8 +222,8 @@ def test_a_scenarios_changes_happen(emulator: Any, outside: Outside, tmp_path: P
     )  # fmt: skip
     assert (code, err) == (0, "")
     trips = _round_trips(out)
-    assert 10 <= min(trips) < 14
-    assert statistics.median(trips[-10:]) == pytest.approx(61, abs=5)
+    assert 10 <= min(trips) < 25
+    assert 60 <= min(trips[-10:]) < 75
 
 
 def test_links_nest(emulator: Any, outside: Outside) -> None:
@@ -236,8 +235,7 @@ def test_links_nest(emulator: Any, outside: Outside) -> None:
         ),
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert min(_round_trips(out)) >= 60
-    assert statistics.median(_round_trips(out)) < 70
+    assert 60 <= min(_round_trips(out)) < 80
 
 
 def test_links_stand_beside_each_other(emulator: Any, outside: Outside) -> None:
@@ -249,7 +247,7 @@ def test_links_stand_beside_each_other(emulator: Any, outside: Outside) -> None:
     for process, delay in zip(started, (10, 20, 30), strict=True):
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
-        assert 2 * delay <= statistics.median(_round_trips(out)) < 2 * delay + 6
+        assert 2 * delay <= min(_round_trips(out)) < 2 * delay + 15
 
 
 def test_a_server_outside_may_be_ours(emulator: Any) -> None:

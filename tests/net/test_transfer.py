@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -217,18 +218,117 @@ def test_a_sender_believes_nobody_but_its_receiver(serve: Callable[..., Served])
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    sink = FileSink(tmp_path, "x", 1)
+    sink = FileSink(tmp_path, "x", 1, 6)
     sink.write(3, b"def")
     sink.write(0, b"abc")
     assert sink.read(1, 4) == b"bcde"
     (tmp_path / "x").write_text("mine")
+    assert sweep(tmp_path) == 0  # its receiver lives
     with pytest.raises(FileExistsError):
         sink.keep()
     assert (tmp_path / "x").read_text() == "mine"
-    assert sweep(tmp_path) == 0  # its receiver lives
-    sink.drop()
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
     left = tmp_path / ".0000000000000001.distrlcc-part"
     left.touch()
+    named_so = tmp_path / ".mine.distrlcc-part"
+    named_so.touch()
     assert sweep(tmp_path) == 1
     assert not left.exists()
+    assert named_so.exists()
+
+
+def test_what_was_not_stored_whole_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sink = FileSink(tmp_path, "x", 1, 6)
+    real = os.pwrite
+
+    def few(file: int, data: memoryview, offset: int) -> int:
+        if offset >= 4:
+            raise OSError(28, "No space left on device")
+        return real(file, data[:2], offset)  # as a disk that is nearly full does
+
+    monkeypatch.setattr(os, "pwrite", few)
+    sink.write(0, b"abcd")
+    assert sink.read(0, 10) == b"abcd"
+    with pytest.raises(OSError, match="No space"):
+        sink.write(3, b"def")
+    with pytest.raises(OSError, match="5 of 6 bytes were stored"):
+        sink.keep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_ends_the_transfer_at_once(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    served, path = serve(target), _file(tmp_path, 3_000_000)
+
+    def full(file: int, data: memoryview, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    sent = _send(served, Request(0.0, path))
+    assert sent.failure == "the other end could not store it; is its disk full?"
+    assert sent.packets < 1000
+    assert served.first().failure == "the file cannot be written (No space left on device)"
+    assert list(target.iterdir()) == []
+
+
+def test_a_folder_that_vanishes_refuses_and_the_server_lives(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    target = tmp_path / "in"
+    target.mkdir()
+    served, path = serve(target), _file(tmp_path, 10)
+    target.rmdir()
+    with pytest.raises(LinkError, match=r"the folder cannot be used|cannot be created"):
+        _send(served, Request(0.0, path))
+    assert _send(served, Request(0.2)).failure == ""
+
+
+def test_one_host_does_not_lock_the_others_out(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    served = serve(tmp_path, host_sessions=2, max_file_bytes=100)
+    with UdpSocket(connect=served.socket.address) as client:
+        for number in (1, 2):
+            _open(client, Hello(number, bytes(NONCE_BYTES), 1472))
+        refused = wire.decode(_open(client, Hello(3, bytes(NONCE_BYTES), 1472)))
+    assert isinstance(refused, Refuse)
+    assert "2 sessions of yours are open" in refused.text
+    for name, size, says in ((".bashrc", 1, "begin with a dot"), ("x", 101, "up to 100 bytes")):
+        why = served.server._refusal(name, size)
+        assert says in why
+
+
+def test_a_session_that_is_over_frees_its_name_and_its_place(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("distrlcc.net.receiving._LINGER_NS", 300_000_000)
+    target = tmp_path / "in"
+    target.mkdir()
+    served, path = serve(target), _file(tmp_path, 500_000)
+    one = SchemeController("fixed", parameter=1.0)
+    assert send(served.socket.address, one, Request(0.01, path)).failure
+    served.first()
+    again = _send(served, Request(0.0, path))  # while the first still lingers
+    assert again.failure == ""
+    deadline = time.monotonic() + 5.0
+    with UdpSocket(connect=served.socket.address) as client:
+        while served.server._incoming and time.monotonic() < deadline:
+            for session in served.sessions:
+                client.send([wire.encode_data(Data(session, 1, 0))])
+            time.sleep(0.02)
+    assert not served.server._incoming
+
+
+def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
+    with UdpSocket(bind=("127.0.0.1", 0)) as silent:
+        begin = time.monotonic()
+        controller = SchemeController("fixed", parameter=1.0)
+        with pytest.raises(LinkError, match="stopped before"):
+            send(silent.address, controller, Request(1.0, handshake_s=60.0),
+                 stopping=lambda: time.monotonic() - begin > 0.3)  # fmt: skip
+        assert time.monotonic() - begin < 5.0

@@ -72,7 +72,9 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         UdpSocket(bind=("203.0.113.7", 0))
 
 
-@pytest.mark.parametrize("text", ["", "host:", ":1", "127.0.0.1:x", "127.0.0.1:70000"])
+@pytest.mark.parametrize(
+    "text", ["", "host:", ":1", "1.2.3.4:x", "1.2.3.4:70000", "1.2.3.4:\u00b23", "::1", "[::1"]
+)
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(LinkError, match="expected HOST:PORT"):
         resolve(text, "receiver")
@@ -81,6 +83,8 @@ def test_addresses_that_are_none(text: str) -> None:
 def test_addresses() -> None:
     assert resolve("127.0.0.1:5", "receiver") == ("127.0.0.1", 5)
     assert resolve("127.0.0.1", "receiver", 4730) == ("127.0.0.1", 4730)
+    assert resolve("[::1]", "receiver", 4730)[:2] == ("::1", 4730)
+    assert resolve("[::1]:7", "receiver")[:2] == ("::1", 7)
     with pytest.raises(LinkError, match=r"no.such.host.invalid is unknown"):
         resolve("no.such.host.invalid:5", "receiver")
 

@@ -7,14 +7,13 @@ import platform
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from distrlcc.runtime import shared_sum
-from distrlcc.runtime.shared_sum import SLOT_BYTES, SharedSum, SharedSumError, create, remove
+from distrlcc.runtime.shared_sum import SLOT_BYTES, Memory, SharedSum, SharedSumError
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in shared_sum._ORDERED, reason="sockets are used on this processor"
@@ -22,17 +21,15 @@ pytestmark = pytest.mark.skipif(
 
 
 def _members(count: int, seconds: float = 5.0, pids: list[int] | None = None) -> list[SharedSum]:
-    name = create(count)
+    memory = Memory(count)
     pids = pids or [os.getpid()] * count
-    members = [SharedSum(name, rank, pids, seconds) for rank in range(count)]
-    remove(name)
+    members = [SharedSum(memory.name, rank, pids, seconds) for rank in range(count)]
+    memory.close()
     return members
 
 
-def test_all_get_the_same_sum_of_each_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shared_sum, "FOLDER", tmp_path)
+def test_all_get_the_same_sum_of_each_turn() -> None:
     members = _members(3)
-    assert list(tmp_path.iterdir()) == []
     rng = np.random.default_rng(3)
     turns: list[list[Any]] = [
         list(rng.normal(size=(3, size)).astype(dtype))
@@ -79,20 +76,48 @@ def test_a_member_that_is_late_gone_or_gives_up_is_noticed() -> None:
             waiting.result(5.0)
 
 
-def test_where_there_is_no_memory_there_is_no_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert create(shared_sum.MOST_PROCESSES + 1) == b""
-    monkeypatch.setattr(shared_sum, "FOLDER", tmp_path / "none")
-    assert create(2) == b""
-    monkeypatch.setattr(shared_sum, "FOLDER", tmp_path)
+def test_an_exchange_that_was_given_up_is_over_for_the_late_too() -> None:
+    early, late = _members(2, seconds=0.2)
+    with pytest.raises(SharedSumError, match="did not exchange"):
+        early.sum(np.ones(2))
+    early.give_up()
+    with pytest.raises(SharedSumError, match="given the exchange up"):
+        late.sum(np.ones(2))
+
+    # Who ends after an exchange does not spoil it for those who are still reading.
+    first, second = _members(2)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(first.sum, np.ones(2))
+        second.sum(np.ones(2))
+        waiting.result(5.0)
+        second.close()
+        first._turn -= 1
+        assert first.sum(np.ones(2)).tolist() == [2.0, 2.0]
+        with pytest.raises(SharedSumError, match="given the exchange up"):
+            first.sum(np.ones(2))
+
+
+def test_memory_that_is_not_there_or_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="by sockets"):
+        Memory(shared_sum.MOST_PROCESSES + 1)
+    memory = Memory(2)
+    pid, file, token = shared_sum._NAME.unpack(memory.name)
+    other = shared_sum._NAME.pack(pid, file, token[::-1])
+    with pytest.raises(OSError, match="another one"):
+        SharedSum(other, 0, [pid, pid], 1.0)
+    memory.close()
+    with pytest.raises(OSError):  # noqa: PT011 - the number is free, or another file's by now
+        SharedSum(memory.name, 0, [pid, pid], 1.0)
 
     def full(file: int, offset: int, length: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    assert create(2) == b""
-    assert list(tmp_path.iterdir()) == []
+    files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space"):
+        Memory(2)
+    assert len(os.listdir("/proc/self/fd")) == files
     monkeypatch.undo()
     monkeypatch.setattr(shared_sum, "_ORDERED", ())
-    assert create(2) == b""
+    with pytest.raises(OSError, match="by sockets"):
+        Memory(2)

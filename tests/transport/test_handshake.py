@@ -200,7 +200,7 @@ def test_a_full_house_and_an_unwanted_file() -> None:
     receiver = Door(
         b"s" * 32,
         DoorOptions(max_sessions=1),
-        lambda hello: (
+        lambda hello, _: (
             Refuse(hello.session, Reason.FILE_REFUSED, "too large")
             if (hello.file_size or 0) > 500
             else None

@@ -97,6 +97,9 @@ def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str])
             link, command, _outside(args.outside), log_up, log_down, ("distrlcc", *sys.argv[1:])
         )
         outcome = run_shell(job, os.environ)
+    for log in (log_up, log_down):
+        if log is not None and log.failure:
+            print(f"distrlcc: error: {log.failure}", file=sys.stderr)
     if outcome.start_error is not None:
         what = "command not found" if outcome.exit_code == 127 else outcome.start_error.strerror
         print(f"distrlcc: error: {command[0]}: {what}", file=sys.stderr)

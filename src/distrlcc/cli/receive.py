@@ -30,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder", type=Path, metavar="DIR", help="take files, and put them there (default: none)"
     )
     parser.add_argument(
+        "--max-mb", type=number(1e-6, 1e9), default=0.0, metavar="MB",
+        help="take files of up to so many MB (default: as there is room)",
+    )  # fmt: skip
+    parser.add_argument(
         "--count", type=number(1, whole=True), default=0, metavar="N", help="end after N sessions"
     )
     parser.add_argument(
@@ -60,11 +64,14 @@ def run(args: argparse.Namespace) -> int:
         say(f"{address[0]}:{address[1]} begins: {what}")
 
     def end(received: Received) -> None:
-        ended.append(received)
+        if args.json or args.count:
+            ended.append(received)
         say(_line(received))
 
     with UdpSocket(bind=resolve(args.listen, "--listen", PORT)) as socket:
-        options = ReceiveOptions(args.folder, silence_s=args.timeout, count=args.count)
+        options = ReceiveOptions(
+            args.folder, round(args.max_mb * 1e6), silence_s=args.timeout, count=args.count
+        )
         server = ReceiveServer(socket, options, on_begin=begin, on_end=end)
         if server.swept:
             say(f"removed {server.swept} unfinished file(s); transfers are not resumed")

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
     who.add_argument("--scheme", metavar="NAME", help="such as cubic; see 'distrlcc list schemes'")
     parser.add_argument(
-        "--seconds", type=number(0.1, 1e6), metavar="S",
+        "--seconds", type=number(0.1, 86_400.0), metavar="S",
         help="how long (default: 10); with --file the most that it may take",
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="PATH", help="send this file, whole")
@@ -44,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets"
     )
     parser.add_argument(
-        "--datagram", type=number(512, 1472, whole=True), default=1472, metavar="BYTES",
-        help="UDP payload of a packet (default: 1472); smaller where a tunnel takes its part",
+        "--datagram", type=number(512, 1472, whole=True), default=0, metavar="BYTES",
+        help="UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
+        "takes its part",
     )  # fmt: skip
     parser.add_argument(
         "--timeout", type=number(0.5, 600.0), default=10.0, metavar="S",
@@ -63,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send; 1 when the receiver vanishes or the file does not arrive."""
     from distrlcc.cli.output import check_json_target, emit_json
+    from distrlcc.errors import LinkError
     from distrlcc.files import require_writable, write_atomically
-    from distrlcc.net.sending import Request, send
+    from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
     from distrlcc.runtime.stopper import Stopper
     from distrlcc.scheduling import run_soon
@@ -77,16 +79,26 @@ def run(args: argparse.Namespace) -> int:
     name, controller, step_ns = _controller(args)
     seconds = args.seconds if args.seconds is not None else (0.0 if args.file else 10.0)
     request = Request(
-        seconds, args.file, args.datagram, max(args.timeout, args.wait), args.wait, args.timeout
-    )
+        seconds, args.file, args.datagram, args.timeout, args.wait, args.timeout,
+        keep_series=bool(args.plot or args.json),
+    )  # fmt: skip
     remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
-    line = _LiveLine(args.datagram + 32)
+    if remote[1] == 0:
+        raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
+    wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
+    line = _LiveLine(wire_bytes)
     with Stopper() as stopper:
-        sent = send(
-            remote, controller, request,
-            step_ns=step_ns, on_step=line.show, stopping=lambda: bool(stopper.signal),
-        )  # fmt: skip
+        try:
+            sent = send(
+                remote, controller, request,
+                step_ns=step_ns, on_step=line.show, stopping=lambda: bool(stopper.signal),
+            )  # fmt: skip
+        except LinkError as error:
+            if not stopper.signal:
+                raise
+            print(f"distrlcc: error: {error}", file=sys.stderr)
+            return 128 + stopper.signal
     line.end()
     out = sys.stderr if args.json == "-" else sys.stdout
     print(_summary(name, sent), file=out)
@@ -100,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         from distrlcc.evaluate.flow_plot import flow_plot
         from distrlcc.evaluate.plots import to_png, to_svg
 
-        figure = flow_plot(sent.series, name, args.datagram + 32)
+        figure = flow_plot(sent.series, name, wire_bytes)
         draw: Callable[[Any], Any] = to_svg if args.plot.suffix == ".svg" else to_png
         data = draw(figure)
         write_atomically(args.plot, data if isinstance(data, bytes) else data.encode())

@@ -6,17 +6,19 @@ delay both ways. What the sender's and the receiver's machine add is not in it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from distrlcc.errors import OutputError
-from distrlcc.sim.replay import read_log
+from distrlcc.sim.replay import Log, read_log
 from distrlcc.sim.scenario import Link
 from distrlcc.types import PACKET_BYTES, FloatArray
 
 _MBIT = 8e-3  # of a byte per ms
+_FULL_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,15 @@ class LinkScores:
 
 @dataclass(frozen=True)
 class _Events:
-    """The log's lines by kind; times in ms since the flow's first packet."""
+    """A window of the log, by kinds of lines."""
 
-    arrivals: FloatArray
-    opportunities: FloatArray
-    departures: FloatArray
-    sizes: FloatArray
+    arrivals: int
+    opportunities: int
+    bytes: float
+    """That left."""
     waits: FloatArray
-    """Of departures, ms."""
-    dropped: float
+    """Of the packets that left, ms."""
+    dropped: int
 
 
 def score_log(path: Path, link: Link, seconds: float, warmup: float = 1.0) -> LinkScores:
@@ -60,11 +62,12 @@ def score_log(path: Path, link: Link, seconds: float, warmup: float = 1.0) -> Li
         warmup: Its first seconds, which have a figure of their own, s.
 
     Raises:
-        OutputError: No packet crossed the link.
+        OutputError: No full packet crossed the link.
     """
-    begin, middle, end = 0.0, 1e3 * min(warmup, seconds / 2), 1e3 * seconds
-    first = _events(path, begin, middle)
-    events = _events(path, middle, end)
+    log = read_log(path)
+    start = _start(log, path)
+    middle, end = 1e3 * min(warmup, seconds / 2), 1e3 * seconds
+    first, events = _events(log, start, start + middle), _events(log, start + middle, start + end)
     service = 0.0
     if link.rate_mbps:  # as in the simulator: on a trace there is none
         service = PACKET_BYTES * _MBIT / link.rate_mbps
@@ -72,45 +75,55 @@ def score_log(path: Path, link: Link, seconds: float, warmup: float = 1.0) -> Li
     base = delay + service
     # A packet that arrives in a millisecond leaves in a later one: half of one is the log's grain.
     queueing = np.maximum(events.waits - max(service, 1.0), 0.0)
-    rtts = queueing + base
-    excess = events.dropped / max(len(events.arrivals), 1)
-    loss = excess + (1.0 - excess) * link.loss
-    used = events.sizes.sum() / max(len(events.opportunities) * PACKET_BYTES, 1)
-    mean_rtt = float(rtts.mean())
+    excess = events.dropped / max(events.arrivals, 1)
+    random_loss = _mean_loss(link, 1e-3 * middle, 1e-3 * end)
+    used = events.bytes / max(events.opportunities * PACKET_BYTES, 1)
+    mean, p95 = math.nan, math.nan
+    if len(queueing):  # else nothing was delivered, and there is no delay
+        mean, p95 = float(queueing.mean()), float(np.percentile(queueing, 95.0))
     return LinkScores(
-        throughput_mbps=float(events.sizes.sum()) * (1 - link.loss) * _MBIT / (end - middle),
-        utilisation=float(used),
-        first_second_utilisation=float(
-            first.sizes.sum() / max(len(first.opportunities) * PACKET_BYTES, 1)
-        ),
-        mean_queueing_delay_ms=float(queueing.mean()),
-        p95_queueing_delay_ms=float(np.percentile(queueing, 95.0)),
-        mean_rtt_ms=mean_rtt,
-        p95_rtt_ms=float(np.percentile(rtts, 95.0)),
+        throughput_mbps=events.bytes * (1.0 - random_loss) * _MBIT / (end - middle),
+        utilisation=used,
+        first_second_utilisation=first.bytes / max(first.opportunities * PACKET_BYTES, 1),
+        mean_queueing_delay_ms=mean,
+        p95_queueing_delay_ms=p95,
+        mean_rtt_ms=mean + base,
+        p95_rtt_ms=p95 + base,
         base_rtt_ms=base,
-        queueing_delay_rtt=float(queueing.mean()) / base,
-        loss=loss,
+        queueing_delay_rtt=mean / base,
+        loss=excess + (1.0 - excess) * random_loss,
         excess_loss=excess,
-        power=float(used) * base / mean_rtt,
+        power=used * base / (mean + base) if len(queueing) else 0.0,
     )
 
 
-def _events(path: Path, begin: float, end: float) -> _Events:
-    """Return what happened between two times, ms since the first arrival."""
-    events = read_log(path).events
-    arrivals = [time for time, kind, _, _ in events if kind == "+"]
-    if not arrivals:
-        raise OutputError(f"{path}: no packet crossed the link; did the sender start?")
-    start = arrivals[0]
-    window = [e for e in events if begin <= e[0] - start < end]
-    gone = [e for e in window if e[1] == "-"]
-    if not gone:
-        raise OutputError(f"{path}: no packet left the link from {begin:.0f} to {end:.0f} ms")
+def _start(log: Log, path: Path) -> int:
+    """Return when the flow's first full packet came, ms; what shakes hands is smaller."""
+    for time, kind, size, _ in log.events:
+        if kind == "+" and size >= _FULL_BYTES:
+            return time
+    raise OutputError(f"{path}: no full packet crossed the link; did the sender start?")
+
+
+def _mean_loss(link: Link, begin: float, end: float) -> float:
+    """Return the link's random loss between two times, s, over its changes."""
+    loss, since, total = link.loss, begin, 0.0
+    for change in link.changes:
+        if change.loss is not None and change.at_s < end:
+            at = max(change.at_s, begin)
+            total += loss * (at - since)
+            loss, since = change.loss, at
+    return (total + loss * (end - since)) / (end - begin)
+
+
+def _events(log: Log, begin: float, end: float) -> _Events:
+    """Return what happened between two times, ms."""
+    window = [event for event in log.events if begin <= event[0] < end]
+    gone = [event for event in window if event[1] == "-"]
     return _Events(
-        arrivals=np.array([t - start for t, kind, _, _ in window if kind == "+"], float),
-        opportunities=np.array([t - start for t, kind, _, _ in window if kind == "#"], float),
-        departures=np.array([e[0] - start for e in gone], float),
-        sizes=np.array([e[2] for e in gone], float),
-        waits=np.array([e[3] for e in gone], float),
-        dropped=float(sum(count for _, kind, count, _ in window if kind == "d")),
+        arrivals=sum(kind == "+" for _, kind, _, _ in window),
+        opportunities=sum(kind == "#" for _, kind, _, _ in window),
+        bytes=float(sum(size for _, _, size, _ in gone)),
+        waits=np.array([wait for _, _, _, wait in gone], float),
+        dropped=sum(count for _, kind, count, _ in window if kind == "d"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 from distrlcc.errors import LinkError
@@ -20,13 +21,14 @@ class FileSource:
         """
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
         except OSError as error:
             raise LinkError(f"{path}: cannot be read ({error.strerror})") from None
-        if not path.is_file():
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode):
             os.close(self._file)
             raise LinkError(f"{path}: is no regular file; pack a folder into an archive first")
-        self.size = os.fstat(self._file).st_size
+        self.size = found.st_size
         self._digest, self._digested = hashlib.sha256(), 0
 
     def __enter__(self) -> FileSource:
@@ -39,9 +41,12 @@ class FileSource:
         """Return bytes; new ones are read in order, and digested once.
 
         Raises:
-            LinkError: The file has become shorter.
+            LinkError: The file has become shorter, or cannot be read any more.
         """
-        data = os.pread(self._file, length, offset)
+        try:
+            data = os.pread(self._file, length, offset)
+        except OSError as error:
+            raise LinkError(f"{self.path}: cannot be read ({error.strerror})") from None
         if len(data) < length:
             raise LinkError(f"{self.path}: became shorter while it was sent; send it again")
         if offset == self._digested:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,90 +48,116 @@ class Incoming:
             OSError: The file cannot be created.
         """
         self.session, self.receiver = session, Receiver(session.number)
-        self.heard = self._begin = now
+        self.heard = self.began = now
         self.closed: Closed | None = None
-        """What was answered to the sender's CLOSE."""
+        """What is answered to the sender's CLOSE, once that is known."""
+        self.closed_at = 0
+        self.counted = False
+        """Whether its end was told."""
         self._sink: FileSink | None = None
         self._stream: StreamReceiver | None = None
+        self._keeper: threading.Thread | None = None
         self._failure, self._place = "", Path()
         hello = session.hello
         if hello.file_size is not None:
             assert folder is not None
             self._place = folder / hello.file_name
-            self._sink = FileSink(folder, hello.file_name, session.number)
+            self._sink = FileSink(folder, hello.file_name, session.number, hello.file_size)
             self._stream = StreamReceiver(hello.file_size, self._sink)
 
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the file that are still to come."""
+        stream = self._stream
+        return 0 if stream is None or self.closed else stream.size - stream.received_bytes
+
+    @property
+    def storing(self) -> bool:
+        """Whether the whole file is being stored."""
+        return self._keeper is not None
+
     def on_data(self, data: Data, size: int, *, now: int) -> None:
-        """Take a packet; one that cannot be stored is not acknowledged, and comes again."""
+        """Take a packet; one that cannot be stored is not acknowledged, and ends the session."""
+        if self.closed is not None:
+            return
         self.heard = now
-        if self._stream is not None and self.closed is None and not self._failure:
+        if self._stream is not None and not self.storing:
             try:
                 if not self._stream.on_chunk(data.offset, data.payload, data.fin):
                     return
             except OSError as error:
                 self._failure = f"the file cannot be written ({error.strerror})"
+                self._close(Verdict.FAILED, now)
+                return
         self.receiver.on_data(data.number, size, data.lowest, now=now)
 
-    def on_close(self, close: Close, *, now: int) -> Closed:
-        """End, and say what there is; the same to every copy."""
+    def on_close(self, close: Close, *, now: int) -> None:
+        """Take the sender's word that it is over; `closed` may come later, from `poll`."""
+        if self.closed is not None:
+            return
         self.heard = now
-        if self.closed is None:
-            verdict = self._end(close)
-            receiver = self.receiver
-            digest = bytes(32) if self._stream is None else self._stream.digest()
-            self.closed = Closed(
-                self.session.number, verdict, receiver.packets, receiver.bytes, digest
-            )
-        return self.closed
-
-    def _end(self, close: Close) -> Verdict:
-        """Keep the file if it is whole."""
+        if self.storing:
+            return
         stream, sink = self._stream, self._sink
         if stream is None or sink is None:
-            return Verdict.INTACT
-        verdict = Verdict.INTACT
-        if close.ending == Ending.ABORTED:
-            verdict, self._failure = Verdict.INCOMPLETE, "the sender gave up"
-        elif self._failure:
-            verdict = Verdict.FAILED
+            self._close(Verdict.INTACT, now)
+        elif close.ending == Ending.ABORTED:
+            self._failure = "the sender gave up"
+            self._close(Verdict.INCOMPLETE, now)
         elif not stream.complete or close.size != stream.size:
-            verdict, self._failure = Verdict.INCOMPLETE, "parts of the file are missing"
+            self._failure = "parts of the file are missing"
+            self._close(Verdict.INCOMPLETE, now)
         elif close.digest != stream.digest():
-            verdict, self._failure = Verdict.DIFFERENT, "its checksum is not the sender's"
-        else:
-            try:
-                sink.keep()
-            except FileExistsError:
-                verdict, self._failure = Verdict.FAILED, f"{sink.path} exists by now"
-            except OSError as error:
-                self._failure = f"{sink.path} cannot be written ({error.strerror})"
-                verdict = Verdict.FAILED
-        if verdict != Verdict.INTACT:
-            with suppress(OSError):
-                sink.drop()
-        self._sink = None
-        return verdict
+            self._failure = "its checksum is not the sender's"
+            self._close(Verdict.DIFFERENT, now)
+        else:  # in a thread, as a disk may take seconds and other senders wait here
+            self._keeper = threading.Thread(target=self._keep, args=(sink,))
+            self._keeper.start()
 
-    def give_up(self, why: str) -> None:
-        """End without the sender's word."""
+    def _keep(self, sink: FileSink) -> None:
+        try:
+            sink.keep()
+        except FileExistsError:
+            self._failure = f"{sink.path} exists by now"
+        except OSError as error:
+            self._failure = f"{sink.path} cannot be written ({error.strerror})"
+
+    def poll(self, *, now: int) -> None:
+        """See whether the file is stored by now."""
+        if self.closed is None and self._keeper is not None and not self._keeper.is_alive():
+            self._sink = None
+            self._close(Verdict.FAILED if self._failure else Verdict.INTACT, now)
+
+    def _close(self, verdict: Verdict, now: int) -> None:
+        if self._sink is not None:
+            self._sink.drop()
+            self._sink = None
+        receiver = self.receiver
+        digest = bytes(32) if self._stream is None else self._stream.digest()
+        self.closed_at = now
+        self.closed = Closed(self.session.number, verdict, receiver.packets, receiver.bytes, digest)
+
+    def give_up(self, why: str, *, now: int) -> None:
+        """End without the sender's word; what is being stored is waited for."""
+        if self._keeper is not None:
+            self._keeper.join()
+            self.poll(now=now)
         if self.closed is None:
             self._failure = why
-            if self._sink is not None:
-                self._sink.drop()
-                self._sink = None
+            self._close(Verdict.INCOMPLETE, now)
 
     def received(self) -> Received:
         """Return how it went."""
-        receiver, name = self.receiver, self.session.hello.file_name
+        receiver = self.receiver
         kept = self._stream is not None and self.closed is not None and not self._failure
         return Received(
             self.session.address,
-            (self.heard - self._begin) / NANOSECONDS,
+            (self.heard - self.began) / NANOSECONDS,
             receiver.packets,
             receiver.bytes,
             receiver.duplicates,
             receiver.reordered,
             self._place if kept else None,
-            name,
+            self.session.hello.file_name,
             self._failure,
         )

@@ -27,7 +27,19 @@ class LinkLog:
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
         self._path = path
-        self._write = self._file.write
+        self.failure = ""
+        """Why it ended early, one line; what it logs matters less than the link."""
+
+    def _write(self, text: str) -> None:
+        if self.failure:
+            return
+        try:
+            self._file.write(text)
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = f"{self._path} is not whole: it cannot be written ({error.strerror})"
 
     def header(
         self,
@@ -59,7 +71,7 @@ class LinkLog:
             f"# base timestamp: {base}",
             f"# mahimahi config: [delay {delay_ms:g} ms] ",
         )
-        self._file.writelines(line.replace("\n", " ") + "\n" for line in lines)
+        self._write("".join(line.replace("\n", " ") + "\n" for line in lines))
 
     def arrival(self, now: int, size: int) -> None:
         """Note an arrival, whether or not it is dropped then."""
@@ -79,8 +91,16 @@ class LinkLog:
 
     def flush(self) -> None:
         """Let others read what has been written."""
-        self._file.flush()
+        if self.failure:
+            return
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._fail(error)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # of what was not written yet
+            self._fail(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -47,6 +48,11 @@ def running(
     try:
         yield
     finally:
+        if process.poll():  # by itself: a server that did not start, say
+            sys.stderr.write(
+                f"distrlcc: --outside: {command[0]} ended before COMMAND, with exit code "
+                f"{process.returncode}\n"
+            )
         process.terminate()
         try:
             process.wait(_SECONDS)

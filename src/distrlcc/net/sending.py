@@ -26,6 +26,7 @@ from distrlcc.transport.messages import (
     NONCE_BYTES,
     Acknowledgement,
     Close,
+    Closed,
     Ending,
     Hello,
     Verdict,
@@ -35,17 +36,19 @@ from distrlcc.transport.sender import Sender, SenderOptions
 from distrlcc.transport.stream import StreamSender
 from distrlcc.types import NANOSECONDS, IntervalStats
 
-DATAGRAM = 1472
-"""UDP payload of a packet of 1500 bytes."""
-_OVERHEAD = 32
-"""IPv4 and UDP headers and the 4 bytes of a TUN header, as links here count them."""
+_MTU, _TUN_HEADER = 1500, 4
 _BATCH = 32
-_TIMEOUTS = 8
-"""Timeouts in a row, each twice as long, after which the other end counts as gone."""
+_ABORTS = 3
+"""Copies of the word that a file is given up, as nobody answers it."""
+_STOPPED_SECONDS = 2.0
+"""Time limit of the end where the user wants it."""
+_STORING = 20e6
+"""Bytes/s at which a receiver is expected to store a file at its end."""
+_LOOK_NS = 100_000_000
 _VERDICTS = {
     Verdict.DIFFERENT: "its checksum differs at the other end, which has thrown it away",
     Verdict.INCOMPLETE: "the other end says that parts are missing, and has thrown it away",
-    Verdict.FAILED: "the other end could not store it",
+    Verdict.FAILED: "the other end could not store it; is its disk full?",
 }
 
 
@@ -57,14 +60,16 @@ class Request:
     """How long; for a file the most that it may take, 0: as long as it takes."""
     file: Path | None = None
     """None sends zeros, for a measurement."""
-    datagram: int = DATAGRAM
-    """UDP payload of a packet, bytes."""
+    datagram: int = 0
+    """UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes."""
     handshake_s: float = 10.0
     """Time limit of the handshake and of the end, s."""
     wait_s: float = 0.0
     """How long to wait for a receiver that is not there yet, s."""
     silence_s: float = 10.0
     """The other end counts as gone when nothing was heard for this long, s."""
+    keep_series: bool = True
+    """Whether every step is kept."""
 
 
 class Step(NamedTuple):
@@ -125,6 +130,11 @@ class Sent:
         return self.late_share > MOST_LATE
 
 
+def header_bytes(remote: Address) -> int:
+    """Return the IP and UDP headers of a packet to an address, bytes."""
+    return 48 if ":" in remote[0] else 28
+
+
 def send(
     remote: Address,
     controller: Controller,
@@ -145,32 +155,43 @@ def send(
         stopping: Asked at each step; True ends it early.
 
     Raises:
-        LinkError: The receiver does not answer or refuses, or the file cannot be read.
+        LinkError: The receiver does not answer or refuses, the file cannot be read, or it was
+            stopped before it began.
     """
     with ExitStack() as stack:
         source = stack.enter_context(FileSource(request.file)) if request.file else None
         socket = stack.enter_context(UdpSocket(connect=remote))
-        opening = _open(socket, remote, request, source)
-        flow = _Flow(socket, opening, controller, request, source, step_ns)
-        flow.run(on_step, stopping)
-        flow.finish()
+        opening = _open(socket, remote, request, source, stopping)
+        headers = header_bytes(remote) + _TUN_HEADER
+        flow = _Flow(socket, opening, controller, request, source, headers, step_ns)
+        try:
+            flow.run(on_step, stopping)
+        except BaseException:
+            flow.abort()
+            raise
+        flow.finish(stopping)
         return flow.sent
 
 
 def _open(
-    socket: UdpSocket, remote: Address, request: Request, source: FileSource | None
+    socket: UdpSocket,
+    remote: Address,
+    request: Request,
+    source: FileSource | None,
+    stopping: Callable[[], bool],
 ) -> Opening:
     """Shake hands."""
     hello = Hello(
         secrets.randbits(64),
         secrets.token_bytes(NONCE_BYTES),
-        request.datagram,
+        request.datagram or _MTU - header_bytes(remote),
         None if source is None else source.size,
         "" if source is None else source.path.name,
     )
     place = f"{remote[0]}:{remote[1]}"
     try:
-        opening = Opening(hello, _repeat(request), now=monotonic_ns())
+        limit = _limit(request.handshake_s + request.wait_s)
+        opening = Opening(hello, limit, now=monotonic_ns())
     except WireError as error:
         raise LinkError(str(error)) from None
     patience = monotonic_ns() + round(request.wait_s * NANOSECONDS)
@@ -179,7 +200,9 @@ def _open(
         if datagram is not None:
             socket.refused = False
             socket.send([datagram])
-        socket.wait(opening.next_time())
+        socket.wait(min(opening.next_time(), monotonic_ns() + _LOOK_NS))
+        if stopping():
+            raise LinkError(f"stopped before {place} answered")
         for answer, _ in socket.receive():
             opening.on_datagram(answer, now=monotonic_ns())
         if socket.refused and monotonic_ns() >= patience:
@@ -195,8 +218,8 @@ def _open(
     return opening
 
 
-def _repeat(request: Request) -> RepeatOptions:
-    return RepeatOptions(limit_ns=round(request.handshake_s * NANOSECONDS))
+def _limit(seconds: float) -> RepeatOptions:
+    return RepeatOptions(limit_ns=round(seconds * NANOSECONDS))
 
 
 class _Flow:
@@ -209,9 +232,11 @@ class _Flow:
         controller: Controller,
         request: Request,
         source: FileSource | None,
+        headers: int,
         step_ns: Callable[[float], int],
     ) -> None:
         assert opening.welcome is not None
+        self._max_delay = opening.welcome.max_ack_delay_us
         self._socket, self._request, self._source = socket, request, source
         self._session, self._key = opening.hello.session, opening.key
         self._size = opening.welcome.max_datagram
@@ -220,11 +245,12 @@ class _Flow:
         self._stream = None if source is None else StreamSender(source.size, chunk)
         self._log = RttLog(controller)
         self._begin = self._heard = now = monotonic_ns()
-        options = SenderOptions(packet_bytes=self._size + _OVERHEAD)
+        self._wire_bytes = self._size + headers
+        options = SenderOptions(packet_bytes=self._wire_bytes)
         self._sender = Sender(self._log, options, now=now)
         self._step_ns = step_ns
         self._ticker = Ticker(now=now, step=step_ns(0.0))
-        self._over = False
+        self._over = self._ended = False
         self.sent = Sent(ignored=opening.ignored)
 
     def run(self, on_step: Callable[[Step], None], stopping: Callable[[], bool]) -> None:
@@ -264,6 +290,8 @@ class _Flow:
     def _send(self, now: int) -> None:
         """Send what may be sent now, in one go."""
         sender, stream, session, batch = self._sender, self._stream, self._session, []
+        if sender.inflight == 0:
+            self._heard = now  # there is nothing to be heard of
         for _ in range(_BATCH):
             if not self._has_data:
                 break
@@ -291,14 +319,19 @@ class _Flow:
             self.sent.ignored += 1
             return
         if (
-            not isinstance(message, Acknowledgement)
+            not isinstance(message, Acknowledgement | Closed)
             or message.session != self._session
             or not authentic(datagram, self._key)
         ):
             self.sent.ignored += 1
             return
         self._heard = now
-        acked, lost = self._sender.on_ack(message.ranges, 1000 * message.delay_us, now=now)
+        if isinstance(message, Closed):  # it cannot go on
+            self.sent.failure, self._over, self._ended = _failure(message), True, True
+            return
+        # RFC 9002, section 5.3: no more than the receiver means to hold one back.
+        delay = 1000 * min(message.delay_us, self._max_delay)
+        acked, lost = self._sender.on_ack(message.ranges, delay, now=now)
         self.sent.acked += len(acked)
         if self._stream is not None:
             self._stream.on_acked(acked)
@@ -326,11 +359,19 @@ class _Flow:
             float(stats.cwnd[0]),
             float(stats.inflight[0]),
         )
-        self.sent.series.append(step)
+        if self._request.keep_series:
+            self.sent.series.append(step)
         return step
 
     def _look_for_life(self, now: int) -> None:
         """Find out that the other end is gone."""
+        if self._socket.too_large and not self.sent.acked:
+            self.sent.failure = (
+                f"a datagram of {self._size} bytes does not fit onto the path; give a smaller "
+                "--datagram"
+            )
+            self._over = True
+            return
         silent = (now - self._heard) / NANOSECONDS
         waiting = self._sender.inflight > 0 or self._sender.timeouts_in_row > 0
         refused = self._socket.refused and silent > 1.0
@@ -342,7 +383,7 @@ class _Flow:
     def _count(self, now: int) -> None:
         sent, sender, ticker, log = self.sent, self._sender, self._ticker, self._log
         sent.seconds = (now - self._begin) / NANOSECONDS
-        sent.packets, sent.bytes = sender.next_number, sent.acked * (self._size + _OVERHEAD)
+        sent.packets, sent.bytes = sender.next_number, sent.acked * self._wire_bytes
         sent.file_bytes = 0 if self._stream is None else self._stream.acked_bytes
         if sent.acked:
             sent.min_rtt_ms = sender.rtt.minimum * 1e-6
@@ -352,26 +393,42 @@ class _Flow:
         sent.lateness_p99_ms = ticker.percentile_ms(99.0)
         sent.unsent = self._socket.unsent
 
-    def finish(self) -> None:
+    def abort(self) -> None:
+        """Say that it is given up; nobody answers that."""
+        close = wire.encode_close(Close(self._session, Ending.ABORTED), self._key)
+        for _ in range(_ABORTS):
+            self._socket.send([close])
+
+    def finish(self, stopping: Callable[[], bool]) -> None:
         """Say that it is over, and hear what the other end thinks of it."""
-        sent, source = self.sent, self._source
-        whole = not sent.failure
-        close = Close(self._session, Ending.COMPLETE if whole else Ending.ABORTED)
-        if source is not None and whole:
+        sent, source, request = self.sent, self._source, self._request
+        if sent.failure:
+            if not self._ended:
+                self.abort()
+            return
+        close, seconds = Close(self._session, Ending.COMPLETE), request.handshake_s
+        stopped = stopping()
+        if source is not None:
             close = close._replace(size=source.size, digest=source.digest())
-        closing = Closing(close, self._key, _repeat(self._request), now=monotonic_ns())
-        while closing.state is State.WAITING:
+            seconds += source.size / _STORING
+        elif stopped:
+            seconds = min(seconds, _STOPPED_SECONDS)
+        closing = Closing(close, self._key, _limit(seconds), now=monotonic_ns())
+        while closing.state is State.WAITING and stopping() == stopped:
             datagram = closing.datagram_to_send(now=monotonic_ns())
             if datagram is not None:
                 self._socket.send([datagram])
-                if not whole:
-                    return  # there is nothing to be told
-            self._socket.wait(closing.next_time())
+            self._socket.wait(min(closing.next_time(), monotonic_ns() + _LOOK_NS))
             for answer, _ in self._socket.receive():
                 closing.on_datagram(answer, now=monotonic_ns())
-        if closing.closed is None:
+        if closing.closed is not None:
+            sent.failure = _failure(closing.closed)
+        elif not stopped or source is not None:
             sent.failure = "the other end did not confirm the end; whether it has all is not known"
-        elif not closing.intact:
-            sent.failure = _VERDICTS.get(
-                Verdict(closing.closed.verdict), f"verdict {closing.closed.verdict}"
-            )
+
+
+def _failure(closed: Closed) -> str:
+    """Return why a receiver's last word is none of success, or nothing."""
+    if closed.verdict == Verdict.INTACT:
+        return ""
+    return _VERDICTS.get(Verdict(closed.verdict), f"verdict {closed.verdict}")

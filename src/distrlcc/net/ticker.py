@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 LATE_NS = 1_000_000
@@ -19,7 +21,7 @@ class Ticker:
         """When the present step ends, ns."""
         self.missed = 0
         """Steps that were skipped, as their time had passed."""
-        self._lateness: list[int] = []
+        self._lateness = array("q")
 
     def tick(self, *, now: int, step: int) -> None:
         """End the present step, and start the next one.

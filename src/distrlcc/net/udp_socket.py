@@ -7,6 +7,8 @@ and left out where they are missing. asyncio is not used: its timers are a milli
 
 from __future__ import annotations
 
+import errno
+import re
 import select
 import socket
 import struct
@@ -26,7 +28,9 @@ _MOST_SEGMENTS = 64
 _BUFFER_BYTES = 4 << 20
 _READS = 16
 """Reads in a row, so that what is due is not kept waiting by a flood."""
+_PLACE = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _LONGEST_WAIT_SECONDS = 1.0
+_NO_BATCHES = (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP)
 _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
 
@@ -63,6 +67,8 @@ class UdpSocket:
             self._gro = True
         self.refused = False
         """Whether the last thing heard was that nobody listens at the other end's port."""
+        self.too_large = False
+        """Whether a datagram did not fit onto the path."""
         self.unsent = 0
         """Datagrams that this machine had no room for."""
         try:
@@ -152,11 +158,12 @@ class UdpSocket:
         except ConnectionRefusedError:  # of an earlier datagram; this one was not sent
             self.refused = True
             self.unsent += count
-        except OSError:
-            if count > 1:  # a device or a path that takes no batches: one by one from now on
+        except OSError as error:
+            if count > 1 and error.errno in _NO_BATCHES:  # one by one from now on
                 self._segments = False
                 return 0
-            self.unsent += 1
+            self.too_large = self.too_large or error.errno == errno.EMSGSIZE
+            self.unsent += count
         return count
 
 
@@ -178,15 +185,17 @@ def resolve(text: str, what: str, default_port: int | None = None) -> Address:
     Raises:
         LinkError: It is none, or the name is unknown.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon and default_port is not None:
-        host, port = text, str(default_port)
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise LinkError(f"{what} {text!r}: expected HOST:PORT, such as 10.0.0.1:4730")
+    match = _PLACE.fullmatch(text)
+    host, port = (match[1] or match[2], match[3]) if match else ("", None)
+    number = int(port) if port else default_port
+    if not host or number is None or number > 65535:
+        raise LinkError(f"{what} {text!r}: expected HOST:PORT, such as 10.0.0.1:4730 or [::1]:4730")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+        found = socket.getaddrinfo(host, number, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LinkError(f"{what} {text!r}: {host} is unknown ({reason})") from None
-    address: Address = found[0][4][:2]
+    # IPv4 first, as that is what a receiver listens on unless it is told otherwise.
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    address: Address = found[0][4]
     return address

@@ -35,7 +35,7 @@ from distrlcc.runtime.identity import check_identity, from_json, to_json
 from distrlcc.runtime.interface import Interface, interface_towards
 from distrlcc.runtime.membership import Member, Membership
 from distrlcc.runtime.place import Place
-from distrlcc.runtime.shared_sum import NAME_BYTES, SLOT_BYTES, SharedSum, create, remove
+from distrlcc.runtime.shared_sum import NAME_BYTES, SLOT_BYTES, Memory, SharedSum
 from distrlcc.runtime.store import STORE_SECONDS, connect, master_needed
 from distrlcc.scheduling import let_threads_preempt
 
@@ -285,9 +285,11 @@ class ProcessGroup:
         if self.device.type == "cuda" or len({member.address for member in members}) > 1:
             return None
         told = torch.zeros(NAME_BYTES, dtype=torch.uint8)
-        name = create(len(members)) if self.leads else b""
-        if name:
-            told = torch.frombuffer(bytearray(name), dtype=torch.uint8)
+        memory: Memory | None = None
+        if self.leads:
+            with suppress(OSError):
+                memory = Memory(len(members))
+                told = torch.frombuffer(bytearray(memory.name), dtype=torch.uint8)
         shared = None
         try:
             dist.broadcast(told, 0)
@@ -301,9 +303,13 @@ class ProcessGroup:
                     )
             have = torch.tensor([int(shared is not None)])
             dist.all_reduce(have, dist.ReduceOp.MIN)
+        except RuntimeError:
+            if shared is not None:
+                shared.close()
+            raise
         finally:
-            if name:
-                remove(name)
+            if memory is not None:
+                memory.close()
         if shared is not None and not int(have):
             shared.close()
             return None

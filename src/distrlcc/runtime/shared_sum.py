@@ -17,16 +17,16 @@ import os
 import platform
 import secrets
 import select
+import struct
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FOLDER = Path("/dev/shm")
-NAME_BYTES = 16
+NAME_BYTES = 32
+"""Process and descriptor of who created the memory, and a token that stands in it."""
+_NAME = struct.Struct("!QQ16s")
 SLOT_BYTES = 1 << 18
 """Largest vector, bytes: beyond, a ring over sockets moves less."""
 MOST_PROCESSES = 16
@@ -43,38 +43,47 @@ class SharedSumError(RuntimeError):
     """A member is gone, late or has given up."""
 
 
-def create(size: int) -> bytes:
-    """Create memory for ``size`` processes; return its name, or nothing where that cannot be."""
-    if platform.machine() not in _ORDERED or size > MOST_PROCESSES:
-        return b""
-    name = secrets.token_bytes(NAME_BYTES)
-    try:
-        file = os.open(_path(name), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    except OSError:
-        return b""
-    try:
-        # Room is taken at once: to write where there is none would kill the process.
-        os.posix_fallocate(file, 0, _bytes(size))
-    except OSError:
-        remove(name)
-        return b""
-    finally:
+class Memory:
+    """The creator's hold on memory for some processes; it ends with the last who has opened it."""
+
+    def __init__(self, size: int) -> None:
+        """Create memory for ``size`` processes.
+
+        Raises:
+            OSError: That cannot be here.
+        """
+        if platform.machine() not in _ORDERED or size > MOST_PROCESSES:
+            raise OSError(0, "members exchange by sockets")
+        token = secrets.token_bytes(16)
+        # It has no name in any folder, so nothing is left of it when its processes are killed.
+        self._file = os.memfd_create("distrlcc-sum")
+        try:
+            # Room is taken at once: to write where there is none would kill the process.
+            os.posix_fallocate(self._file, 0, _bytes(size))
+            os.pwrite(self._file, token, 0)
+        except OSError:
+            self.close()
+            raise
+        self.name = _NAME.pack(os.getpid(), self._file, token)
+        """How the others find it."""
+
+    def close(self) -> None:
+        """Let go of it, once all have opened it."""
+        os.close(self._file)
+
+
+def _open(name: bytes) -> int:
+    """Open the memory that a process of this machine has created."""
+    pid, number, token = _NAME.unpack(name)
+    file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR)
+    if os.pread(file, 16, 0) != token:  # another container's process has that number here
         os.close(file)
-    return name
-
-
-def remove(name: bytes) -> None:
-    """Remove the name; who has opened the memory keeps it."""
-    with suppress(OSError):
-        _path(name).unlink()
-
-
-def _path(name: bytes) -> Path:
-    return FOLDER / f"distrlcc-{name.hex()}"
+        raise OSError(0, "the memory is another one")
+    return file
 
 
 def _bytes(size: int) -> int:
-    return (size + 1) * _LINE * 8 + 2 * size * SLOT_BYTES
+    return (size + 2) * _LINE * 8 + 2 * size * SLOT_BYTES
 
 
 class SharedSum:
@@ -84,7 +93,7 @@ class SharedSum:
         """Open the memory.
 
         Args:
-            name: As `create` returned it.
+            name: `Memory.name`.
             rank: This process's.
             pids: All members' processes, by rank.
             seconds: Time limit of an exchange, s.
@@ -93,22 +102,24 @@ class SharedSum:
             OSError: There is no such memory here.
         """
         self._rank, self._size, self._seconds = rank, len(pids), seconds
-        self._turn = 0
-        file = os.open(_path(name), os.O_RDWR)
+        self._turn = self._done = 0
+        file = _open(name)
         try:
             memory = mmap.mmap(file, _bytes(self._size))  # ends with its last view
         finally:
             os.close(file)
-        lines = (self._size + 1) * _LINE
-        numbers = np.frombuffer(memory, np.int64, lines)
+        # A line for the token, one for each counter, one for the word of who gives up; then slots.
+        numbers = np.frombuffer(memory, np.int64, (self._size + 1) * _LINE, 8 * _LINE)
         self._counters, self._given_up = numbers[:-_LINE:_LINE], numbers[-_LINE:]
-        self._slots = np.frombuffer(memory, np.uint8, offset=8 * lines).reshape(
+        self._slots = np.frombuffer(memory, np.uint8, offset=8 * (self._size + 2) * _LINE).reshape(
             2, self._size, SLOT_BYTES
         )
         self._others = [
-            handle for place, pid in enumerate(pids) if place != rank
-            for handle in _handles(pid)
-        ]  # fmt: skip
+            handle for place, pid in enumerate(pids) if place != rank for handle in _handles(pid)
+        ]
+        self._ends = select.poll()
+        for handle in self._others:
+            self._ends.register(handle, select.POLLIN)
 
     def sum(self, vector: NDArray[Any]) -> NDArray[Any]:
         """Return the members' sum of a vector ``[P]`` of the same type and size everywhere.
@@ -125,6 +136,7 @@ class SharedSum:
         self._counters[self._rank] = self._turn
         self._wait()
         total: NDArray[Any] = slots.sum(axis=0, dtype=vector.dtype)
+        self._done = self._turn
         return total
 
     def _wait(self) -> None:
@@ -138,19 +150,25 @@ class SharedSum:
         looked = 0.0
         while counters.min() < turn:
             now = time.perf_counter()
-            if self._given_up[0]:
-                raise SharedSumError("a member has given the exchange up")
+            self._check_given_up()
             if now - begin > self._seconds:
                 raise SharedSumError(f"a member did not exchange within {self._seconds:g} s")
             if now - looked > _LOOK_SECONDS:
                 looked = now
-                if self._others and select.select(self._others, [], [], 0.0)[0]:
+                if self._ends.poll(0):
                     raise SharedSumError("a member's process has ended")
             time.sleep(_SLEEP_SECONDS)
+        self._check_given_up()  # who did will do this exchange again
+
+    def _check_given_up(self) -> None:
+        """Refuse an exchange that a member will not finish, or has not."""
+        if 0 < self._given_up[0] <= self._turn:
+            raise SharedSumError("a member has given the exchange up")
 
     def give_up(self) -> None:
-        """Let nobody wait for this process any more."""
-        self._given_up[0] = 1
+        """Let nobody wait for this process, from the exchange on that it did not finish."""
+        before, mine = int(self._given_up[0]), self._done + 1
+        self._given_up[0] = min(before or mine, mine)
 
     def close(self) -> None:
         """Let go of it, for good."""

@@ -95,14 +95,14 @@ class Door:
         self,
         secret: bytes,
         options: DoorOptions | None = None,
-        admit: Callable[[Hello], Refuse | None] | None = None,
+        admit: Callable[[Hello, Address], Refuse | None] | None = None,
     ) -> None:
         """Open the door.
 
         Args:
             secret: 32 random bytes that only this receiver knows.
             options: The defaults if None.
-            admit: Asked once an address is proved; returns None, or why the request is refused.
+            admit: Asked once an address is proved; returns None, or why it is refused.
         """
         self.options = options or DoorOptions()
         self.counts = DoorCounts()
@@ -164,7 +164,7 @@ class Door:
         if len(self.sessions) >= self.options.max_sessions:
             text = f"{len(self.sessions)} sessions are open"
             return self._refuse(hello.session, Reason.BUSY, text, key)
-        refuse = self._admit(hello) if self._admit is not None else None
+        refuse = self._admit(hello, address) if self._admit is not None else None
         if refuse is not None:
             return self._refuse(hello.session, refuse.reason, refuse.text, key)
         nonce = server_nonce(self._secret, hello.cookie, hello.nonce)
