@@ -119,8 +119,8 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run(
     os.kill(workers[1], signal.SIGSTOP)
     node.process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    assert node.process.wait(30.0) == 130, node.said
-    assert time.monotonic() - began < 15.0
+    assert node.process.wait(60.0) == 130, node.said
+    assert time.monotonic() - began < 30.0
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert f"--load {node.out.relative_to(tmp_path)}" in node.said
     done = node.rows()[-1]
@@ -151,7 +151,7 @@ def test_an_update_without_end_is_broken_off(
     assert "--load" not in node.said
     node.process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    assert node.process.wait(30.0) == 130, node.said
-    assert time.monotonic() - began < 10.0
+    assert node.process.wait(60.0) == 130, node.said
+    assert time.monotonic() - began < 30.0
     assert not node.rows()  # no update was finished
     assert "--load" in node.said
