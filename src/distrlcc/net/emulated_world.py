@@ -6,8 +6,8 @@
     world.load(0, scenario)                     # fresh flows, a fresh link
     world.load(1, other)
     world.act(cwnd, pacing, step=10_000_000)    # the step begins; so do the links' times
-    while not world.over:
-        world.turn()
+    while not world.turn():
+        pass
     result = world.take()
 
 A step is at least as long as asked for, and all links' steps end together on ticks that lie one
@@ -18,8 +18,8 @@ passed under the old window. When a whole step or more has passed before an acti
 a learner learns, that time belongs to no step: its statistics are thrown away, and the step, with
 new ticks, begins at the action. After `REST_NS` without an action the senders fall silent.
 
-One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is read
-before it sends again.
+One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
+read before it sends again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from distrlcc.net.agenda import Agenda
 from distrlcc.net.flows import SendingFlow
 from distrlcc.net.relay import RelayLink
-from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, IntervalStats
 
@@ -47,6 +46,8 @@ Floats = NDArray[np.float64]
 REST_NS = 5 * NANOSECONDS
 """Without an action for this long nothing more is sent, ns: whoever acted may be gone or asleep."""
 _LONGEST_WAIT_SECONDS = 0.5
+_GRAIN_NS = 200_000
+"""Time between two wake-ups, ns, so that one does for many packets; it makes each late by less."""
 _STATS = IntervalStats.names()
 
 
@@ -129,11 +130,13 @@ class _Place:
         return seen + truth
 
     def descriptors(self) -> list[int]:
-        return [end.socket.fileno() for end in (*self.flows, *self.relay.flows)]
+        near = [flow.socket.fileno() for flow in self.flows]
+        return near + [flow.socket.fileno() for flow in self.relay.flows]
 
     def close(self) -> None:
-        for end in (*self.flows, self.relay):
-            end.close()
+        for flow in self.flows:
+            flow.close()
+        self.relay.close()
 
 
 class EmulatedWorld:
@@ -145,15 +148,14 @@ class EmulatedWorld:
         Args:
             n: Links, N; all must be loaded before the first `act`.
         """
-        self.over = True
-        """Whether the step has ended, so that `take` and then `act` are to be called."""
+        self._stepping = False
         self._places: list[_Place | None] = [None] * n
         self._agenda = Agenda()
         self._poll = select.epoll()
         self._readers: dict[int, Callable[[int], None]] = {}
         self._due = 0  # when the present or newest step ends
         self._step = self._ended = self._delay = 0
-        self._acted = monotonic_ns()
+        self._acted = self._woken = monotonic_ns()
 
     def close(self) -> None:
         """Close every socket."""
@@ -188,15 +190,19 @@ class EmulatedWorld:
             for place in self._places:
                 if place is not None and place.begun:
                     place.take(now, step)  # nobody acted for a whole step
-        self._due, self._step, self.over = self._due + step, step, False
+        self._due, self._step, self._stepping = self._due + step, step, True
         for n, place in enumerate(self._places):
             assert place is not None, f"nothing is loaded at place {n}"
             if not place.begun:
                 place.begin(now)
             place.hold(float(cwnd[n]), float(pacing[n]), now)
 
-    def turn(self) -> None:
-        """Do what is due, then wait for the next thing to happen or for the step's end."""
+    def turn(self) -> bool:
+        """Do what is due, then wait for the next thing to happen or for the step's end.
+
+        Returns:
+            Whether the step has ended, so that `take` and then `act` are to be called.
+        """
         ready = self._poll.poll(0)
         now = monotonic_ns()
         for descriptor, _ in ready:
@@ -204,19 +210,22 @@ class EmulatedWorld:
             if reader is not None:
                 reader(now)
         now = monotonic_ns()
-        if not self.over and now >= self._due:
-            self.over, self._ended = True, now
-            return
+        if self._stepping and now >= self._due:
+            self._stepping, self._ended = False, now
+            return True
         if now - self._acted > REST_NS:
             for place in self._places:
                 if place is not None:
                     place.rest()
         self._agenda.run(now=now)
         if not ready:
-            until = min(self._agenda.next_time(), self._due if not self.over else NEVER)
+            until = max(self._agenda.next_time(), self._woken + _GRAIN_NS)
+            until = min(until, self._due) if self._stepping else until
             wait = min((until - monotonic_ns()) / NANOSECONDS, _LONGEST_WAIT_SECONDS)
             if wait > 0:
                 select.select([self._poll], [], [], wait)
+            self._woken = monotonic_ns()
+        return False
 
     def take(self) -> StepResult:
         """Return what the step that is over showed."""

@@ -105,22 +105,20 @@ class SendingFlow:
     def receive(self, now: int) -> None:
         """Take what has come."""
         sender = self.sender
-        for datagram, _ in self.socket.receive():
+        for datagram, _ in self.socket.receive(1):
             try:
                 ack = wire.decode(datagram)
             except WireError:
                 ack = None
-            if sender is None or not isinstance(ack, Acknowledgement):
+            if not isinstance(ack, Acknowledgement) or ack.session != self.session:
                 self.ignored += 1
-            elif ack.session != self.session:
-                self.ignored += 1
-            else:
+            elif sender is not None:
                 sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
         if sender is not None:
             self._send(sender, now)
 
     def take_interval(self, *, now: int) -> IntervalStats | None:
-        """Return what was seen since the last call, arrays of one element; None before the start."""
+        """Return what was seen since the last call, arrays ``[1]``; None before the start."""
         return None if self.sender is None else self.sender.take_interval(now=now)
 
     def _start(self, now: int) -> None:

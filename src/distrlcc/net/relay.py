@@ -1,10 +1,9 @@
 """Emulated links between real sockets: datagrams in, acknowledgements out.
 
-Each flow has a relay socket of its own on loopback. What arrives there passes the flow's link, which
-counts it with its headers, then `distrlcc.transport.receiver`, and an ACK goes back to the address
-that the datagram came from. Both ends of the path are in one place, since nobody else could tell
-whether the propagation delay is spent before the receiver or after it; so each packet and each ACK
-crosses the kernel once.
+Each flow has a relay socket of its own on loopback. What arrives there passes the flow's link,
+which counts it with its headers, then `distrlcc.transport.receiver`, and an ACK goes back to the
+address that the datagram came from. The delay of both directions is spent before the receiver, as
+no sender can tell; so each packet and each ACK crosses the kernel once.
 
 Memory is bounded by the senders' windows: a packet on the link is its number, not its bytes.
 """
@@ -27,6 +26,8 @@ from distrlcc.transport.receiver import Receiver
 LOOPBACK = "127.0.0.1"
 OVERHEAD_BYTES = 32
 """IPv4 and UDP headers and mahimahi's 4 bytes of TUN header: 1472 bytes count 1504."""
+
+_MOST_SLACK_NS = 5_000_000
 
 
 class RelayFlow:
@@ -56,7 +57,9 @@ class RelayFlow:
 class RelayLink:
     """One link, its flows' sockets, and its events on an agenda of the machine's time."""
 
-    def __init__(self, scenario: Scenario, agenda: Agenda, *, first_session: int, key: bytes) -> None:
+    def __init__(
+        self, scenario: Scenario, agenda: Agenda, *, first_session: int, key: bytes
+    ) -> None:
         """Open the flows' sockets; the link stands still until `begin`.
 
         Args:
@@ -79,6 +82,10 @@ class RelayLink:
         """Datagrams that were malformed or stray."""
         self.origin = 0
         """When the link began, ns."""
+        changes = (change.delay_ms for change in scenario.link.changes)
+        delays = [scenario.link.delay_ms, *(delay for delay in changes if delay is not None)]
+        # The link's events are exact whenever they are found, as long as no ACK is due before.
+        self._slack = min(round(min(delays) * 1e6), _MOST_SLACK_NS)
         self._agenda = agenda
         self._advancing = Task(self.advance)
         self._delivering = [Task(partial(self._deliver, flow)) for flow in self.flows]
@@ -99,7 +106,7 @@ class RelayLink:
         """Take what has come to a flow's socket."""
         link, time = self.link, now - self.origin
         self._send_off(link.advance(now=time))
-        for datagram, address in flow.socket.receive():
+        for datagram, address in flow.socket.receive(1):
             data = self._decode(datagram, flow)
             if data is None:
                 continue
@@ -127,7 +134,7 @@ class RelayLink:
     def _plan(self) -> None:
         time = self.link.next_time()
         if time < NEVER:
-            self._agenda.plan(self._advancing, self.origin + time)
+            self._agenda.plan(self._advancing, self.origin + time + self._slack)
 
     def _send_off(self, deliveries: list[Delivery]) -> None:
         """Let what has left the bottleneck travel on."""
