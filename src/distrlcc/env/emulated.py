@@ -42,6 +42,11 @@ class EmulatedBatch(AgentBatch):
         self.result: StepResult | None = None
         """The newest step, its lateness included."""
 
+    @property
+    def pid(self) -> int | None:
+        """Number of the links' process; None before the first `load`."""
+        return None if self._world is None else self._world.pid
+
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, with fresh flows and sockets, from the next step on.
 

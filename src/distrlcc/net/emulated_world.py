@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.net.agenda import Agenda
+from distrlcc.net.emulated_link import LinkCounts
 from distrlcc.net.flows import SendingFlow
 from distrlcc.net.relay import RelayLink
 from distrlcc.sim.scenario import Scenario
@@ -238,6 +239,12 @@ class EmulatedWorld:
             self._delay,
             self._ended - self._due,
         )
+
+    def counts(self, n: int) -> LinkCounts:
+        """Return what became of the packets at place n."""
+        place = self._places[n]
+        assert place is not None, f"nothing is loaded at place {n}"
+        return place.relay.link.counts
 
     def _unload(self, n: int) -> None:
         place, self._places[n] = self._places[n], None
