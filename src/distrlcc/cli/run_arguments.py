@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +29,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "run that is not on this machine from there",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="short for --set seed=N")
-    parser.add_argument(
-        "--load", metavar="POLICY_FILE", help="start from its weights; short for --set start_from="
-    )
     parser.add_argument(
         "--world", choices=("simulated", "emulated"),
         help="where the links are: in the simulator, or emulated for real packets in real time; "
@@ -82,10 +78,6 @@ def run_config(args: argparse.Namespace) -> RunConfig:
     assignments = list(args.assignments)
     if args.seed is not None:
         assignments.append(f"seed={args.seed}")
-    if args.load is not None:
-        if args.resume:
-            raise ConfigError("--load with --resume: a run that goes on has its own weights")
-        assignments.append(f"start_from={json.dumps(str(args.load))}")
     if args.world is not None:
         assignments.append(f"env.world={args.world}")
     if args.debug:
