@@ -29,6 +29,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "run that is not on this machine from there",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="short for --set seed=N")
+    parser.add_argument(
+        "--world", choices=("simulated", "emulated"),
+        help="where the links are: in the simulator, or emulated for real packets in real time; "
+        "short for --set env.world=",
+    )  # fmt: skip
     parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
 
 
@@ -73,9 +78,12 @@ def run_config(args: argparse.Namespace) -> RunConfig:
     assignments = list(args.assignments)
     if args.seed is not None:
         assignments.append(f"seed={args.seed}")
+    if args.world is not None:
+        assignments.append(f"env.world={args.world}")
     if args.debug:
         assignments.append("distributed.sync_check_every=1")
     if args.resume:
+        assignments.insert(0, 'start_from=""')  # the checkpoint has newer weights
         if args.out is None:
             raise ConfigError(f"--resume needs --out DIR, the run to go on with{_stored(args)}")
         if args.storage and not (args.out / "config.toml").exists():

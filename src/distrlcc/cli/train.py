@@ -4,6 +4,7 @@ distrlcc train quickstart --out runs/first
 distrlcc train quickstart --set ppo.lr=3e-4 --set seed=7
 distrlcc train quickstart --processes 2
 distrlcc train --resume --out runs/first
+distrlcc train quickstart --load policy.safetensors --world emulated --set num_envs=8
 distrlcc train distrlcc --engine ray --topology actor-learner
 torchrun --nproc-per-node 2 -m distrlcc train quickstart --out runs/first
 """
@@ -11,6 +12,7 @@ torchrun --nproc-per-node 2 -m distrlcc train quickstart --out runs/first
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_run_arguments(parser)
+    parser.add_argument(
+        "--load", metavar="POLICY_FILE", help="start from its weights; short for --set start_from="
+    )
     parser.add_argument("--print-config", action="store_true", help="print it as TOML and stop")
     parser.add_argument(
         "--processes", type=number(1, 4096, whole=True), default=1, metavar="N",
@@ -45,6 +50,10 @@ def run(args: argparse.Namespace) -> int:
     """Train; 0 when done, 128 + the signal's number after a signal."""
     from distrlcc.config import to_toml
 
+    if args.load is not None:
+        if args.resume:
+            raise ConfigError("--load with --resume: a run that goes on has its own weights")
+        args.assignments.append(f"start_from={json.dumps(args.load)}")
     config = run_config(args)
     if args.print_config:
         print(to_toml(config), end="")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import select
 from dataclasses import dataclass, field
+from typing import Literal
 
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, unknown_name
+
+WORLDS = ("simulated", "emulated")
+LEAST_EMULATED_MS = 2.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class EnvConfig:
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
     """Whether first episodes start at different ages, so that not all end at once."""
+    world: Literal["simulated", "emulated"] = "simulated"
+    """``emulated``: real packets through emulated links in real time; scores stay simulated."""
 
     def __post_init__(self) -> None:
         if self.observation not in OBSERVATIONS:
@@ -54,6 +61,24 @@ class EnvConfig:
         ):
             if not low <= value <= 1e5:
                 raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")
+        if self.world not in WORLDS:
+            raise unknown_name("world", self.world, WORLDS)
+        if self.world == "emulated":
+            self._check_emulated()
+
+    def _check_emulated(self) -> None:
+        if not hasattr(select, "epoll"):
+            raise ConfigError("world emulated needs Linux; take world=simulated here")
+        if self.interval_rtts:
+            raise ConfigError(
+                "world emulated: real links' steps end together, so interval_rtts must be 0; "
+                "set step_ms alone"
+            )
+        if self.step_ms < LEAST_EMULATED_MS:
+            raise ConfigError(
+                f"world emulated: step_ms is {self.step_ms:g}; expected {LEAST_EMULATED_MS:g} or "
+                "more, as no policy acts sooner in real time"
+            )
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The Gymnasium vector environment: episodes on links drawn from suites, N in one compiled call.
+"""The Gymnasium vector environment: episodes on links drawn from suites, N in one call.
 
 Autoreset is SAME_STEP: where an episode ended, the observation is the next episode's first and
 ``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
@@ -7,6 +7,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 - ``expert_action`` ``[N]``: the expert's label for the observation returned, the oracle's unless
   another is named;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
+- ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
 - ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
   ``[N]``, with ``_link_episode`` ``[N]`` (``episode`` is Gymnasium's own statistics wrapper's).
@@ -23,10 +24,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from distrlcc.env.agents import AgentBatch
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.demonstration import DemonstrationBatch
+from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.spaces import observation_box
+from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_one_agent, load_suite
@@ -78,14 +82,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_one_agent(suite.scenario(split, index))
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
-        if expert == "oracle":
-            self.batch = LinkBatch(
-                num_envs, self.config, n_flows=self._n_flows, with_labels=with_labels
-            )
-        else:
-            self.batch = DemonstrationBatch(
-                num_envs, self.config, scheme=expert, n_flows=self._n_flows
-            )
+        self.batch = self._build_batch(expert)
         self.single_observation_space = observation_box(self.batch)
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -97,6 +94,20 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._ends = np.zeros(num_envs)
         self._time = np.zeros(num_envs)
         self._sums = np.zeros((num_envs, 7))
+
+    def _build_batch(self, expert: str) -> AgentBatch:
+        if self.config.world == "emulated":
+            if expert != "oracle":
+                raise ConfigError(
+                    f"expert {expert!r}: emulated links have the oracle's labels alone; "
+                    "take world=simulated"
+                )
+            return EmulatedBatch(self.num_envs, self.config)
+        if expert == "oracle":
+            return LinkBatch(
+                self.num_envs, self.config, n_flows=self._n_flows, with_labels=self._with_labels
+            )
+        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=self._n_flows)
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
@@ -154,7 +165,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
         ).T
         truncated = self._time >= self._ends - 1e-9
-        info: dict[str, Any] = {}
+        late = self.batch.late()
+        info: dict[str, Any] = {} if late is None else {"late": late}
         if truncated.any():
             ended = np.flatnonzero(truncated)
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
@@ -212,4 +224,5 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Nothing is held open."""
+        """End the emulated links, if there are any."""
+        self.batch.close()

@@ -55,7 +55,8 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, and at episodes' ends ``final_obs``, ``link_episode``.
+                ``expert_action``, ``cwnd``, in real time ``late``, and at episodes' ends
+                ``final_obs``, ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
             acting: Draw from the policy, or take its likeliest action (its mean).
@@ -191,6 +192,9 @@ class Collector:
     def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         at_minimum = info["cwnd"] <= self._minimum_window
         stats.minimum_window += float(at_minimum.sum())
+        if "late" in info:
+            stats.timed_steps += len(info["late"])
+            stats.late_steps += float(info["late"].sum())
         # Where an episode ended, info speaks of the next one.
         self._silent &= at_minimum | done
         self._age += 1

@@ -33,6 +33,10 @@ class CollectStats:
     """Time in ``env.step``."""
     inference_seconds: float = 0.0
     """Time in choosing actions."""
+    timed_steps: float = 0.0
+    """Environment steps in real time."""
+    late_steps: float = 0.0
+    """Of these, those that were late."""
 
     def merge(self, other: CollectStats) -> None:
         """Add another collection's sums."""
@@ -57,6 +61,8 @@ class CollectStats:
             "minimum_window_share": self.minimum_window / steps,
             "episodes": episodes,
         }
+        if self.timed_steps:
+            means["late_steps"] = self.late_steps / self.timed_steps
         if episodes:
             means |= {
                 "episode_return": self.episode_return / episodes,

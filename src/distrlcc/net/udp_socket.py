@@ -110,10 +110,14 @@ class UdpSocket:
         seconds = min(max(until - time.monotonic_ns(), 0) * 1e-9, _LONGEST_WAIT_SECONDS)
         return bool(select.select([self._socket], [], [], seconds)[0])
 
-    def receive(self) -> list[tuple[bytes, Address]]:
-        """Return the datagrams that have come, with their senders' addresses."""
+    def receive(self, reads: int = _READS) -> list[tuple[bytes, Address]]:
+        """Return the datagrams that have come, with their senders' addresses.
+
+        Args:
+            reads: Reads at most; whoever is told again of what is left needs but one.
+        """
         found: list[tuple[bytes, Address]] = []
-        for _ in range(_READS):
+        for _ in range(reads):
             try:
                 data, told, _, address = self._socket.recvmsg(65_535, 32)
             except BlockingIOError:

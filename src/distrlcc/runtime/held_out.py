@@ -1,4 +1,7 @@
-"""Scores a policy on held-out links while it trains, acting by argmax and by sampling."""
+"""Scores a policy on held-out links while it trains, acting by argmax and by sampling.
+
+In the simulator, whatever the world of the training: the score then depends on the policy alone.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,9 @@ class HeldOut:
 
     def __init__(self, config: HeldOutSettings, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
-        self._config = replace(config.env, stagger=False, episode_s=config.held_out.seconds)
+        self._config = replace(
+            config.env, world="simulated", stagger=False, episode_s=config.held_out.seconds
+        )
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.net.ticker import MOST_LATE
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runtime.progress import Display
 from distrlcc.runtime.run_directory import RunDirectory
@@ -33,6 +34,7 @@ class Recorder:
         self._training, self._run, self._progress = training, run, progress
         self._shared_only = shared_only
         self._shown: str | None = None
+        self._noted_late = False
 
     def note(self, event: str) -> None:
         """Tell the user at once."""
@@ -45,6 +47,7 @@ class Recorder:
         training, config = self._training, self._training.config
         for line in self._run.storage_news():
             self.note(line)
+        self._note_late(metrics.get("late_steps", 0.0))
         counters = training.counters
         metrics["seconds"] = counters.seconds
         alarm = training.alarm.check(stats)
@@ -61,6 +64,15 @@ class Recorder:
         if counters.update % config.checkpoint_every == 0:
             self._save()
             self._run.store()
+
+    def _note_late(self, share: float) -> None:
+        if share > MOST_LATE and not self._noted_late:
+            self._noted_late = True
+            self.note(
+                f"warning: {share:.0%} of this update's steps were late (more than "
+                f"{MOST_LATE:.0%}): the machine is too slow for so many links; see late_steps in "
+                "the metrics"
+            )
 
     def finish(self) -> None:
         """Save, score once more, and write the policy."""

@@ -132,6 +132,8 @@ class RunConfig:
     """Stop after this time, s, if the steps are not done by then; 0: no limit."""
     checkpoint_every: int = 50
     """Updates between two checkpoints."""
+    start_from: str = ""
+    """Policy file whose weights training starts from, on each machine; empty: random ones."""
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
@@ -176,5 +178,10 @@ class RunConfig:
         return section.sequence_length
 
 
-EXTENDABLE = ("total_steps", "max_seconds", "distributed", "actors", "resources")
-"""Keys that a resumed run may change: they say when it ends and how processes work together."""
+EXTENDABLE = (
+    "total_steps", "max_seconds", "start_from", "distributed", "actors", "resources",
+)  # fmt: skip
+"""Keys that a resumed run may change: they say when it ends and how processes work together.
+
+What it started from matters no more once there is a checkpoint.
+"""

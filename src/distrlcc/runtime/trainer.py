@@ -109,8 +109,15 @@ class Trainer(Training):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same configuration; with other environments, on new links."""
-        if "env" in state and len(state["env"]["episodes"]) == self.env.num_envs:
+        """Go on from a state of the same configuration; with other environments, on new links.
+
+        Emulated links begin anew, too: packets on their way are in no state.
+        """
+        same = "env" in state and len(state["env"]["episodes"]) == self.env.num_envs
+        if same and not self.env.batch.resumable:
+            self.load_shared_state(state)
+            self.collector.begin_at(self.counters.update * self.config.rollout_length)
+        elif same:
             self.load_shared_state(state)
             self.collector.load_state_dict(state["collector"])
             self.env.load_state_dict(state["env"])

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import PolicyFileError
 from distrlcc.learn.alarm import CollapseAlarm
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.dagger import Dagger
@@ -15,7 +16,7 @@ from distrlcc.learn.learner import Learner, Weights
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.process import prepare_process
 from distrlcc.learn.reducer import Reducer
-from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runtime.run_config import RunConfig
@@ -47,6 +48,34 @@ def build_learner(
         return PPO(config.ppo, spec, config.seed, reducer, device)
     assert config.dagger is not None
     return Dagger(config.dagger, spec, config.seed, reducer, device)
+
+
+def starting_weights(path: str, spec: PolicySpec) -> Weights:
+    """Return a policy file's weights, to train a policy of a spec from.
+
+    Raises:
+        PolicyFileError: There is no such file, or its policy has another shape.
+    """
+    policy = load_policy(path)
+    given, wanted = policy.spec.to_dict(), spec.to_dict()
+    differing = [name for name in _SHAPE if given[name] != wanted[name]]
+    if differing:
+        raise PolicyFileError(
+            f"{path}: its policy has {_listed(given, differing)}; expected "
+            f"{_listed(wanted, differing)}, as this configuration says: change its keys with --set "
+            "or take another file"
+        )
+    return Weights(0, policy.arrays)
+
+
+_SHAPE = (
+    "observation", "observation_size", "action", "action_kind", "action_size", "kind", "hidden",
+    "activation",
+)  # fmt: skip
+
+
+def _listed(spec: dict[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name} {spec[name]}" for name in names)
 
 
 @dataclass
@@ -90,6 +119,8 @@ class Training:
         prepare_process()
         self.config, self.spec = config, spec
         self.learner = build_learner(config, spec, reducer, device)
+        if config.start_from:
+            self.learner.load_weights(starting_weights(config.start_from, spec))
         self.held_out = HeldOut(config, spec)
         imitates = config.dagger is not None
         self.alarm = CollapseAlarm(float("-inf")) if imitates else CollapseAlarm()

@@ -1,0 +1,137 @@
+"""What N agents see, do and are paid for, whichever world their links are in.
+
+A world's batch (`LinkBatch`, `EmulatedBatch`) puts scenarios at links and advances them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.actions import ACTIONS
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.rewards import REWARDS, LinkView
+from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.trace import load_trace
+from distrlcc.types import PACKET_BYTES, IntervalStats
+
+Floats = NDArray[np.float64]
+
+_PACKETS_PER_MBIT = 1e6 / (8 * PACKET_BYTES)
+
+
+def mean_packet_rate(scenario: Scenario) -> float:
+    """Return a link's mean rate over the scenario's changes, packets/s."""
+    link = scenario.link
+    if link.trace is not None:
+        return load_trace(link.trace).mean_mbps * _PACKETS_PER_MBIT
+    rate, since, total = link.rate_mbps or 0.0, 0.0, 0.0
+    for change in link.changes:
+        if change.rate_mbps is not None and change.at_s < scenario.duration_s:
+            total += rate * (change.at_s - since)
+            rate, since = change.rate_mbps, change.at_s
+    total += rate * (scenario.duration_s - since)
+    return total / scenario.duration_s * _PACKETS_PER_MBIT
+
+
+class AgentBatch(ABC):
+    """N links with one agent each (flow 0)."""
+
+    resumable = True
+    """Whether `load_state_dict` goes on where `state_dict` was taken."""
+
+    def __init__(self, n: int, config: EnvConfig) -> None:
+        """Take how many links there are, and what the agents see, do and are paid for."""
+        self.config = config
+        self.observations = OBSERVATIONS[config.observation](n)
+        self.actions = ACTIONS[config.action]
+        self._reward = REWARDS[config.reward.name]
+        self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
+        """What the agents saw in the newest `step`, ``[N]``."""
+        self._previous = np.zeros((n, self.actions.size))
+        self.mean_rate = np.ones(n)
+        self.base_rtt = np.ones(n)
+
+    @property
+    def observation_size(self) -> int:
+        """Elements of an observation: the space's and the previous action's."""
+        return self.observations.size + self.actions.size
+
+    @abstractmethod
+    def load(self, n: int, scenario: Scenario) -> None:
+        """Put a scenario at link n, at its time zero."""
+
+    @abstractmethod
+    def held(self) -> tuple[Floats, Floats]:
+        """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Advance every link by its step, with windows and rates as they are."""
+
+    @abstractmethod
+    def stats(self) -> IntervalStats:
+        """Return what the agents saw in the newest step, ``[N]``."""
+
+    @abstractmethod
+    def view(self) -> LinkView:
+        """Return the links' side of the newest step."""
+
+    @abstractmethod
+    def labels(self) -> NDArray[Any]:
+        """Return the expert's actions at this moment, ``[N]``."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that changes, for a checkpoint."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a `state_dict` of a batch of the same size and configuration."""
+
+    def late(self) -> NDArray[np.bool_] | None:
+        """Return whose newest step was late, ``[N]``; None where time is not real."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing open
+        """Give back what is held open."""
+
+    def begin_agent(self, n: int, scenario: Scenario) -> None:
+        """Set what an agent knows and holds at its episode's start, after the link is there."""
+        flow, link = scenario.flows[0], scenario.link
+        cwnd, pacing = self.held()
+        if flow.scheme == "agent":
+            if flow.cwnd is None:
+                cwnd[n] = self.actions.initial[0]
+            if flow.pacing_mbps is None:
+                pacing[n] = self.actions.initial[1]
+        self.mean_rate[n] = mean_packet_rate(scenario)
+        service = 0.0 if link.rate_mbps is None else 1 / (link.rate_mbps * _PACKETS_PER_MBIT)
+        self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
+        self.observations.reset(np.array([n]))
+        self._previous[n] = 0.0
+
+    def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the observations of links that were just loaded: nothing seen yet."""
+        return np.zeros((len(which), self.observation_size), np.float32)
+
+    def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
+        """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
+        cwnd, pacing = self.held()
+        cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
+        self.advance()
+        self.newest = stats = self.stats()
+        self._previous = self.actions.encode(actions)
+        observation = np.concatenate([self.observations.observe(stats), self._previous], axis=1)
+        reward = self._reward(stats, self.view(), self.config.reward)
+        return observation.astype(np.float32), reward
+
+    def windows(self) -> Floats:
+        """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""
+        cwnd, pacing = self.held()
+        paced = np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
+        return np.where(pacing > 0, paced, cwnd)

@@ -1,0 +1,128 @@
+"""N senders on N emulated links: real packets in real time, with the simulator's scenarios.
+
+What an agent sees, does and is paid for is the simulator's; the truth about a link (what it could
+carry and did, its base round trip, the oracle's window) comes from its scenario. The links run in
+a process of their own, which starts with the first scenario. Steps of all links end together, and
+time goes on while a policy thinks: see `distrlcc.net.emulated_world`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.control.state import INITIAL_CWND
+from distrlcc.env.agents import AgentBatch, Floats
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import LinkView
+from distrlcc.errors import CheckpointError, ConfigError
+from distrlcc.net.emulated_world import StepResult
+from distrlcc.net.world_process import WorldProcess
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import PACKET_BYTES, IntervalStats
+
+LATE_SHARE = 0.25
+"""A step whose action came when more than this share of it was over is late."""
+
+
+class EmulatedBatch(AgentBatch):
+    """N links with one agent each (flow 0); other flows run their own schemes."""
+
+    resumable = False
+
+    def __init__(self, n: int, config: EnvConfig) -> None:
+        """Set up N links; see `AgentBatch`."""
+        super().__init__(n, config)
+        self._held = np.zeros((2, n))
+        self._best = np.ones(n)
+        self._step_ns = round(config.step_ms * 1e6)
+        self._world: WorldProcess | None = None
+        self.result: StepResult | None = None
+        """The newest step, its lateness included."""
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the links' process; None before the first `load`."""
+        return None if self._world is None else self._world.pid
+
+    def load(self, n: int, scenario: Scenario) -> None:
+        """Put a scenario at link n, with fresh flows and sockets, from the next step on.
+
+        Raises:
+            ConfigError: One of its flows is the oracle, which only the simulator has.
+        """
+        if any(flow.scheme == "oracle" for flow in scenario.flows):
+            raise ConfigError(
+                f"{scenario.name} has an oracle's flow, which emulated links cannot have; take "
+                "another scheme, or world=simulated"
+            )
+        if self._world is None:
+            self._world = WorldProcess(len(self._best))
+        self._world.load(n, scenario)
+        flow = scenario.flows[0]
+        self._held[:, n] = (
+            INITIAL_CWND if flow.cwnd is None else flow.cwnd,
+            (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES),
+        )
+        self.begin_agent(n, scenario)
+        # The best first window, before the process has said anything of this link.
+        self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
+
+    def held(self) -> tuple[Floats, Floats]:
+        """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+        return self._held[0], self._held[1]
+
+    def advance(self) -> None:
+        """Send the windows and rates to the links, and wait until the step is over.
+
+        Raises:
+            LinkError: The links' process has ended.
+        """
+        assert self._world is not None, "load the links first"
+        self.result = self._world.step(*self._held, step=self._step_ns)
+        self.base_rtt = np.maximum(self.result.truth.base_rtt, 1e-4)
+        self._best = self.result.truth.best_cwnd
+
+    def stats(self) -> IntervalStats:
+        """Return what the agents saw in the newest step, ``[N]``."""
+        assert self.result is not None
+        return self.result.stats
+
+    def view(self) -> LinkView:
+        """Return the links' side of the newest step."""
+        assert self.result is not None
+        truth = self.result.truth
+        return LinkView(truth.capacity, truth.used, self.mean_rate, self.base_rtt)
+
+    def labels(self) -> NDArray[Any]:
+        """Return the oracle's actions at this moment, ``[N]``."""
+        return self.actions.label(self._best, *self.held(), self.base_rtt)
+
+    def late(self) -> NDArray[np.bool_]:
+        """Return whose newest step was late, ``[N]``: they share a clock, so all or none."""
+        assert self.result is not None
+        late = self.result.action_delay > LATE_SHARE * self._step_ns
+        return np.full(len(self._best), late)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: packets on their way cannot be kept."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse: see `resumable`.
+
+        Raises:
+            CheckpointError: Always.
+        """
+        raise CheckpointError(
+            "emulated links cannot be resumed, as packets on their way cannot be kept; begin new "
+            "episodes instead (reset)"
+        )
+
+    def close(self) -> None:
+        """End the links' process; the next `load` starts another."""
+        if self._world is not None:
+            self._world.close()
+            self._world = None

@@ -1,0 +1,147 @@
+"""One scenario's link in real time: queue, bottleneck, random loss, delay, and what it offered.
+
+Sans-IO, and event for event the reference simulator's link: the same `RateLink` or `TraceLink`, the
+same losses for a seed. A packet's acknowledgement is due twice the one-way delay after it has left
+the bottleneck, so that one delay serves both directions.
+
+Times are ns since the link's beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from distrlcc.sim.link import NEVER, TraceLink
+from distrlcc.sim.queue import Packet
+from distrlcc.sim.reference import build_link, capacity, conditions_at, lost_at_random
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
+
+_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit
+
+
+class Delivery(NamedTuple):
+    """A packet that came through."""
+
+    flow: int
+    number: int
+    size: int
+    """Bytes on the wire."""
+    time: int
+    """When its acknowledgement reaches the sender, ns."""
+
+
+@dataclass
+class LinkCounts:
+    """What became of the packets since the beginning."""
+
+    arrived: int = 0
+    dropped: int = 0
+    """By the queue."""
+    lost: int = 0
+    """At random."""
+    departed: int = 0
+    """From the bottleneck, those lost at random counted."""
+
+
+class EmulatedLink:
+    """A bottleneck that many flows may share."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        """Start at the scenario's time zero.
+
+        Raises:
+            TraceError: The trace cannot be read.
+        """
+        self.scenario = scenario
+        self.counts = LinkCounts()
+        self._link = build_link(scenario.link)
+        self._extra = [round(flow.extra_rtt_ms * 1e6) for flow in scenario.flows]
+        self._last = [0] * len(scenario.flows)  # ACKs of a flow never overtake
+        self._begun = NEVER  # when the packet in service came to it
+        self._bits = 0  # of the packets that departed
+
+    def next_time(self) -> int:
+        """Return when `advance` has something to do, ns."""
+        link = self._link
+        return NEVER if isinstance(link, TraceLink) and link.idle else link.next_time()
+
+    def advance(self, *, now: int) -> list[Delivery]:
+        """Do what is due up to a time; return what has left the bottleneck."""
+        link = self._link
+        deliveries: list[Delivery] = []
+        while link.next_time() <= now:
+            if isinstance(link, TraceLink) and link.idle:
+                link.skip(now=now)
+                break
+            time = link.next_time()
+            for packet in link.step():
+                self._depart(packet, time, deliveries)
+        return deliveries
+
+    def arrive(self, flow: int, number: int, size: int, *, now: int) -> None:
+        """Take a packet; call `advance` with the same time before.
+
+        Args:
+            flow: Whose it is.
+            number: Its number among the flow's.
+            size: Bytes on the wire.
+            now: Time, ns.
+        """
+        counts = self.counts
+        counts.arrived += 1
+        if self._link.arrive(Packet(size, now, flow, number)):
+            counts.dropped += 1
+        elif self._begun == NEVER:
+            self._begun = now
+
+    def _depart(self, packet: Packet, time: int, deliveries: list[Delivery]) -> None:
+        counts, flow = self.counts, packet.flow
+        counts.departed += 1
+        self._bits += packet.size * 8 * NANOSECONDS
+        waiting = counts.arrived - counts.dropped - counts.departed
+        self._begun = time if waiting else NEVER
+        delay, loss = conditions_at(self.scenario.link, time)
+        if loss and lost_at_random(self.scenario.seed, flow, packet.seq, loss):
+            counts.lost += 1
+            return
+        due = self._last[flow] = max(time + 2 * delay + self._extra[flow], self._last[flow])
+        deliveries.append(Delivery(flow, packet.seq, packet.size, due))
+
+    def used(self, *, now: int) -> float:
+        """Return how much was carried up to a time, packets, the one in service counted in part."""
+        bits = self._bits
+        if self.scenario.link.trace is None and self._begun < now:
+            bits += min(capacity(self.scenario.link, self._begun, now), _BITS)
+        return bits / _BITS
+
+    def offered(self, begin: int, end: int) -> float:
+        """Return how much could be carried in a time, packets."""
+        return capacity(self.scenario.link, begin, end) / _BITS
+
+    def base_rtt(self, *, now: int) -> float:
+        """Return the first flow's round trip without a queue, s."""
+        link = self.scenario.link
+        delay, _ = conditions_at(link, now)
+        base = (2 * delay + self._extra[0]) / NANOSECONDS
+        if link.trace is None:
+            rate = self.offered(now, now + 1) * NANOSECONDS
+            base += 1 / rate if rate else 0.0
+        return base
+
+    def best_window(self, step: int, *, now: int) -> float:
+        """Return the oracle's window for a step of ``step`` ns, packets.
+
+        It is what can depart in the round trip before the step's end, and one more, shared by the
+        flows that may send in the step.
+        """
+        delay, _ = conditions_at(self.scenario.link, now)
+        end = now + step
+        best = self.offered(end - 2 * delay - self._extra[0], end) + 1.0
+        return best / max(sum(self._may_send(flow, now, end) for flow in range(len(self._last))), 1)
+
+    def _may_send(self, number: int, begin: int, end: int) -> bool:
+        flow = self.scenario.flows[number]
+        stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
+        return max(round(flow.start_s * NANOSECONDS), begin) < min(stop, end)

@@ -1,0 +1,256 @@
+"""N emulated links with their senders in one loop, stepped by an agent in real time.
+
+::
+
+    world = EmulatedWorld(2)
+    world.load(0, scenario)                     # fresh flows, a fresh link
+    world.load(1, other)
+    world.act(cwnd, pacing, step=10_000_000)    # the step begins; so do the links' times
+    while not world.turn():
+        pass
+    result = world.take()
+
+A step is at least as long as asked for, and all links' steps end together on ticks that lie one
+step apart. Between a step's end and the next `act` the loop must go on turning: packets and ACKs
+travel, under the windows that are held. So a slow policy shows up as the delay of its action, not
+as a gap in the traffic: the step that waited for it is as long as the others, but its first part
+passed under the old window. When a whole step or more has passed before an action comes, as while
+a learner learns, that time belongs to no step: its statistics are thrown away, and the step, with
+new ticks, begins at the action. After `REST_NS` without an action the senders fall silent.
+
+One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
+read before it sends again.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from secrets import randbits, token_bytes
+from time import monotonic_ns
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.net.agenda import Agenda
+from distrlcc.net.emulated_link import LinkCounts
+from distrlcc.net.flows import SendingFlow
+from distrlcc.net.relay import RelayLink
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import NANOSECONDS, IntervalStats
+
+Floats = NDArray[np.float64]
+
+REST_NS = 5 * NANOSECONDS
+"""Without an action for this long nothing more is sent, ns: whoever acted may be gone or asleep."""
+_LONGEST_WAIT_SECONDS = 0.5
+_GRAIN_NS = 200_000
+"""Time between two wake-ups, ns, so that one does for many packets; it makes each late by less."""
+_STATS = IntervalStats.names()
+
+
+@dataclass(slots=True)
+class Truth:
+    """What the links offered and carried in a step, and what they are after it; arrays ``[N]``."""
+
+    capacity: Floats
+    """Packets that the link could carry."""
+    used: Floats
+    """Packets' worth of it that was used."""
+    base_rtt: Floats
+    """Round trip without a queue, s."""
+    best_cwnd: Floats
+    """The oracle's window, packets."""
+    hidden_losses: Floats
+    """Packets that the machine itself lost since the links' beginning."""
+
+
+class StepResult(NamedTuple):
+    """A step that is over."""
+
+    stats: IntervalStats
+    """What the agents saw, ``[N]``."""
+    truth: Truth
+    action_delay: int
+    """How long after the step's due beginning the action came, ns."""
+    lateness: int
+    """How long after its due end the step ended, ns."""
+
+
+class _Place:
+    """One link and its flows."""
+
+    def __init__(self, scenario: Scenario, agenda: Agenda) -> None:
+        session, key = randbits(62), token_bytes(32)
+        self.relay = RelayLink(scenario, agenda, first_session=session, key=key)
+        self.flows = [
+            SendingFlow(
+                flow, session + number, far.socket.address, agenda,
+                seed=scenario.seed * 64 + number,
+            )
+            for number, (flow, far) in enumerate(zip(scenario.flows, self.relay.flows, strict=True))
+        ]  # fmt: skip
+        self.begun = False
+        self._since = 0  # when its present step began, ns of the link's time
+        self._used = 0.0
+
+    def begin(self, now: int) -> None:
+        self.begun = True
+        self.relay.begin(now=now)
+        for flow in self.flows:
+            flow.begin(now=now)
+
+    def hold(self, cwnd: float, pacing: float, now: int) -> None:
+        for flow in self.flows:
+            flow.silent = False
+        self.flows[0].hold(cwnd, pacing, now=now)
+
+    def rest(self) -> None:
+        for flow in self.flows:
+            flow.silent = True
+
+    def take(self, now: int, step: int) -> list[float]:
+        """End a step; return the fields of `IntervalStats` and `Truth`."""
+        self.relay.advance(now)
+        link, time, since = self.relay.link, now - self.relay.origin, self._since
+        used = link.used(now=time)
+        stats = self.flows[0].take_interval(now=now)
+        seen = [0.0] * len(_STATS) if stats is None else [getattr(stats, n)[0] for n in _STATS]
+        seen[0] = (time - since) / NANOSECONDS
+        truth = [
+            link.offered(since, time),
+            used - self._used,
+            link.base_rtt(now=time),
+            link.best_window(step, now=time),
+            float(self.relay.hidden_losses),
+        ]
+        self._since, self._used = time, used
+        return seen + truth
+
+    def descriptors(self) -> list[int]:
+        near = [flow.socket.fileno() for flow in self.flows]
+        return near + [flow.socket.fileno() for flow in self.relay.flows]
+
+    def close(self) -> None:
+        for flow in self.flows:
+            flow.close()
+        self.relay.close()
+
+
+class EmulatedWorld:
+    """N links, each with its scenario's flows; the first flow of each is the agent's."""
+
+    def __init__(self, n: int) -> None:
+        """Start without links.
+
+        Args:
+            n: Links, N; all must be loaded before the first `act`.
+        """
+        self._stepping = False
+        self._places: list[_Place | None] = [None] * n
+        self._agenda = Agenda()
+        self._poll = select.epoll()
+        self._readers: dict[int, Callable[[int], None]] = {}
+        self._due = 0  # when the present or newest step ends
+        self._step = self._ended = self._delay = 0
+        self._acted = self._woken = monotonic_ns()
+
+    def close(self) -> None:
+        """Close every socket."""
+        for n in range(len(self._places)):
+            self._unload(n)
+        self._poll.close()
+
+    def watch(self, descriptor: int, reader: Callable[[int], None]) -> None:
+        """Call back with the time, ns, when a descriptor is readable."""
+        self._readers[descriptor] = reader
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def load(self, n: int, scenario: Scenario) -> None:
+        """Put a scenario at place n, with fresh flows; it begins at the next `act`.
+
+        Raises:
+            LinkError: There are no more sockets.
+            TraceError: The trace cannot be read.
+        """
+        self._unload(n)
+        place = self._places[n] = _Place(scenario, self._agenda)
+        for flow, far in zip(place.flows, place.relay.flows, strict=True):
+            self.watch(flow.socket.fileno(), flow.receive)
+            self.watch(far.socket.fileno(), partial(place.relay.receive, far))
+
+    def act(self, cwnd: Floats, pacing: Floats, *, step: int) -> None:
+        """Begin a step of ``step`` ns with the agents' windows and pacing rates, ``[N]``."""
+        now = self._acted = monotonic_ns()
+        self._delay = now - self._due if self._due else 0
+        if not self._due or self._delay >= step:
+            self._due = now
+            for place in self._places:
+                if place is not None and place.begun:
+                    place.take(now, step)  # nobody acted for a whole step
+        self._due, self._step, self._stepping = self._due + step, step, True
+        for n, place in enumerate(self._places):
+            assert place is not None, f"nothing is loaded at place {n}"
+            if not place.begun:
+                place.begin(now)
+            place.hold(float(cwnd[n]), float(pacing[n]), now)
+
+    def turn(self) -> bool:
+        """Do what is due, then wait for the next thing to happen or for the step's end.
+
+        Returns:
+            Whether the step has ended, so that `take` and then `act` are to be called.
+        """
+        ready = self._poll.poll(0)
+        now = monotonic_ns()
+        for descriptor, _ in ready:
+            reader = self._readers.get(descriptor)  # one reader may have closed another's socket
+            if reader is not None:
+                reader(now)
+        now = monotonic_ns()
+        if self._stepping and now >= self._due:
+            self._stepping, self._ended = False, now
+            return True
+        if now - self._acted > REST_NS:
+            for place in self._places:
+                if place is not None:
+                    place.rest()
+        self._agenda.run(now=now)
+        if not ready:
+            until = max(self._agenda.next_time(), self._woken + _GRAIN_NS)
+            until = min(until, self._due) if self._stepping else until
+            wait = min((until - monotonic_ns()) / NANOSECONDS, _LONGEST_WAIT_SECONDS)
+            if wait > 0:
+                select.select([self._poll], [], [], wait)
+            self._woken = monotonic_ns()
+        return False
+
+    def take(self) -> StepResult:
+        """Return what the step that is over showed."""
+        rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
+        columns = np.array(rows).T
+        count = len(IntervalStats.names())
+        return StepResult(
+            IntervalStats(*columns[:count]),
+            Truth(*columns[count:]),
+            self._delay,
+            self._ended - self._due,
+        )
+
+    def counts(self, n: int) -> LinkCounts:
+        """Return what became of the packets at place n."""
+        place = self._places[n]
+        assert place is not None, f"nothing is loaded at place {n}"
+        return place.relay.link.counts
+
+    def _unload(self, n: int) -> None:
+        place, self._places[n] = self._places[n], None
+        if place is None:
+            return
+        for descriptor in place.descriptors():
+            del self._readers[descriptor]
+            self._poll.unregister(descriptor)
+        place.close()

@@ -1,0 +1,203 @@
+"""Real packets on loopback through emulated links; bounds are for a busy machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import LinkError
+from distrlcc.net import emulated_world
+from distrlcc.net.agenda import Agenda
+from distrlcc.net.emulated_world import EmulatedWorld, StepResult
+from distrlcc.net.relay import RelayLink
+from distrlcc.net.udp_socket import UdpSocket, monotonic_ns
+from distrlcc.net.world_process import WorldProcess
+from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.transport import wire
+from distrlcc.transport.messages import Acknowledgement
+
+pytestmark = pytest.mark.net
+
+STEP = 10_000_000
+
+
+def _scenario(seed: int = 0, flows: tuple[Flow, ...] = (Flow(),), **link: float) -> Scenario:
+    return Scenario("test", Link(**link), flows, seed=seed)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _world(*scenarios: Scenario) -> Iterator[WorldProcess]:
+    world = WorldProcess(len(scenarios))
+    for n, scenario in enumerate(scenarios):
+        world.load(n, scenario)
+    yield world
+    world.close()
+
+
+def _run(world: WorldProcess, windows: list[float], steps: int) -> list[StepResult]:
+    cwnd = np.array(windows)
+    return [world.step(cwnd, np.zeros(len(cwnd)), step=STEP) for _ in range(steps)]
+
+
+def _sum(results: list[StepResult], name: str) -> np.ndarray:
+    return np.sum([getattr(result.stats, name) for result in results], axis=0)
+
+
+def test_a_link_has_its_rate_and_its_delay() -> None:
+    with _world(_scenario(rate_mbps=12.0, delay_ms=20.0)) as world:
+        results = _run(world, [100.0], 150)
+    capacity = sum(result.truth.capacity[0] for result in results[20:])
+    used = sum(result.truth.used[0] for result in results[20:])
+    seconds = _sum(results[20:], "duration")[0]
+    assert capacity == pytest.approx(seconds * 12e6 / (8 * 1504), rel=1e-3)
+    assert 0.9 * capacity < used < 1.001 * capacity
+    assert 0.9 * capacity < _sum(results[20:], "acked")[0] < 1.1 * capacity
+    assert 0.0409 < results[-1].stats.min_rtt[0] < 0.050
+    assert results[-1].truth.base_rtt[0] == pytest.approx(0.041003, rel=1e-3)
+    rtt = _sum(results[50:], "rtt_sum")[0] / _sum(results[50:], "acked")[0]
+    assert 0.095 < rtt < 0.120  # 100 packets of 1.003 ms
+    assert _sum(results, "lost")[0] == results[-1].truth.hidden_losses[0] == 0
+
+
+def test_a_full_queue_and_random_loss_lose_packets() -> None:
+    small = _scenario(rate_mbps=12.0, delay_ms=20.0, queue_packets=10)
+    lossy = _scenario(rate_mbps=12.0, delay_ms=10.0, loss=0.05, seed=4)
+    with _world(small, lossy) as world:
+        results = _run(world, [80.0, 40.0], 150)
+    lost, acked = _sum(results, "lost"), _sum(results, "acked")
+    assert lost[0] > 20
+    assert max(result.stats.rtt_max[0] for result in results) < 0.041 + 0.010 + 0.05
+    assert 0.025 < lost[1] / (lost[1] + acked[1]) < 0.085
+
+
+def test_flows_on_two_links_do_not_disturb_each_other() -> None:
+    slow = _scenario(rate_mbps=3.0, delay_ms=5.0)
+    with _world(_scenario(rate_mbps=12.0, delay_ms=20.0), slow) as world:
+        results = _run(world, [250.0, 3.0], 100)
+    rtt = _sum(results[40:], "rtt_sum") / _sum(results[40:], "acked")
+    assert rtt[0] > 0.22
+    assert 0.0139 < rtt[1] < 0.03
+
+
+def test_rivals_share_a_link_and_start_when_they_say() -> None:
+    flows = (Flow(), Flow("cubic", start_s=0.5))
+    with _world(_scenario(rate_mbps=12.0, delay_ms=10.0, queue_packets=100, flows=flows)) as world:
+        results = _run(world, [60.0], 250)
+    alone, together = _sum(results[20:48], "acked")[0] / 28, _sum(results[150:], "acked")[0] / 100
+    assert alone > 8.5
+    assert together < 0.8 * alone
+
+
+def test_a_pause_belongs_to_no_step_and_traffic_goes_on() -> None:
+    with _world(_scenario(rate_mbps=12.0, delay_ms=10.0)) as world:
+        _run(world, [40.0], 30)
+        time.sleep(0.3)
+        after = _run(world, [40.0], 1)[0]
+        results = _run(world, [40.0], 20)
+    assert after.action_delay > 0.28e9
+    assert after.stats.duration[0] < 0.1
+    # The window was kept full while nobody acted: no packet waited for the action.
+    assert after.stats.rtt_max[0] < 0.15
+    assert _sum(results, "acked")[0] > 120
+
+
+def test_senders_rest_when_nobody_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated_world, "REST_NS", 50_000_000)
+    world = EmulatedWorld(1)
+    world.load(0, _scenario(rate_mbps=12.0, delay_ms=5.0))
+    world.act(np.array([20.0]), np.zeros(1), step=STEP)
+    end = monotonic_ns() + 400_000_000
+    while monotonic_ns() < end:
+        world.turn()
+    arrived = world.counts(0).arrived
+    assert arrived > 20
+    end = monotonic_ns() + 100_000_000
+    while monotonic_ns() < end:
+        world.turn()
+    assert world.counts(0).arrived == arrived
+    world.act(np.array([20.0]), np.zeros(1), step=STEP)
+    while not world.turn():
+        pass
+    assert world.take().stats.sent[0] > 0
+    world.close()
+
+
+def test_an_ack_for_nobody_is_ignored() -> None:
+    agenda = Agenda()
+    link = RelayLink(
+        _scenario(rate_mbps=12.0, delay_ms=0.0), agenda, first_session=7, key=b"k" * 32
+    )
+    link.begin(now=monotonic_ns())
+    flow = link.flows[0]
+    with UdpSocket(connect=flow.socket.address) as sender:
+        for number in range(2):
+            sender.send([wire.data_header(7, number, 0) + bytes(1422), b"no datagram of ours"])
+            link.receive(flow, monotonic_ns())
+            link.receive(flow, monotonic_ns())
+    assert link.link.counts.arrived == 2
+    assert link.ignored == 2
+    for _ in range(3):  # the first ACK finds a closed port, the second one hears of it
+        time.sleep(0.01)
+        agenda.run(now=monotonic_ns())
+    assert flow.receiver.packets == 2
+    with UdpSocket(connect=flow.socket.address) as sender:
+        sender.send([wire.data_header(7, 2, 0) + bytes(1422)])
+        sender.wait(monotonic_ns() + 100_000_000) or time.sleep(0.01)
+        link.receive(flow, monotonic_ns())
+        link.receive(flow, monotonic_ns())
+        time.sleep(0.01)
+        agenda.run(now=monotonic_ns())
+        agenda.run(now=monotonic_ns() + 10_000_000)
+        assert sender.wait(monotonic_ns() + 1_000_000_000)
+        ack = wire.decode(sender.receive()[0][0])
+    assert isinstance(ack, Acknowledgement)
+    assert ack.ranges[0] == (0, 3)
+    link.close()
+
+
+def test_the_links_end_with_their_owner() -> None:
+    program = (
+        "import sys, time, numpy as np\n"
+        "from distrlcc.net.world_process import WorldProcess\n"
+        "from distrlcc.sim.scenario import Link, Scenario\n"
+        "world = WorldProcess(1)\n"
+        "world.load(0, Scenario('x', Link(rate_mbps=12.0)))\n"
+        "world.step(np.array([40.0]), np.zeros(1), step=10_000_000)\n"
+        "print(world.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    assert _runs(pid)
+    owner.send_signal(signal.SIGKILL)
+    owner.wait(10)
+    owner.stdout.close()
+    deadline = time.monotonic() + 10
+    while _runs(pid):
+        assert time.monotonic() < deadline, "the links outlive their owner"
+        time.sleep(0.02)
+
+
+def test_links_whose_process_is_gone_say_so() -> None:
+    with _world(_scenario(rate_mbps=12.0)) as world:
+        _run(world, [10.0], 2)
+        os.kill(world.pid, signal.SIGKILL)
+        with pytest.raises(LinkError, match="has ended \\(signal 9\\)"):
+            _run(world, [10.0], 3)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
