@@ -100,10 +100,16 @@ class AgentBatch(ABC):
     def close(self) -> None:  # noqa: B027 - most hold nothing open
         """Give back what is held open."""
 
-    def begin_agent(self, n: int, scenario: Scenario) -> None:
-        """Set what an agent knows and holds at its episode's start, after the link is there."""
+    def begin_agent(self, n: int, scenario: Scenario, held: tuple[Floats, Floats]) -> None:
+        """Begin an agent's episode, after its link is there.
+
+        Args:
+            n: The link.
+            scenario: Its scenario.
+            held: Views of windows and pacing rates; what the scenario leaves open is set there.
+        """
         flow, link = scenario.flows[0], scenario.link
-        cwnd, pacing = self.held()
+        cwnd, pacing = held
         if flow.scheme == "agent":
             if flow.cwnd is None:
                 cwnd[n] = self.actions.initial[0]

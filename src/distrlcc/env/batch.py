@@ -54,7 +54,7 @@ class LinkBatch(AgentBatch):
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
         self.simulator.load(n, scenario)
-        self.begin_agent(n, scenario)
+        self.begin_agent(n, scenario, LinkBatch.held(self))
 
     def held(self) -> tuple[Floats, Floats]:
         """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""

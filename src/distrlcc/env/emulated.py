@@ -66,7 +66,7 @@ class EmulatedBatch(AgentBatch):
             INITIAL_CWND if flow.cwnd is None else flow.cwnd,
             (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES),
         )
-        self.begin_agent(n, scenario)
+        self.begin_agent(n, scenario, self.held())
         # The best first window, before the process has said anything of this link.
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
 

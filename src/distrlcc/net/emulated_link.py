@@ -61,6 +61,10 @@ class EmulatedLink:
         self._last = [0] * len(scenario.flows)  # ACKs of a flow never overtake
         self._begun = NEVER  # when the packet in service came to it
         self._bits = 0  # of the packets that departed
+        link = scenario.link
+        self._steady = link.trace is None and not link.changes
+        self._first = conditions_at(link, 0)
+        self._rate = round((link.rate_mbps or 0.0) * 1e6)  # bit/s, where that never changes
 
     def next_time(self) -> int:
         """Return when `advance` has something to do, ns."""
@@ -71,13 +75,14 @@ class EmulatedLink:
         """Do what is due up to a time; return what has left the bottleneck."""
         link = self._link
         deliveries: list[Delivery] = []
-        while link.next_time() <= now:
+        time = link.next_time()
+        while time <= now:
             if isinstance(link, TraceLink) and link.idle:
                 link.skip(now=now)
                 break
-            time = link.next_time()
             for packet in link.step():
                 self._depart(packet, time, deliveries)
+            time = link.next_time()
         return deliveries
 
     def arrive(self, flow: int, number: int, size: int, *, now: int) -> None:
@@ -102,7 +107,7 @@ class EmulatedLink:
         self._bits += packet.size * 8 * NANOSECONDS
         waiting = counts.arrived - counts.dropped - counts.departed
         self._begun = time if waiting else NEVER
-        delay, loss = conditions_at(self.scenario.link, time)
+        delay, loss = self._first if self._steady else conditions_at(self.scenario.link, time)
         if loss and lost_at_random(self.scenario.seed, flow, packet.seq, loss):
             counts.lost += 1
             return
@@ -113,12 +118,17 @@ class EmulatedLink:
         """Return how much was carried up to a time, packets, the one in service counted in part."""
         bits = self._bits
         if self.scenario.link.trace is None and self._begun < now:
-            bits += min(capacity(self.scenario.link, self._begun, now), _BITS)
+            bits += min(self._capacity(self._begun, now), _BITS)
         return bits / _BITS
 
     def offered(self, begin: int, end: int) -> float:
         """Return how much could be carried in a time, packets."""
-        return capacity(self.scenario.link, begin, end) / _BITS
+        return self._capacity(begin, end) / _BITS
+
+    def _capacity(self, begin: int, end: int) -> int:
+        if self._steady:
+            return self._rate * (end - begin)
+        return capacity(self.scenario.link, begin, end)
 
     def base_rtt(self, *, now: int) -> float:
         """Return the first flow's round trip without a queue, s."""

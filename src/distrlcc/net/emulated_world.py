@@ -47,8 +47,8 @@ Floats = NDArray[np.float64]
 REST_NS = 5 * NANOSECONDS
 """Without an action for this long nothing more is sent, ns: whoever acted may be gone or asleep."""
 _LONGEST_WAIT_SECONDS = 0.5
-_GRAIN_NS = 200_000
-"""Time between two wake-ups, ns, so that one does for many packets; it makes each late by less."""
+_GRAIN_NS = 500_000
+"""Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
 _STATS = IntervalStats.names()
 
 
@@ -78,6 +78,12 @@ class StepResult(NamedTuple):
     """How long after the step's due beginning the action came, ns."""
     lateness: int
     """How long after its due end the step ended, ns."""
+
+    @classmethod
+    def of(cls, columns: Floats, action_delay: int, lateness: int) -> StepResult:
+        """Build it from the rows of `IntervalStats` and `Truth`, ``[rows, N]``."""
+        count = len(_STATS)
+        return cls(IntervalStats(*columns[:count]), Truth(*columns[count:]), action_delay, lateness)
 
 
 class _Place:
@@ -230,15 +236,12 @@ class EmulatedWorld:
 
     def take(self) -> StepResult:
         """Return what the step that is over showed."""
+        return StepResult.of(*self.take_columns())
+
+    def take_columns(self) -> tuple[Floats, int, int]:
+        """Return the same as what `StepResult.of` takes, which is sooner sent elsewhere."""
         rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
-        columns = np.array(rows).T
-        count = len(IntervalStats.names())
-        return StepResult(
-            IntervalStats(*columns[:count]),
-            Truth(*columns[count:]),
-            self._delay,
-            self._ended - self._due,
-        )
+        return np.ascontiguousarray(np.array(rows).T), self._delay, self._ended - self._due
 
     def counts(self, n: int) -> LinkCounts:
         """Return what became of the packets at place n."""

@@ -77,8 +77,7 @@ class WorldProcess:
             raise self._gone() from None
         if isinstance(result, DistrlccError):
             raise result
-        assert isinstance(result, StepResult)
-        return result
+        return StepResult.of(*result)
 
     def _send(self, message: tuple[Any, ...]) -> None:
         try:
@@ -135,7 +134,7 @@ def serve(connection: Connection, n: int) -> None:
     while running and os.getppid() == parent:
         if world.turn():
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.send(world.take())
+                connection.send(world.take_columns())
     world.close()
 
 
