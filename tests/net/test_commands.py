@@ -187,6 +187,19 @@ def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str],
     assert command.said.count("\n") == 1
 
 
+def test_the_benchmark_measures(start: Callable[..., Command], tmp_path: Path) -> None:
+    words = ("bench", "net", "--seconds", "1", "--rates", "", "--flows", "1", "--json", "b.json")
+    command = start(*words)
+    assert command.end(60.0) == 0, command.said
+    told = json.loads((tmp_path / "b.json").read_text())
+    assert told["sender"]["packets_per_second"] > 1000
+    assert 0.0 <= told["steps"]["alone"]["within_1ms"] <= 1.0
+    (world,) = told["real_time"]
+    assert world["flows"] == 1
+    assert 10.0 < world["steps_per_second"] <= 101.0
+    assert start("bench", "net", "--rates", "x").end(30.0) == 2
+
+
 @pytest.mark.net
 @pytest.mark.skipif(
     os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and /dev/net/tun"

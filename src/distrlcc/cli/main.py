@@ -47,6 +47,7 @@ GROUPS = {
         "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
         "actors": "what workers deliver to a trainer, at the pace of real links and without",
         "tune": "population-based training beside as many independent members",
+        "net": "real packets: the sender, its steps, the emulator, links in real time",
     },
     "tune": {
         "pbt": "a population whose worst members copy the best and change their values",
