@@ -89,13 +89,16 @@ def test_a_falling_delay_overtakes_nothing() -> None:
 
 
 @pytest.mark.parametrize("queue", ["droptail:packets=20", "drophead:bytes=20000", "infinite"])
-@pytest.mark.parametrize("source", ["12", "1.3", "5.5", "cellular:7"])
-def test_its_log_replays(source: str, queue: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "start_ms"),
+    [("12", 0), ("1.3", 0), ("5.5", 0), ("cellular:7", 0), ("cellular:7", 43_261)],
+)
+def test_its_log_replays(source: str, start_ms: int, queue: str, tmp_path: Path) -> None:
     log = LinkLog(tmp_path / "log")
-    config = direction(source, queue=parse_queue(queue), delay_ms=3)
+    config = replace(direction(source, queue=parse_queue(queue), delay_ms=3), start_ms=start_ms)
     log.header(
         direction="Uplink", trace=source, command_line=("distrlcc", "two words\nand lines"),
-        queue=config.queue, base=0, delay_ms=3,
+        queue=config.queue, base=-config.phase_ms, delay_ms=3,
     )  # fmt: skip
     draw = random.Random(5)
     sends, now = [], 0

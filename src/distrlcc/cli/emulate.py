@@ -54,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--log-down", metavar="FILE", type=Path, help="the downlink's")
     add("--seed", metavar="N", type=number(0, 2**48, whole=True),
         help="of losses and of PIE (default 0)")  # fmt: skip
-    add("--outside", metavar="COMMAND", help="run this outside meanwhile, such as a server")
+    add(
+        "--outside",
+        metavar="COMMAND",
+        help="run this program outside meanwhile, such as a server; sh -c '…' for a shell line",
+    )
     add("--emulator", choices=("own", "mahimahi"), default="own", help="who emulates (default own)")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND",
         help="what runs behind the link (default $SHELL)")  # fmt: skip

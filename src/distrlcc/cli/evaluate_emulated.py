@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
@@ -39,13 +42,14 @@ def run_emulated(args: argparse.Namespace) -> int:
         require_writable(args.out)
     check_json_target(args.json)
     scores = []
-    for contender in contenders:
-        measured, late = evaluate_emulated(
-            contender, scenarios, seeds=args.seeds,
-            show=lambda line: print(f"{line} ...", file=sys.stderr),
-        )  # fmt: skip
-        scores.append(measured)
-        _warn(contender, late)
+    with _ended_by_sigterm():
+        for contender in contenders:
+            measured, late = evaluate_emulated(
+                contender, scenarios, seeds=args.seeds,
+                show=lambda line: print(f"{line} ...", file=sys.stderr),
+            )  # fmt: skip
+            scores.append(measured)
+            _warn(contender, late)
     summary = summarise(scores)
     out = sys.stderr if args.json == "-" else sys.stdout
     console = Console(file=out)
@@ -64,6 +68,21 @@ def run_emulated(args: argparse.Namespace) -> int:
         write_atomically(args.out / "sim-to-real.html", render(rows).encode())
         print(f"report: {page}", file=out)
     return 0
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that no folder is left behind."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    old = [(number, signal.signal(number, end)) for number in (signal.SIGTERM, signal.SIGHUP)]
+    try:
+        yield
+    finally:
+        for number, handler in old:
+            signal.signal(number, handler)
 
 
 def _contenders(args: argparse.Namespace) -> list[RealContender]:

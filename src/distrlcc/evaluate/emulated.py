@@ -8,12 +8,13 @@ what they put on the link alone.
 from __future__ import annotations
 
 import json
-import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +26,7 @@ from distrlcc.errors import ConfigError, LinkError, unknown_name
 from distrlcc.evaluate.contender import Contender, contender_from_file
 from distrlcc.evaluate.link_scores import LinkScores, score_log
 from distrlcc.evaluate.scores import SchemeScores
+from distrlcc.net.kernel_calls import die_with_parent
 from distrlcc.sim.scenario import Flow, Link, Scenario
 
 KERNEL = "kernel-"
@@ -151,7 +153,8 @@ def _run(contender: RealContender, scenario: Scenario) -> tuple[LinkScores, floa
         try:
             done = subprocess.run(
                 words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                timeout=seconds + _SPARE_SECONDS, check=False, env=os.environ.copy(),
+                timeout=seconds + _SPARE_SECONDS, check=False,
+                preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise LinkError(

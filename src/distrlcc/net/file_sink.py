@@ -82,6 +82,8 @@ def check_folder(folder: Path) -> None:
     Raises:
         OutputError: They cannot.
     """
+    if not folder.is_dir():
+        raise OutputError(f"{folder}: there is no such folder; make it first")
     probe, twin = (folder / f".{os.getpid():08x}{k:08x}{_SUFFIX}" for k in range(2))
     try:
         file = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)

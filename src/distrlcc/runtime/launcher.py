@@ -8,6 +8,7 @@ again a number of times: the process alone, or all from the last checkpoint.
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -333,6 +334,7 @@ def _main(
     die_with_parent()
     os.environ.clear()
     os.environ.update(environment)
+    gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and says SIGTERM
     mark_rank(place.slot)
     try:

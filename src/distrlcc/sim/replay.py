@@ -57,7 +57,7 @@ def read_log(path: Path) -> Log:
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read as a mahimahi log ({error})") from None
     header = "\n".join(line for line in lines if line.startswith("#"))
-    base = re.search(r"# base timestamp: (\d+)", header)
+    base = re.search(r"# base timestamp: (-?\d+)", header)
     queue = re.search(r"# queue: (\w+)(?: \[(.*)\])?", header)
     if base is None or queue is None:
         raise TraceError(
@@ -90,9 +90,10 @@ def replay(log: Log, trace: Trace) -> Replay:
     queue: Queue = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
-    link = TraceLink(
-        times, queue, base=log.base, on_opportunity=lambda t: found.append((t, "#", 1504, 0))
-    )
+    link = TraceLink(times, queue, base=log.base)
+    while log.events and link.next_time() < log.events[0][0]:  # a log may begin inside its trace
+        link.step()
+    link.on_opportunity = lambda time: found.append((time, "#", 1504, 0))
 
     def use_until(now: int) -> None:
         while link.next_time() <= now:
