@@ -41,9 +41,9 @@ contracts:
 	$(BIN)/lint-imports
 
 # Three lanes side by side on two cores, as half of what tests do is waiting.
-HOSTS := tests/cli tests/learn tests/policy $(addprefix tests/runtime/,test_actor_faults.py \
-	test_actor_hosts.py test_elastic.py test_process_group.py test_ray_cluster.py test_torchrun.py)
-STORES := tests/doctor tests/net tests/transport tests/tune $(addprefix tests/runtime/,actors \
+HOSTS := tests/cli tests/evaluate tests/learn tests/net tests/policy tests/transport \
+	$(addprefix tests/runtime/,test_actor_faults.py test_actor_hosts.py test_elastic.py test_process_group.py test_ray_cluster.py test_torchrun.py)
+STORES := tests/doctor tests/tune $(addprefix tests/runtime/,actors \
 	test_launcher.py test_ray.py test_storage.py test_storage_runs.py test_storage_url.py)
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=8
 

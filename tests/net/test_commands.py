@@ -187,6 +187,7 @@ def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str],
     assert command.said.count("\n") == 1
 
 
+@pytest.mark.long
 def test_the_benchmark_measures(start: Callable[..., Command], tmp_path: Path) -> None:
     words = ("bench", "net", "--seconds", "1", "--rates", "", "--flows", "1", "--json", "b.json")
     command = start(*words)

@@ -208,6 +208,7 @@ def tunnel(make_hosts: Callable[[int], Any], tmp_path: Path) -> Iterator[Any]:
             carrier.kill()
 
 
+@pytest.mark.long
 def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
     nodes = "nodes = [[0], [1]]"

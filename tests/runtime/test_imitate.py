@@ -235,7 +235,7 @@ def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> N
         moved.rename(oracle)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize("kind", [pytest.param("mlp", marks=pytest.mark.long), "lstm"])
 def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) -> None:
     """99 sequences, some shorter; the last minibatch of the second rank is empty."""
     keys = ["--set", *SMALL, "epochs=3", "imitation.sequence_length=7",
@@ -251,6 +251,7 @@ def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) 
             assert line[key] == pytest.approx(other[key], rel=1e-4), key
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(
     oracle: Path, tmp_path: Path, conftest: Any
 ) -> None:

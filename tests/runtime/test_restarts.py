@@ -105,6 +105,7 @@ def _train(out: Path, *words: str) -> tuple[str, ...]:
     return ("-m", "distrlcc", "train", "--no-tensorboard", "--out", str(out), *words)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_elasticity_a_death_ends_all_or_all_resume(
     tmp_path: Path, conftest: ModuleType

@@ -24,6 +24,7 @@ SLOW = ("--slow", "2", "--slow-pace", "0", "--slow-steps")
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_figures_make_sense(capfd: pytest.CaptureFixture[str]) -> None:
     steps = str(6 * UPDATE)
     assert main((*BENCH, *SLOW, steps, "--slow-seeds", "1", "--json", "-", *SMALL)) == 0

@@ -68,7 +68,9 @@ def _assert_equal(a: object, b: object, place: str = "") -> None:
         assert a == b, place
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [c if c == "ppo-lstm" else pytest.param(c, marks=pytest.mark.long) for c in CASES]
+)
 def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
     recipe, settings = CASES[case]
     updates = 30 if case == "dagger" else 80
@@ -90,7 +92,9 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
     assert a.notes == b.notes
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupt_saves_and_exits_with_its_code(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["quickstart", "--set", *PPO, "total_steps=100_000_000"]
