@@ -79,6 +79,7 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
     assert main([*again, "--set", "total_steps=256"]) == 0
 
 
+@pytest.mark.long
 def test_dagger_trains_in_real_time(tmp_path: Path) -> None:
     done = _train(tmp_path / "run", "imitation", "--world", "emulated", "--set", *SMALL_DAGGER)
     assert done.returncode == 0, done.stderr

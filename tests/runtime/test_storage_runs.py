@@ -189,6 +189,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_pat
     assert log.read_text().count("not stored") == 1
 
 
+@pytest.mark.long
 def test_two_ranks_store_one_run(server: Server, tmp_path: Path) -> None:
     out = tmp_path / "two"
     words = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", server.url)
