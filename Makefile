@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: venv demo test test-long check lint types contracts unit lane-hosts lane-stores lane-rest clean
+.PHONY: venv demo test test-long check lint types contracts unit lane-1 lane-2 clean
 
 venv: $(VENV)/.ready
 
@@ -40,28 +40,24 @@ types:
 contracts:
 	$(BIN)/lint-imports
 
-# Three lanes side by side on two cores, as half of what tests do is waiting.
-HOSTS := tests/cli tests/evaluate tests/learn tests/net tests/policy tests/transport \
-	$(addprefix tests/runtime/,test_actor_faults.py test_actor_hosts.py test_elastic.py test_process_group.py test_ray_cluster.py test_torchrun.py)
-STORES := tests/doctor tests/tune $(addprefix tests/runtime/,actors \
-	test_launcher.py test_ray.py test_storage.py test_storage_runs.py test_storage_url.py)
+# Two lanes side by side, one for each core of a small machine; a third only makes all three slower.
+LANE := tests/cli tests/doctor tests/learn tests/net tests/policy tests/transport tests/tune \
+	$(addprefix tests/runtime/,actors test_actor_faults.py test_actor_hosts.py test_launcher.py \
+	test_ray.py test_storage.py test_storage_runs.py test_storage_url.py)
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=8
 
 unit:
-	@$(MAKE) --no-print-directory -j3 --output-sync=target lane-hosts lane-stores lane-rest
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lane-1 lane-2
 
 # What does not fit into 20 minutes on 2 cores: other paths to what the suite shows once.
 test-long: venv
 	$(PYTEST) tests -m long --long
 
-lane-hosts:
-	$(PYTEST) $(HOSTS)
+lane-1:
+	$(PYTEST) $(LANE)
 
-lane-stores:
-	$(PYTEST) $(STORES)
-
-lane-rest:
-	$(PYTEST) tests $(addprefix --ignore=,$(HOSTS) $(STORES))
+lane-2:
+	$(PYTEST) tests $(addprefix --ignore=,$(LANE))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

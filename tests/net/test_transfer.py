@@ -119,7 +119,7 @@ def test_files_are_refused_with_the_reason(serve: Callable[..., Served], tmp_pat
         _send(serve(), Request(0.0, tmp_path))
     with pytest.raises(LinkError, match="cannot be read"):
         _send(serve(), Request(0.0, tmp_path / "none"))
-    with pytest.raises(OutputError, match="expected a folder"):
+    with pytest.raises(OutputError, match="there is no such folder"):
         serve(tmp_path / "none")
 
 

@@ -30,7 +30,7 @@ from distrlcc.runtime.resources import ResourcesConfig
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(280),
+    pytest.mark.timeout(500),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 
@@ -274,7 +274,7 @@ def test_actors_and_their_trainer_are_started_again(
 ) -> None:
     words = ("distrlcc", "--topology", "actor-learner", "--workers", "2")
     run = start(*words, "--restarts", "1", "--set", *SMALL, ENDLESS, "actors.segments_per_update=2")
-    run.until(lambda: len(run.rows()) > 12, 90.0, "updates")
+    run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
     worker = _members(cluster, "Host")[0]
     os.kill(worker, signal.SIGKILL)
     run.until(lambda: f"process {worker} " in run.said.partition("gone: ")[2], 15.0, "it")
@@ -284,7 +284,7 @@ def test_actors_and_their_trainer_are_started_again(
     before = run.rows()[-1]["update"]
     os.kill(trainer, signal.SIGKILL)
     run.until(lambda: "starting it again" in run.said, 15.0, "the trainer's death")
-    run.until(lambda: run.rows()[-1]["update"] > before + 5, 90.0, "more updates")
+    run.until(lambda: run.rows()[-1]["update"] > before + 5, 150.0, "more updates")
     updates = [row["update"] for row in run.rows()]
     assert updates == list(range(1, len(updates) + 1))  # what was lost was learned again
 
@@ -315,7 +315,7 @@ def test_the_trainer_goes_on_on_another_machine(
         "--learner-resource", "trainer=1", "--storage", str(tmp_path / "storage"),
         "--set", *SMALL, ENDLESS, "actors.segments_per_update=1",
     )  # fmt: skip
-    run.until(lambda: len(run.rows()) > 12, 90.0, "updates")
+    run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
     (trainer,) = _members(cluster, "RayTrainer")
     raylet = _parent(trainer)
     mine = next(
@@ -326,7 +326,7 @@ def test_the_trainer_goes_on_on_another_machine(
     cluster.remove_node(mine, allow_graceful=False)
     run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
     run.out.rename(tmp_path / "of the machine that died")
-    run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 90.0, "more")
+    run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 150.0, "more")
     updates = [row["update"] for row in run.rows()]
     assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
     assert _parent(_members(cluster, "RayTrainer")[0]) != raylet
@@ -341,7 +341,7 @@ def test_ranks_are_started_again_and_stay_equal(
              "held_out.seconds=1", "distributed.sync_check_every=1")  # fmt: skip
     words = ("quickstart", "--processes", "2", "--set", *small)
     run = start(*words, ENDLESS)
-    run.until(lambda: len(run.rows()) > 20, 90.0, "updates")
+    run.until(lambda: len(run.rows()) > 20, 180.0, "updates")
     assert run.rows()[-1]["ranks"] == 2.0
     victim = max(_members(cluster, "RayRank"))
     os.kill(victim, signal.SIGKILL)
