@@ -114,6 +114,7 @@ class Watch:
         return [worker for worker in self.seen.joined if worker not in self.seen.left]
 
 
+@pytest.mark.long
 def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) -> None:
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
     with (
