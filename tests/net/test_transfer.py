@@ -17,7 +17,8 @@ from distrlcc.errors import LinkError, OutputError
 from distrlcc.net.file_sink import FileSink, sweep
 from distrlcc.net.incoming import Received
 from distrlcc.net.receiving import ReceiveOptions, ReceiveServer
-from distrlcc.net.sending import Request, Sent, Step, send
+from distrlcc.net.sending import Request, send
+from distrlcc.net.sent import Sent, Step
 from distrlcc.net.udp_socket import UdpSocket, monotonic_ns
 from distrlcc.transport import wire
 from distrlcc.transport.messages import NONCE_BYTES, Close, Data, Hello, Kind, Refuse, Retry

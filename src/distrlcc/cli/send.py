@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distrlcc.control.base import Controller
-    from distrlcc.net.sending import Sent, Step
+    from distrlcc.net.sent import Sent, Step
 
 PORT = 4730
 _EVERY_SECONDS = 0.5
@@ -211,6 +211,6 @@ def _figures(sent: Sent) -> dict[str, Any]:
 
 
 def _columns(sent: Sent) -> dict[str, list[float]]:
-    from distrlcc.net.sending import Step
+    from distrlcc.net.sent import Step
 
     return {name: [round(getattr(step, name), 6) for step in sent.series] for name in Step._fields}

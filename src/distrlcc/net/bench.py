@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import numpy as np
 from distrlcc.control.compiled_controller import SchemeController
 from distrlcc.errors import LinkError
 from distrlcc.net.kernel_calls import die_with_parent
-from distrlcc.net.sending import Request, Sent, send
+from distrlcc.net.sending import Request, send
+from distrlcc.net.sent import Sent
 from distrlcc.net.udp_socket import resolve
 from distrlcc.net.world_process import WorldProcess
 from distrlcc.sim.replay import read_log
@@ -92,7 +94,8 @@ def receiver() -> Iterator[str]:
     with process:
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
+            ready = select.select([process.stdout], [], [], _START_SECONDS)[0]
+            line = process.stdout.readline() if ready else ""
             if "listening on " not in line:
                 raise LinkError("the receiver on loopback did not start")
             yield line.split("listening on ")[1].split()[0]

@@ -9,15 +9,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from distrlcc.control.base import Controller
 from distrlcc.errors import LinkError, WireError
 from distrlcc.net.file_source import FileSource
 from distrlcc.net.rtt_log import RttLog
-from distrlcc.net.ticker import MOST_LATE, Ticker
+from distrlcc.net.sent import Sent, Step
+from distrlcc.net.ticker import Ticker
 from distrlcc.net.udp_socket import Address, UdpSocket, monotonic_ns
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Closing, Opening, State
@@ -70,64 +70,6 @@ class Request:
     """The other end counts as gone when nothing was heard for this long, s."""
     keep_series: bool = True
     """Whether every step is kept."""
-
-
-class Step(NamedTuple):
-    """What a step showed, for plots and live lines."""
-
-    time: float
-    """Its end, s since the start."""
-    duration: float
-    acked: float
-    lost: float
-    rtt: float
-    """Mean of its samples, s; 0 without."""
-    cwnd: float
-    inflight: float
-
-
-@dataclass
-class Sent:
-    """How it went."""
-
-    seconds: float = 0.0
-    packets: int = 0
-    acked: int = 0
-    lost: int = 0
-    timeouts: int = 0
-    bytes: int = 0
-    """On the wire, acknowledged, with 32 bytes of headers for each packet."""
-    file_bytes: int = 0
-    min_rtt_ms: float = float("nan")
-    mean_rtt_ms: float = float("nan")
-    p95_rtt_ms: float = float("nan")
-    steps: int = 0
-    late_share: float = 0.0
-    """Share of steps that began more than 1 ms late."""
-    lateness_p50_ms: float = 0.0
-    lateness_p99_ms: float = 0.0
-    ignored: int = 0
-    """Datagrams that were malformed, stray or forged."""
-    unsent: int = 0
-    """Datagrams that this machine had no room for."""
-    failure: str = ""
-    """Why it ended before its end, one line; empty if all went well."""
-    series: list[Step] = field(default_factory=list)
-
-    @property
-    def mbps(self) -> float:
-        """Throughput, Mbit/s."""
-        return self.bytes * 8e-6 / self.seconds if self.seconds else 0.0
-
-    @property
-    def loss(self) -> float:
-        """Share of packets found lost."""
-        return self.lost / max(self.lost + self.acked, 1)
-
-    @property
-    def late(self) -> bool:
-        """Whether too many steps were late for the figures to count."""
-        return self.late_share > MOST_LATE
 
 
 def header_bytes(remote: Address) -> int:
