@@ -25,6 +25,7 @@ from distrlcc.control.schemes import SCHEMES
 from distrlcc.errors import ConfigError, LinkError, unknown_name
 from distrlcc.evaluate.contender import Contender, contender_from_file
 from distrlcc.evaluate.link_scores import LinkScores, score_log
+from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import SchemeScores
 from distrlcc.net.kernel_calls import die_with_parent
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -106,7 +107,7 @@ def evaluate_emulated(
     Args:
         contender: Who sends.
         scenarios: L links with one flow each.
-        seeds: Runs of each link, S, which differ in random losses.
+        seeds: Runs of each link, S, as `distrlcc.evaluate.runner.evaluate` has them.
         show: Told of each run.
 
     Returns:
@@ -122,7 +123,7 @@ def evaluate_emulated(
         row = []
         for seed in range(seeds):
             show(f"{contender.name} on {scenario.name}, {scenario.duration_s:g} s")
-            scores, run_late = _run(contender, replace(scenario, seed=scenario.seed + seed))
+            scores, run_late = _run(contender, reseed(scenario, seed))
             row.append(scores)
             late = max(late, run_late)
         found.append(row)

@@ -51,7 +51,7 @@ def evaluate(
     kept: list[Series] = []
     for k in range(seeds):
         measured, series = _run(
-            contender, [_reseed(s, seed + k) for s in scenarios], seed + k,
+            contender, [reseed(s, seed + k) for s in scenarios], seed + k,
             series_links if k == 0 else (),
         )  # fmt: skip
         columns.append(measured)
@@ -62,7 +62,8 @@ def evaluate(
     return SchemeScores(scheme=contender.name, links=links, learned=learned, **stacked), kept
 
 
-def _reseed(scenario: Scenario, seed: int) -> Scenario:
+def reseed(scenario: Scenario, seed: int) -> Scenario:
+    """Return a link's run number ``seed``: other losses, and another start of its trace."""
     if seed == 0:
         return scenario
     link = scenario.link
