@@ -22,7 +22,8 @@ def _drive(
     config: DirectionConfig, sends: list[tuple[int, bytes]], until: int, log: LinkLog | None = None
 ) -> list[tuple[int, bytes]]:
     """Send at times in ns; return what arrives when, looking at every moment it asks for."""
-    way = Direction(config, random.Random("1/Uplink"), base=0, log=log)
+    way = Direction(config, random.Random("1/Uplink"), log=log)
+    way.begin(0)
     got, sends, now = [], sorted(sends), 0
     while now <= until:
         way.advance(now=now)
@@ -125,3 +126,22 @@ def test_what_codel_drops_late_is_in_the_log(tmp_path: Path) -> None:
     assert len(drops) > 5
     assert len(got) <= 1000
     assert drops[0].endswith(" d 1 1504")
+
+
+def test_until_it_begins_there_is_delay_alone() -> None:
+    change = LinkChange(5, delay_ms=4.0)
+    config = replace(
+        direction("12", queue=QueueSpec(), delay_ms=1, loss=1.0), start_ms=3, changes=(change,)
+    )
+    way = Direction(config, random.Random("1/Uplink"), log=None)
+    seen: list[int] = []
+    way.on_full = seen.append
+    way.arrive(b"hello", now=20 * MILLISECOND + 7)
+    assert (seen, way.next_time(now=0)) == ([], 21 * MILLISECOND + 7)
+    assert list(way.arrivals(now=21 * MILLISECOND + 7)) == [b"hello"]
+    way.on_full = lambda milliseconds: way.begin(milliseconds)
+    way.arrive(FULL, now=30 * MILLISECOND + 7)
+    assert way.next_time(now=30 * MILLISECOND) == 31 * MILLISECOND
+    way.advance(now=34 * MILLISECOND)
+    assert list(way.arrivals(now=10**12)) == []  # it is lost at the bottleneck's other end
+    assert way.next_time(now=34 * MILLISECOND) == 35 * MILLISECOND  # when the delay changes

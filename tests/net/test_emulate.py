@@ -6,6 +6,7 @@ import random
 import shlex
 import socket
 import statistics
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -224,6 +225,28 @@ def test_a_scenarios_changes_happen(emulator: Any, outside: Outside, tmp_path: P
     trips = _round_trips(out)
     assert 10 <= min(trips) < 25
     assert 60 <= min(trips[-10:]) < 75
+
+
+def test_its_time_begins_with_the_first_data(
+    emulator: Any, outside: Outside, tmp_path: Path
+) -> None:
+    log = tmp_path / "up.log"
+    late = "import time; time.sleep(0.7)\n" + textwrap.dedent(
+        ECHO.format(count=1, port=outside.udp_port)
+    )
+    flood = textwrap.dedent(FLOOD.format(count=100, port=outside.udp_port, interval=0.001))
+    code, _, err = emulator.run(
+        "--up", "6", "--down", "6", "--delay", "5", "--begin", "data", "--log", str(log),
+        command=emulator.python(late + flood),
+    )  # fmt: skip
+    assert code == 0, err
+    read = read_log(log)
+    arrivals = [time for time, kind, _, _ in read.events if kind == "+"]
+    assert len(arrivals) == 100  # what came before met no queue
+    assert read.base == arrivals[0] > 700
+    result = replay(read, parse_trace(b"2\n", "6"))
+    assert result.mismatches == ()
+    assert result.departures == 100
 
 
 def test_links_nest(emulator: Any, outside: Outside) -> None:

@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--queue-down", metavar="SPEC", help="the downlink's own")
     add("--log", metavar="FILE", type=Path, help="write the uplink's log, as mahimahi does")
     add("--log-down", metavar="FILE", type=Path, help="the downlink's")
+    add("--begin", choices=("start", "data"), default="start",
+        help="the link's time begins at once, or with the first full packet from COMMAND; "
+        "until then there is delay alone (default start)")  # fmt: skip
     add("--seed", metavar="N", type=number(0, 2**48, whole=True),
         help="of losses and of PIE (default 0)")  # fmt: skip
     add(
@@ -68,8 +71,10 @@ def run(args: argparse.Namespace) -> int:
     """Run COMMAND; return its exit code, 128 + number for a signal, 126 and 127 as a shell."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     command = command or [os.environ.get("SHELL") or "/bin/sh"]
-    link = _link(args)
+    link = replace(_link(args), waits=args.begin == "data")
     if args.emulator == "mahimahi":
+        if link.waits:
+            raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
         from distrlcc.net.mahimahi import run_mahimahi
 
         return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down,

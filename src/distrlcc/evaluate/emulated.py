@@ -147,9 +147,9 @@ def _run(contender: RealContender, scenario: Scenario) -> tuple[LinkScores, floa
         log, figures = place / "up.log", place / "sent.json"
         inside, outside = _commands(contender, seconds, figures)
         words = [
-            *_DISTRLCC, "emulate", "--scenario", str(place / "link.toml"), "--log", str(log),
-            "--outside", f"sh -c {shlex.quote('exec ' + outside)}", "--", "sh", "-c",
-            f"exec {inside}",
+            *_DISTRLCC, "emulate", "--scenario", str(place / "link.toml"), "--begin", "data",
+            "--log", str(log), "--outside", f"sh -c {shlex.quote('exec ' + outside)}", "--",
+            "sh", "-c", f"exec {inside}",
         ]  # fmt: skip
         try:
             done = subprocess.run(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from distrlcc.net.link_config import DirectionConfig, LinkChange
@@ -19,6 +19,8 @@ from distrlcc.sim.queue import Packet
 
 MILLISECOND = 1_000_000
 _TUN_HEADER = 4
+_FULL_BYTES = 1000
+"""A packet of this size carries data; what shakes hands is smaller."""
 _IDLE_MS = 50
 """How long an idle bottleneck's opportunities may go unnoticed: catching up costs time."""
 
@@ -34,28 +36,37 @@ class Direction:
     """Takes packets at one end and gives them back when they arrive at the other."""
 
     def __init__(
-        self, config: DirectionConfig, generator: random.Random, *, base: int, log: LinkLog | None
+        self, config: DirectionConfig, generator: random.Random, *, log: LinkLog | None
     ) -> None:
-        """Start idle.
+        """Be a path with a delay alone, until `begin`.
 
         Args:
             config: The direction.
             generator: Draws losses and the queue's lottery.
-            base: When it starts, ms; the trace's time zero, if it starts at that.
             log: Where to write what the bottleneck does.
         """
+        self._config, self._generator, self._log = config, generator, log
         self._delay = round(config.delay_ms * MILLISECOND)
-        self._loss = config.loss
-        self._random = generator.random
-        self._log = log
-        self._base = base
-        self._changes = deque(config.changes)
+        self._loss = 0.0
+        self._base = 0
+        self._changes: deque[LinkChange] = deque()
         self._flying: deque[tuple[int, bytes]] = deque()
         self._last_release = 0
         self._link: TraceLink | None = None
+        self.on_full: Callable[[int], None] | None = None
+        """Told of a full packet before it enters, with the time, ms."""
+
+    def begin(self, base: int) -> None:
+        """Let the link's time begin.
+
+        Args:
+            base: When, ms; the trace's time zero, if it starts at that.
+        """
+        config, log = self._config, self._log
+        self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:
             queue = config.queue.build(
-                unit=1, generator=generator, on_drop=self._note_drop if log else None
+                unit=1, generator=self._generator, on_drop=self._note_drop if log else None
             )
             self._link = TraceLink(config.times, queue, base=base - config.phase_ms)
             while config.phase_ms and self._link.next_time() <= base:
@@ -64,11 +75,13 @@ class Direction:
 
     def arrive(self, data: bytes, *, now: int) -> None:
         """Take an IP packet at its arrival; call `advance` before."""
+        milliseconds = now // MILLISECOND
+        if self.on_full is not None and len(data) >= _FULL_BYTES:
+            self.on_full(milliseconds)
         link = self._link
         if link is None:
             self._depart(data, now)
             return
-        milliseconds = now // MILLISECOND
         packet = Datagram(len(data) + _TUN_HEADER, milliseconds, data=data)
         if self._log is not None:
             self._log.arrival(milliseconds, packet.size)
@@ -123,7 +136,7 @@ class Direction:
                 self._depart(packet.data, time * MILLISECOND)
 
     def _depart(self, data: bytes, time: int) -> None:
-        if self._loss and self._random() < self._loss:
+        if self._loss and self._generator.random() < self._loss:
             return
         # A delay that falls does not let packets overtake others.
         self._last_release = max(time + self._delay, self._last_release)

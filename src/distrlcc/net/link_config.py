@@ -67,6 +67,8 @@ class LinkConfig:
     down: DirectionConfig
     """Towards COMMAND."""
     seed: int = 0
+    waits: bool = False
+    """Whether the link's time begins with the first full packet upwards, not at once."""
 
 
 def opportunities(source: str) -> tuple[int, ...]:

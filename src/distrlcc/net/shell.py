@@ -21,7 +21,7 @@ from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.ends import Descriptor, End, enclosing_block, open_inner, open_outer
 from distrlcc.net.guard import Guard
 from distrlcc.net.kernel_calls import Received, SignalDescriptor
-from distrlcc.net.link_config import DirectionConfig, LinkConfig
+from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.loop import Loop
 from distrlcc.net.namespace import inside, new_network
@@ -102,8 +102,14 @@ class _Session:
     def __init__(self, job: Job, inner: End, outer: End) -> None:
         self._logs = [log for log in (job.log_up, job.log_down) if log is not None]
         self._started = time.monotonic_ns()
-        self._up = self._way("Uplink", job.link.up, job.log_up, job)
-        self._down = self._way("Downlink", job.link.down, job.log_down, job)
+        self._job = job
+        seed = job.link.seed
+        self._up = Direction(job.link.up, random.Random(f"{seed}/Uplink"), log=job.log_up)
+        self._down = Direction(job.link.down, random.Random(f"{seed}/Downlink"), log=job.log_down)
+        if job.link.waits:
+            self._up.on_full = self._begin
+        else:
+            self._begin(self._clock() // MILLISECOND)
         self._loop = Loop(inner, outer, self._up, self._down, self._clock)
         self._ending = NEVER
         self._flushed = 0
@@ -111,18 +117,23 @@ class _Session:
     def _clock(self) -> int:
         return time.monotonic_ns() - self._started
 
-    def _way(self, name: str, config: DirectionConfig, log: LinkLog | None, job: Job) -> Direction:
-        base = self._clock() // MILLISECOND
-        if log is not None:
-            log.header(
-                direction=name,
-                trace=config.source,
-                command_line=job.command_line,
-                queue=config.queue,
-                base=base - config.phase_ms,
-                delay_ms=config.delay_ms,
-            )
-        return Direction(config, random.Random(f"{job.link.seed}/{name}"), base=base, log=log)
+    def _begin(self, base: int) -> None:
+        """Let the link's time begin, ms."""
+        job, self._up.on_full = self._job, None
+        for name, way, config, log in (
+            ("Uplink", self._up, job.link.up, job.log_up),
+            ("Downlink", self._down, job.link.down, job.log_down),
+        ):
+            if log is not None:
+                log.header(
+                    direction=name,
+                    trace=config.source,
+                    command_line=job.command_line,
+                    queue=config.queue,
+                    base=base - config.phase_ms,
+                    delay_ms=config.delay_ms,
+                )
+            way.begin(base)
 
     def run(self, guard: Guard, signals: SignalDescriptor) -> None:
         """Carry packets until COMMAND has ended and its connections have closed."""
