@@ -27,13 +27,15 @@ from distrlcc.runtime.ray_gate import Gate, ask_gate
 from distrlcc.runtime.ray_identity import check_node, node_identity
 from distrlcc.runtime.ray_ports import DASHBOARD_PORT
 from distrlcc.runtime.ray_process import descendants, find_process
+from distrlcc.runtime.ray_session import TOO_SLOW
 from distrlcc.runtime.ray_state import Plan, State, log_path, state_folder, write_state
 from distrlcc.runtime.ray_token import token_path, without_secrets
 from distrlcc.runtime.ray_watch import HeadWatch
 
 STOP_SECONDS = 15.0
 """Time that Ray has to end in good order."""
-START_SECONDS = 90.0
+START_SECONDS = 120.0
+"""Time that Ray has to start, again if it gave itself up, s."""
 _TICK = 0.2
 _KILL_SECONDS = 5.0
 _HURRY_SECONDS = 2.0
@@ -115,12 +117,12 @@ class Keeper:
     def _once(self) -> str:
         """Start Ray, and keep it until it ends; return why it did, nothing if it was asked to."""
         gate = None
-        self._code = None
         try:
-            with log_path().open("rb") as log:
-                log.seek(0, os.SEEK_END)
-                self._start()
-                reason = self._await_start(log.read)
+            deadline = time.monotonic() + START_SECONDS
+            reason = self._begin(deadline)
+            while TOO_SLOW in reason and not self._asked:
+                self._end()
+                reason = self._begin(deadline)
             if not reason:
                 if self._plan.is_head:
                     gate = self._open_gate()
@@ -133,6 +135,14 @@ class Keeper:
                 gate.close()
             self._end()
             _forget_pointer(self._plan.ray_address)
+
+    def _begin(self, deadline: float) -> str:
+        """Start Ray; return why it does not run, nothing if it does."""
+        self._code = None
+        with log_path().open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            self._start()
+            return self._await_start(log.read, deadline)
 
     def _await_head(self) -> None:
         """Wait until the head is back, or we are told to stop.
@@ -171,9 +181,9 @@ class Keeper:
             preexec_fn=_die_with_keeper,  # no thread runs yet
         )
 
-    def _await_start(self, read: Any) -> str:
+    def _await_start(self, read: Any, deadline: float) -> str:
         """Wait until Ray says that it runs; return why it does not."""
-        said, deadline = b"", time.monotonic() + START_SECONDS
+        said = b""
         while _STARTED.encode() not in said:
             said += read()
             if self._asked:

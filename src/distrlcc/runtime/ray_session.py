@@ -23,6 +23,8 @@ LOCAL = ""
 AUTO = "auto"
 """Address of the cluster that runs on this machine."""
 NAMESPACE = "distrlcc"
+TOO_SLOW = "timed out during startup"
+"""Ray says so when a node took more than 30 s, which no setting of its changes: try again."""
 _CONNECT_SECONDS = 5.0
 _LOCAL_STORE_BYTES = 200_000_000
 
@@ -89,10 +91,15 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
         arguments["address"] = address
         if address != AUTO:
             _check_head(address)
-    try:
-        ray.init(**arguments)
-    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise _refused(address, error) from None
+    for last in (False, True):
+        try:
+            ray.init(**arguments)
+            break
+        except Exception as error:  # Ray raises that class itself
+            with _deaf():
+                ray.shutdown()
+            if last or TOO_SLOW not in str(error):
+                raise _refused(address, error) from None
     try:
         yield ray
     finally:
