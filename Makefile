@@ -6,6 +6,8 @@ RUN := runs/demo
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
+# Where it is set, as in many images, each process would compile torch anew: 2 s instead of 0.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: venv demo test test-long check lint types contracts unit lane-1 lane-2 clean
 
@@ -44,7 +46,7 @@ contracts:
 LANE := tests/cli tests/doctor tests/learn tests/net tests/policy tests/transport tests/tune \
 	$(addprefix tests/runtime/,actors test_actor_faults.py test_actor_hosts.py test_launcher.py \
 	test_ray.py test_storage.py test_storage_runs.py test_storage_url.py)
-PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=8
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
 unit:
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lane-1 lane-2

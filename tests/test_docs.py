@@ -17,8 +17,8 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
-from distrlcc.learn.dagger import DaggerConfig
-from distrlcc.learn.ppo import PPOConfig
+from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.runtime.run_config import (
     ActorsConfig,

@@ -10,7 +10,8 @@ from distrlcc import seeding
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.learner import Weights
-from distrlcc.learn.ppo import PPO, PPOConfig
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.policy.numpy_network import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec

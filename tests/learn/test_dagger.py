@@ -11,7 +11,8 @@ import torch
 from distrlcc.errors import ConfigError
 from distrlcc.learn.batch import Batch
 from distrlcc.learn.collect import Collector
-from distrlcc.learn.dagger import Dagger, DaggerConfig
+from distrlcc.learn.dagger import Dagger
+from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.dataset import Dataset
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
-from distrlcc.learn.dagger import Dagger, DaggerConfig
+from distrlcc.learn.dagger import Dagger
+from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.learner import Learner, Weights
 from distrlcc.learn.model import Model
-from distrlcc.learn.ppo import PPO, PPOConfig
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.process import prepare_process
 from distrlcc.learn.reducer import LocalReducer, Reducer
 from distrlcc.learn.rollout import Rollout

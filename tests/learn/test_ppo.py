@@ -12,7 +12,8 @@ import torch
 from distrlcc.errors import ConfigError
 from distrlcc.learn.batch import Batch
 from distrlcc.learn.collect import Collector
-from distrlcc.learn.ppo import PPO, PPOConfig
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec

@@ -24,7 +24,7 @@ from distrlcc.cli.run_arguments import (
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.start import Node
+    from distrlcc.runtime.options import Node
 
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
-    from distrlcc.runtime.start import Node
+    from distrlcc.runtime.options import Node
 
     other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
     for name in _ONLY[other]:
@@ -95,27 +95,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _decentralized(args: argparse.Namespace, node: Node) -> int:
-    from distrlcc.runtime.process_group import checked_device
-    from distrlcc.runtime.start import start_node
-
     if args.node_index >= args.node_num and args.no_elastic:
         raise ConfigError(
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; only an elastic "
             "run takes late comers"
         )
+    if args.resume and args.node_index > 0:
+        raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
+    config = run_config(args)
+    from distrlcc.runtime.process_group import checked_device
+    from distrlcc.runtime.start import start_node
+
     processes = args.processes or 1
     if args.gpu >= 0:
         for local in range(processes):
             checked_device(f"cuda:{args.gpu + local}")
-    if args.resume and args.node_index > 0:
-        raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
     return start_node(
-        run_config(args), run_options(args), group_options(args), node=node, processes=processes
+        config, run_options(args), group_options(args), node=node, processes=processes
     )
 
 
 def _actors(args: argparse.Namespace, node: Node) -> int:
-    from distrlcc.runtime.actors.start import start_actors
     from distrlcc.runtime.interface import tunnel_towards
 
     if args.node_index >= args.node_num:
@@ -134,8 +134,10 @@ def _actors(args: argparse.Namespace, node: Node) -> int:
         if args.interface:
             raise ConfigError("--tun picks the interface; leave --interface away")
         args.interface = tunnel_towards(args.ip).name
-    args.gpu = _gpu(args)
     config = with_actors(run_config(args), args)
+    from distrlcc.runtime.actors.start import start_actors
+
+    args.gpu = _gpu(args)
     return start_actors(
         config,
         run_options(args),

@@ -10,8 +10,8 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from distrlcc.runtime.options import GroupOptions, RunOptions
     from distrlcc.runtime.run_config import RunConfig
-    from distrlcc.runtime.start import GroupOptions, RunOptions
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +121,7 @@ def _stored_config(args: argparse.Namespace) -> RunConfig:
 
 def run_options(args: argparse.Namespace) -> RunOptions:
     """Return where a run writes."""
-    from distrlcc.runtime.start import RunOptions
+    from distrlcc.runtime.options import RunOptions
 
     return RunOptions(
         args.out,
@@ -133,7 +133,7 @@ def run_options(args: argparse.Namespace) -> RunOptions:
 
 def group_options(args: argparse.Namespace) -> GroupOptions:
     """Return how a run's processes work together."""
-    from distrlcc.runtime.start import GroupOptions
+    from distrlcc.runtime.options import GroupOptions
 
     return GroupOptions(
         elastic=not args.no_elastic and args.gpu < 0,  # NCCL ends a process whose peer died

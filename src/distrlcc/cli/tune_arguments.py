@@ -165,10 +165,8 @@ def run_tuner(
     Raises:
         DistrlccError: What does not fit, or what ended the tuner.
     """
-    from distrlcc.runtime.storage_url import storage_filesystem
     from distrlcc.tune import directory
-    from distrlcc.tune.outcome import write_outcome
-    from distrlcc.tune.tuner import prepare, run
+    from distrlcc.tune.space import checked_space
 
     options = ray_options(args)
     if args.resume:
@@ -177,11 +175,17 @@ def run_tuner(
         own = "pbt" if config.pbt is not None else "search"
         if own != command:
             raise ConfigError(f"{args.out} is of 'distrlcc tune {own}': resume it with that")
-        prepare(config, options)
-        folder, config = directory.resume(args.out)
     else:
         config = build()
-        prepare(config, options)
+    checked_space(config)  # before what takes seconds to import
+    from distrlcc.runtime.storage_url import storage_filesystem
+    from distrlcc.tune.outcome import write_outcome
+    from distrlcc.tune.tuner import prepare, run
+
+    prepare(config, options)
+    if args.resume:
+        folder, config = directory.resume(args.out)
+    else:
         if config.storage:
             storage_filesystem(config.storage)
         folder = directory.create(args.out, config)

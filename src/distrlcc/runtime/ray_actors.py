@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from distrlcc.errors import GroupError
 from distrlcc.runtime.identity import check_identity, identity
+from distrlcc.runtime.options import RunOptions
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.ray_member import MemberGoneError, RayMember
 from distrlcc.runtime.ray_placement import Reservation, reserve
@@ -24,7 +25,6 @@ from distrlcc.runtime.ray_run import (
 from distrlcc.runtime.ray_session import RayOptions, ray_session
 from distrlcc.runtime.ray_trainer import TOPOLOGY, RayRun, RayTrainer
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.start import RunOptions
 from distrlcc.runtime.stopper import Stopper
 
 _BEGIN_SECONDS = 120.0

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from distrlcc.errors import GroupError
+from distrlcc.runtime.options import GroupOptions, RunOptions
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.progress import Progress
 from distrlcc.runtime.ray_member import MemberGoneError, RayMember
@@ -23,7 +24,7 @@ from distrlcc.runtime.ray_run import (
 )
 from distrlcc.runtime.ray_session import RayOptions, ray_session
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.start import GroupOptions, RunOptions, open_directory
+from distrlcc.runtime.start import open_directory
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.runtime.store import Master
 from distrlcc.runtime.train_job import TrainJob, mark_run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from distrlcc.runtime.options import RunOptions
 from distrlcc.runtime.ray_session import RayOptions
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.run_directory import fresh_folder
-from distrlcc.runtime.start import RunOptions
 from distrlcc.runtime.storage_session import go_on
 from distrlcc.runtime.trainer import Share, Trainer
 

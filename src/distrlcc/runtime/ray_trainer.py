@@ -8,10 +8,11 @@ from distrlcc.runtime.actors.crew import START_SECONDS
 from distrlcc.runtime.actors.job import ActorsJob, build_training, train_on_engine
 from distrlcc.runtime.feed import Feed, News
 from distrlcc.runtime.identity import identity
+from distrlcc.runtime.options import RunOptions
 from distrlcc.runtime.ray_engine import RayEngine
 from distrlcc.runtime.ray_placement import Reservation
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.start import RunOptions, open_directory
+from distrlcc.runtime.start import open_directory
 from distrlcc.runtime.stopper import Stopper
 from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
-from distrlcc.learn.dagger import DaggerConfig
-from distrlcc.learn.ppo import PPOConfig
+from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.runtime.resources import ResourcesConfig
 
 MAX_ENVS = 2**20

@@ -8,62 +8,20 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.runtime.launcher import Launcher, die_with_parent, mark_rank
+from distrlcc.runtime.options import GroupOptions, Node, RunOptions
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.process_group import checked_device
 from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
 from distrlcc.runtime.run_directory import RunDirectory, fresh_folder
-from distrlcc.runtime.storage import Storage
 from distrlcc.runtime.storage_session import go_on, stored
 from distrlcc.runtime.torchrun import torchrun_place
 from distrlcc.runtime.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runtime.trainer import Share, Trainer
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Where a run writes."""
-
-    out: Path | None
-    resume: bool = False
-    tensorboard: bool = True
-    storage: str = ""
-    """URL of the place where its durable copy goes; see `storage_url`."""
-
-    def place(self, run: str) -> Storage | None:
-        """Return the run's place there; None without a storage or a name.
-
-        Args:
-            run: Id of the run's processes.
-        """
-        if not self.storage or self.out is None:
-            return None
-        return Storage(self.storage, self.out.resolve().name, run)
-
-
-@dataclass(frozen=True)
-class GroupOptions:
-    """How a run's processes work together; see `Place`."""
-
-    elastic: bool = True
-    restarts: int = 0
-    gpu: int = -1
-    interface: str = ""
-    join_seconds: float = 120.0
-
-
-@dataclass(frozen=True)
-class Node:
-    """A machine of a run."""
-
-    index: int = 0
-    count: int = 1
-    address: str = "127.0.0.1"
-    port: int = 0
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.tune.distribution import Distribution
+from distrlcc.tune.tune_config import TuneConfig
 
 MUTABLE = {
     "ppo": (
@@ -149,3 +150,17 @@ def shown(values: Mapping[str, Any], keys: Iterable[str] | None = None) -> str:
 def short(value: Any) -> str:
     """Write a value in few digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def checked_space(config: TuneConfig) -> Space:
+    """Return a tuner's space.
+
+    Raises:
+        ConfigError: A word is malformed, or its key cannot be tuned.
+    """
+    space = Space.parse(config.space, config.flag)
+    if config.pbt is not None:
+        space.check_mutable(config.run)
+    else:
+        space.check_searchable(config.run)
+    return space

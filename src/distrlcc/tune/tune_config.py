@@ -128,6 +128,11 @@ class TuneConfig:
             )
 
     @property
+    def flag(self) -> str:
+        """The command's argument that a key and its distribution come from."""
+        return "--search" if self.pbt is None else "--mutate"
+
+    @property
     def members(self) -> int:
         """Number of members or trials."""
         if self.pbt is not None:

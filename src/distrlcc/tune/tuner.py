@@ -20,7 +20,7 @@ from distrlcc.tune.explore import Explore, load_function
 from distrlcc.tune.member import Task, member_name, trainable
 from distrlcc.tune.recorder import Recorder
 from distrlcc.tune.search import build_asha, build_search, check_sampler
-from distrlcc.tune.space import Space, with_values
+from distrlcc.tune.space import Space, checked_space, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
 _ENVIRONMENT = {
@@ -53,15 +53,10 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
     require_ray(options.address)
-    flag = "--search" if config.pbt is None else "--mutate"
-    space = Space.parse(config.space, flag)
-    if config.pbt is not None:
-        space.check_mutable(config.run)
-        if config.pbt.explore:
-            load_function(config.pbt.explore)
-    else:
-        assert config.search is not None
-        space.check_searchable(config.run)
+    space = checked_space(config)
+    if config.pbt is not None and config.pbt.explore:
+        load_function(config.pbt.explore)
+    if config.search is not None:
         check_sampler(config.search.sampler)
     Trainer(config.run, Share(0, 1)).collect()
     for key, distribution in space.distributions.items():
@@ -69,7 +64,7 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
             try:
                 Trainer(with_values(config.run, {key: value}), Share(0, 1))
             except ConfigError as error:
-                raise ConfigError(f"{flag} {key}, at {value}: {error}") from None
+                raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
 
 
 def storage_of(config: TuneConfig, folder: Path) -> str:

@@ -19,7 +19,7 @@ from distrlcc.learn.collect import Collector
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.recipes.registry import recipe
-from distrlcc.runtime.actors.actor import AHEAD, Actor, ActorJob
+from distrlcc.runtime.actors.actor import AHEAD, Actor, ActorJob, phase
 from distrlcc.runtime.actors.segment import Segment
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.training import build_learner, policy_spec
@@ -310,6 +310,26 @@ def test_a_paced_actor_counts_its_steps_and_does_not_run_ahead(begin: Begin) -> 
     assert report.paced_steps >= count * LENGTH
     assert report.steps == 2 * report.paced_steps  # of two environments
     assert 0 <= report.late_steps <= report.paced_steps
+
+
+def test_workers_of_a_machine_step_in_turn(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sorted(phase(index) for index in range(16)) == [part / 16 for part in range(16)]
+    step, pace = LinkVectorEnv.step, 0.1
+    at: dict[int, list[float]] = {}
+
+    def look(env: LinkVectorEnv, actions: Any) -> Any:
+        at.setdefault(env.first_index, []).append(time.monotonic() % pace)
+        return step(env, actions)
+
+    monkeypatch.setattr(LinkVectorEnv, "step", look)
+    for index in (0, 1, 2):
+        actor = begin(_job(index=index, pace_seconds=pace))
+        actor.set_weights(_weights())
+        _take(actor, 1)
+        actor.stop()
+    for index, part in ((0, 0.0), (1, 0.5), (2, 0.25)):
+        on_time = [(when / pace - part) % 1.0 < 0.2 for when in at[2 * index][1:]]
+        assert np.mean(on_time) > 0.5, at
 
 
 def test_late_steps_are_counted(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ and episodes go on across segments.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -29,6 +30,19 @@ AHEAD = 2
 _LATE_SECONDS = 1e-3
 _LOST_SECONDS = 1.0
 """A deadline missed by this much starts the clock anew."""
+
+
+def phase(index: int) -> float:
+    """Return which part of a step's time worker ``index`` begins its steps after others do.
+
+    As links that do not know of each other, workers of one machine do not step all at once; spread
+    evenly for any number of workers (van der Corput's sequence), each finds a core that is free.
+    """
+    total, part = 0.0, 0.5
+    while index:
+        total += part * (index & 1)
+        index, part = index >> 1, part / 2.0
+    return total
 
 
 @dataclass(frozen=True)
@@ -148,7 +162,7 @@ class Actor:
         try:
             if self._job.pace_seconds:
                 run_on_time()
-            self._deadline = time.monotonic()
+            self._deadline = self._next_tick()
             while not self._closing:
                 assert self._weights is not None
                 self._collector.set_weights(self._weights)
@@ -161,6 +175,12 @@ class Actor:
             with self._state:
                 self._error = f"{type(error).__name__}: {error}"
                 self._state.notify_all()
+
+    def _next_tick(self) -> float:
+        """Return when this worker's next step of a paced run begins, by the machine's clock, s."""
+        pace = self._job.pace_seconds or 1.0
+        first = phase(self._job.index) * pace
+        return first + math.ceil((time.monotonic() - first) / pace) * pace
 
     def _row_done(self, rows: int) -> bool:
         """Keep the pace after a row; return whether to stop in the middle of a segment."""
@@ -175,7 +195,7 @@ class Actor:
             if now > self._deadline + _LATE_SECONDS:
                 self._late += 1
                 if now > self._deadline + _LOST_SECONDS:
-                    self._deadline = now
+                    self._deadline = self._next_tick()
         self._stepped = time.monotonic()
         return self._closing
 
@@ -203,4 +223,4 @@ class Actor:
         waited = time.monotonic() - begin
         if waited > _LATE_SECONDS:
             self._waited += waited
-            self._deadline = max(self._deadline, time.monotonic())
+            self._deadline = max(self._deadline, self._next_tick())

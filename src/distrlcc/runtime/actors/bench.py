@@ -11,8 +11,8 @@ import numpy as np
 
 from distrlcc.errors import GroupError
 from distrlcc.runtime.actors.start import start_actors
+from distrlcc.runtime.options import GroupOptions, Node, RunOptions
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.start import GroupOptions, Node, RunOptions
 
 _NEVER = 10**12
 

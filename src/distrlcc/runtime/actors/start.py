@@ -12,10 +12,11 @@ from distrlcc.runtime.actors.job import ActorsJob
 from distrlcc.runtime.actors.rendezvous import check_addresses
 from distrlcc.runtime.actors.rpc_job import rpc_rank
 from distrlcc.runtime.launcher import Launcher
+from distrlcc.runtime.options import GroupOptions, Node, RunOptions
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.process_group import checked_device
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.start import GroupOptions, Node, RunOptions, open_directory
+from distrlcc.runtime.start import open_directory
 from distrlcc.runtime.trainer import Share, Trainer
 from distrlcc.sim.suites import load_suite
 
