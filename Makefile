@@ -6,7 +6,7 @@ RUN := runs/demo
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
-# Where it is set, as in many images, each process would compile torch anew: 2 s instead of 0.
+# Where it is set, as in many images, each process would compile torch anew: 2 s each time.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: venv demo test test-long check lint types contracts unit lane-1 lane-2 clean
