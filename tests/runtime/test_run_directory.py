@@ -146,6 +146,16 @@ def test_the_previous_checkpoint_survives_without_hard_links(
         assert loaded[0] == {"update": 1}
 
 
+def test_what_was_seen_of_workers_after_the_checkpoint_goes_too(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with RunDirectory.create(path, Config(), recipe="quick") as run:
+        run.log(1, {})
+        lines = [f'{{"update": {update}, "worker": 0}}\n' for update in (0, 1, 1, 2)]
+        (path / "workers.jsonl").write_text("".join(lines) + '{"update": 1, "wor')
+        run.rewind(1)
+    assert (path / "workers.jsonl").read_text() == "".join(lines[:3])
+
+
 def test_tensorboard_shows_each_update_once_after_a_resume(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

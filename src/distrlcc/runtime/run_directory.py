@@ -6,6 +6,7 @@
     ├── config.toml              the exact configuration; its presence marks a run
     ├── versions.json            packages, platform, seeds, command, and when it was resumed
     ├── metrics.jsonl            one JSON object per update
+    ├── workers.jsonl            one per second and worker, where workers act for a trainer
     ├── tensorboard/             the same, as event files
     ├── checkpoints/
     │   ├── latest.safetensors   all state after the newest saved update
@@ -13,14 +14,12 @@
     │   └── best.safetensors     the best by held-out score
     └── policy.safetensors       the policy file (written by ``policy``)
 
-Files are written whole under a temporary name and renamed, but for the two that are appended to.
+Files are written whole under a temporary name and renamed, but for those that are appended to.
 After a resume, lines of updates later than the checkpoint are dropped, so no update occurs twice.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import math
 import numbers
@@ -40,6 +39,7 @@ from distrlcc.runtime.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from distrlcc.runtime.run_lock import take_lock
 from distrlcc.runtime.storage_keeper import StorageKeeper
 from distrlcc.runtime.versions import package_versions, versions
 
@@ -254,11 +254,11 @@ class RunDirectory:
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
             noted.setdefault("resumed", []).append(versions())
             self.write_json("versions.json", noted)
-        path = self.path / "metrics.jsonl"
         self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
-        if path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)
-            write_atomically(path, b"".join(line for line in lines if _kept(line, update)))
+        for path in (self.path / "metrics.jsonl", self.path / "workers.jsonl"):
+            if path.exists():
+                lines = path.read_bytes().splitlines(keepends=True)
+                write_atomically(path, b"".join(line for line in lines if _kept(line, update)))
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Append an update's metrics to ``metrics.jsonl`` and TensorBoard.
@@ -359,25 +359,6 @@ def fresh_folder(root: Path, recipe: str) -> Path:
         count += 1
         path = root / f"{stem}-{count}"
     return path
-
-
-def take_lock(path: Path) -> TextIO | None:
-    """Return the open lock file of a run's folder; None on a file system without locks.
-
-    Raises:
-        OutputError: Another process trains this run.
-    """
-    file = None
-    try:
-        file = (path / ".lock").open("w")
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if file is not None:
-            file.close()
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            return None
-        raise OutputError(f"{path} is being trained by another process") from None
-    return file
 
 
 def _keep(path: Path, copy: Path) -> None:

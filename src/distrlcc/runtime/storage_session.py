@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.runtime.checkpoint import load_checkpoint
-from distrlcc.runtime.run_directory import take_lock
+from distrlcc.runtime.run_lock import take_lock
 from distrlcc.runtime.storage import LATEST, Storage, StorageLostError
 
 _LAST_SECONDS = 30.0
