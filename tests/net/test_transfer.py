@@ -259,6 +259,35 @@ def test_what_was_not_stored_whole_is_not_kept(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_hangs_does_not_keep_the_receiver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    def hang(file: int) -> None:
+        asked.set()
+        released.wait(20.0)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    monkeypatch.setattr("distrlcc.net.incoming._STORE_SECONDS", 0.3)
+    target = tmp_path / "in"
+    target.mkdir()
+    ended: list[Received] = []
+    with UdpSocket(bind=("127.0.0.1", 0)) as socket:
+        server = ReceiveServer(socket, ReceiveOptions(target), on_end=ended.append)
+        thread = threading.Thread(target=server.run, args=(asked.is_set,))
+        thread.start()
+        controller = SchemeController("fixed", parameter=WINDOW)
+        sent = send(
+            socket.address, controller, Request(0.0, _file(tmp_path, 5000), handshake_s=1.0)
+        )
+        thread.join(5.0)
+        assert not thread.is_alive()
+    released.set()
+    assert sent.failure
+    assert ended[0].failure == "it was not stored within 0.3 s"
+
+
 def test_a_full_disk_ends_the_transfer_at_once(
     serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

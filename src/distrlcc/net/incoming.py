@@ -13,6 +13,9 @@ from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.stream import StreamReceiver
 from distrlcc.types import NANOSECONDS
 
+_STORE_SECONDS = 60.0
+"""A disk that takes longer than this is not waited for when the receiver is stopped, s."""
+
 
 @dataclass(frozen=True)
 class Received:
@@ -111,7 +114,7 @@ class Incoming:
             self._failure = "its checksum is not the sender's"
             self._close(Verdict.DIFFERENT, now)
         else:  # in a thread, as a disk may take seconds and other senders wait here
-            self._keeper = threading.Thread(target=self._keep, args=(sink,))
+            self._keeper = threading.Thread(target=self._keep, args=(sink,), daemon=True)
             self._keeper.start()
 
     def _keep(self, sink: FileSink) -> None:
@@ -140,8 +143,10 @@ class Incoming:
     def give_up(self, why: str, *, now: int) -> None:
         """End without the sender's word; what is being stored is waited for."""
         if self._keeper is not None:
-            self._keeper.join()
+            self._keeper.join(_STORE_SECONDS)
             self.poll(now=now)
+            if self.closed is None:  # the thread still has the file: it is its own to drop
+                self._sink, why = None, f"it was not stored within {_STORE_SECONDS:g} s"
         if self.closed is None:
             self._failure = why
             self._close(Verdict.INCOMPLETE, now)
