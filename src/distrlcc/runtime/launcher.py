@@ -26,13 +26,14 @@ from typing import Any
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.stopper import Stopper
-from distrlcc.runtime.store import Master, RunWatch, wait_for_attempt
+from distrlcc.runtime.store import LINGER_SECONDS, Master, RunWatch, wait_for_attempt
 
 Target = Callable[[Place, Any], Any]
 
 STOP_SECONDS = 30.0
 """Time that processes have to end in good order."""
 _TICK = 0.1
+_TELL_SECONDS = 5.0
 _SIGNAL_SECONDS = 600.0
 """The same after a user's signal, as the update at hand is finished first; a second one kills."""
 _SILENT_MASTER_SECONDS = 600.0
@@ -89,7 +90,9 @@ class Launcher:
         hosts: bool,
         restarts: int = 0,
         vital: int | None = None,
+        bound: bool = False,
         stop_seconds: float = 0.0,
+        name: Callable[[int], str] = "rank {}".format,
     ) -> None:
         """Take what to run.
 
@@ -101,11 +104,14 @@ class Launcher:
             restarts: How often processes are started again.
             vital: Slot of the process here whose end, and no other's, is the run's; with None any
                 that ends well ends it.
+            bound: Whether the run ends with its master, wherever that is.
             stop_seconds: Time that the others have then; 0: `STOP_SECONDS`.
+            name: What the process of a slot is called.
         """
         self._target, self._job, self._places = target, job, places
         self._hosts, self._restarts = hosts, restarts
-        self._vital, self._stop_seconds = vital, stop_seconds or STOP_SECONDS
+        self._vital, self._bound, self._name = vital, bound, name
+        self._stop_seconds = stop_seconds or STOP_SECONDS
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([_TRAINER, target.__module__])
@@ -115,7 +121,8 @@ class Launcher:
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
         self._attempt = 0
-        self._said = set[str]()
+        self._told: dict[str, float] = {}
+        """When processes gave up with a reason of their own; what the last one says is not said."""
 
     def run(self) -> Outcome:
         """Run until all processes have ended; none is left, however this returns.
@@ -141,6 +148,8 @@ class Launcher:
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
+            if self._hosts and self._bound and self._places[0].size > len(self._places):
+                time.sleep(LINGER_SECONDS)
             while failure is not None and self._may_start_again(failure, stopper):
                 self._say(f"{failure}; starting all again from the last checkpoint")
                 self._start_again()
@@ -153,16 +162,24 @@ class Launcher:
 
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
         """Start all and watch until they have ended; return why they failed, if they did."""
-        self._children, self._ended, self._asked = [], 0.0, 0.0
+        self._children, self._ended, self._asked, self._told = [], 0.0, 0.0, {}
         for place in self._places:
             self._start(replace(place, attempt=self._attempt), self._job)
         failure: DistrlccError | None = None
-        with RunWatch(self._places[0], self._attempt, idle=self._hosts) as run:
+        with RunWatch(self._places[0], self._attempt, idle=self._hosts, bound=self._bound) as run:
             while self._children:
                 wait([child.process.sentinel for child in self._children], _TICK)
                 seen = self._reap(stopper)
                 failure = failure or seen
                 self._end_in_time(stopper, run)
+            if run.lost and not stopper.signal:
+                place = self._places[0]
+                failure = failure or GroupError(
+                    f"nobody serves the run at {place.address}:{place.port} any more: node 0 died"
+                )
+        for line, when in self._told.items():
+            if when and line != str(failure):
+                self._say(line)
         if failure is None or self._ended or self._asked or not self._others_go_on():
             return failure
         return self._serve_others(failure, stopper)
@@ -187,6 +204,10 @@ class Launcher:
             self._signal(signal.SIGTERM)
         if run.over.is_set():
             self._ended = self._ended or now
+        for line, when in self._told.items():
+            if self._children and when and now - when > _TELL_SECONDS:
+                self._told[line] = 0.0
+                self._say(f"{line}; {len(self._children)} left on this machine")
         late = self._ended and now - self._ended > self._stop_seconds
         if late or (self._asked and now - self._asked > _SIGNAL_SECONDS):
             self._kill()
@@ -212,7 +233,7 @@ class Launcher:
     def _see_end(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
         """Judge how a process ended; return why the run fails, if it does."""
         code, kinds = child.process.exitcode, dict(child.messages)
-        name = f"rank {child.place.slot} (process {child.process.pid})"
+        name = f"{self._name(child.place.slot)} (process {child.process.pid})"
         if "result" in kinds:
             result = kinds["result"]
             self._outcome.results[child.place.slot] = result
@@ -240,11 +261,11 @@ class Launcher:
             # Should nobody else be left, it goes on from the last checkpoint.
             self._start(place, _resumed(self._job))
             return None
-        left = len(self._children)
-        if left and str(failure) not in self._said:
-            self._said.add(str(failure))
-            self._say(f"{failure}; {left} left on this machine")
-        return failure if not left else None
+        if "error" in kinds:
+            self._told.setdefault(str(failure), time.monotonic())
+        elif self._children:
+            self._say(f"{failure}; {len(self._children)} left on this machine")
+        return failure if not self._children else None
 
     def _may_start_again(self, failure: DistrlccError, stopper: Stopper) -> bool:
         retriable = failure.exit_code == GroupError.exit_code and not self._places[0].elastic

@@ -74,11 +74,12 @@ class Recorder:
                 "the metrics"
             )
 
-    def finish(self) -> None:
-        """Save, score once more, and write the policy."""
+    def finish(self, *, scored: bool = True) -> None:
+        """Save, score once more unless there is no time for it, and write the policy."""
         # Saved before the closing score, so that stopping and resuming changes nothing.
         self._save()
-        self._training.score()
+        if scored:
+            self._training.score()
         if self._training.counters.best_update == self._training.counters.update:
             self._save(best=True)
         save_policy(self._run.policy_path, self._training.policy())

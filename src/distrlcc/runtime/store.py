@@ -20,8 +20,11 @@ from distrlcc.runtime.place import Place
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 STORE_SECONDS = 15.0
 """Time limit of one call, s."""
-_WATCH_SECONDS = 5.0
-_GONE_SECONDS = 90.0
+_WATCH_SECONDS, _GONE_SECONDS = 5.0, 90.0
+_BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS = 1.0, 20.0
+"""The same where the run ends with its master."""
+LINGER_SECONDS = 2.0
+"""Time that a master stays after its run, so that all hear how it ended, s."""
 
 
 class Master:
@@ -181,12 +184,24 @@ def wait_for_attempt(place: Place, least: int) -> int:
 class RunWatch:
     """Asks the master now and then, from another machine's launcher, whether the run is over."""
 
-    def __init__(self, place: Place, attempt: int, *, idle: bool = False) -> None:
-        """Enter the context to begin; an idle one, as on the master's machine, asks nothing."""
+    def __init__(
+        self, place: Place, attempt: int, *, idle: bool = False, bound: bool = False
+    ) -> None:
+        """Enter the context to begin.
+
+        Args:
+            place: Says where the master is.
+            attempt: The run's.
+            idle: Ask nothing, as on the master's machine.
+            bound: The run ends with its master: once nobody listens there, it is over.
+        """
         self.over = threading.Event()
         """Set once the run has ended, was started again, or its master is gone for good."""
+        self.lost = False
+        """Whether a run that is bound to its master is over because that is gone."""
         self._stop = threading.Event()
         self._place, self._attempt, self._idle = place, attempt, idle
+        self._bound = bound
 
     def __enter__(self) -> RunWatch:
         if not self._idle:
@@ -199,13 +214,18 @@ class RunWatch:
     def _ask(self) -> None:
         interface = interface_towards(self._place.address, self._place.interface)
         heard = time.monotonic()
-        while not self._stop.wait(_WATCH_SECONDS):
+        every, gone = _WATCH_SECONDS, _GONE_SECONDS
+        if self._bound:
+            every, gone = _BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS
+        while not self._stop.wait(every):
             try:
                 store = connect(self._place.address, self._place.port, interface, 0.0)
                 ended = store.check([f"{self._attempt}/finished"])
                 again = int(store.get("attempt")) > self._attempt
-            except (GroupError, RuntimeError):
-                if time.monotonic() - heard > _GONE_SECONDS:
+            except (GroupError, RuntimeError) as error:
+                refused = isinstance(error.__context__, ConnectionRefusedError)
+                if (refused and self._bound) or time.monotonic() - heard > gone:
+                    self.lost = self._bound
                     self.over.set()
                     return
             else:

@@ -145,10 +145,11 @@ class TorchRpcEngine:
         return answer
 
     def _lose(self, worker: Worker, answer: Future[Any], error: Exception) -> None:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = str(error).partition(" (this error originated")[0]  # in a file of torch's
+        reason = f"connection lost ({text.splitlines()[0] if text else type(error).__name__})"
         with self._lock:
             if worker in self._names:
-                self._changes.left.setdefault(worker, f"connection lost ({reason})")
+                self._changes.left.setdefault(worker, reason)
         answer.set_exception(WorkerGoneError(reason))
 
 
@@ -169,8 +170,10 @@ host = Host()
 def _start(factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
     def begin() -> None:
         host.heard += _START_SECONDS  # the trainer waits as well
-        host.object = factory(*args)
-        host.heard = monotonic()
+        try:
+            host.object = factory(*args)
+        finally:
+            host.heard = monotonic()
 
     return _answer(begin)
 

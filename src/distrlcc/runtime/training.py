@@ -166,6 +166,8 @@ class Training:
     def summary(self) -> str:
         """Return a line about the best policy."""
         counters = self.counters
+        if self.best is None:
+            return "held-out links: not scored yet"
         return (
             f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
             f"{counters.best_queueing_delay:.3f} RTT (best at update {counters.best_update} of "

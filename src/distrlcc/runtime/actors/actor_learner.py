@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.errors import GroupError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.rollout import concatenate
 from distrlcc.runtime.actors.actor_training import ActorTraining
@@ -62,7 +62,7 @@ def train_with_actors(
         asked = perf_counter()
         try:
             segments = crew.gather(actors.per_update, counters.update, stop)
-        except DistrlccError:  # the workers are lost, what was learned is not
+        except Exception:  # the workers are lost, what was learned is not
             recorder.finish()
             raise
         if not segments:
@@ -100,7 +100,7 @@ def train_with_actors(
             metrics["publish_ms"] = float(max(published)) * 1e3
         recorder.record(stats.metrics() | metrics, stats, board.take_events())
     crew.close()  # first, so that all machines are free at once
-    recorder.finish()
+    recorder.finish(scored=not stopper.signal)
     if alone and not stopper.signal:
         raise GroupError(
             f"no worker is left for {actors.wait_workers:g} s; saved after update "

@@ -33,7 +33,7 @@ _ASK_SECONDS = 0.5
 """Time that a worker may take to answer that it has nothing, s."""
 _TICK = 0.1
 _STANDSTILL_SECONDS = 1.0
-_STOP_SECONDS = 3.0
+_STOP_SECONDS = 2.0
 
 
 @dataclass
@@ -338,6 +338,8 @@ class Crew:
             self._events.append(f"gone: {worker}: {reason}; {left} left")
             if post.asked != "start":
                 self._empty_since = monotonic()
+            elif not left:  # who could not begin is gone, and the patience for him too
+                self._empty_since = min(self._empty_since, monotonic())
         self._confirm(worker, float("inf"))
 
     def _stop_all(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 from distrlcc.errors import GroupError
@@ -14,6 +16,7 @@ from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 
 SILENT_TRAINER_SECONDS = 15.0
 """A worker that the trainer has not called for this long ends, s."""
+_ASKED_SECONDS = 1.5
 _TICK = 0.1
 
 
@@ -46,9 +49,14 @@ def hold_actor(place: Place, admission: Admission) -> int:
     """
     open_rpc(place, admission.interface, admission.rank, len(admission.workers) + 1)
     host.heard = time.monotonic()
+    asked: list[float] = []  # a signal came; the trainer may first want to count what is here
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(time.monotonic()))
     try:
         while host.object is None or not host.object.stopped:
             time.sleep(_TICK)
+            if asked and time.monotonic() - asked[0] > _ASKED_SECONDS:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
             silent = time.monotonic() - host.heard
             if silent > SILENT_TRAINER_SECONDS:
                 raise GroupError(

@@ -20,7 +20,7 @@ from distrlcc.runtime.start import open_directory
 from distrlcc.runtime.trainer import Share, Trainer
 from distrlcc.sim.suites import load_suite
 
-_STOP_SECONDS = 5.0
+_STOP_SECONDS = 3.0
 """Time that workers have to end when the trainer has, or was silent for them."""
 
 
@@ -101,6 +101,8 @@ def start_actors(
             places,
             hosts=node.index == 0,
             vital=0 if node.index == 0 else None,
+            bound=True,
+            name=lambda slot: f"worker {slot - 1}" if slot else "the trainer",
             stop_seconds=_STOP_SECONDS,
         )
         outcome = launcher.run()
