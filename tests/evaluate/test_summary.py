@@ -52,6 +52,8 @@ def test_json_keeps_its_keys(make_scores: Make) -> None:
     scheme = data["schemes"]["good"]
     assert scheme["learned"] is True
     assert scheme["overall"]["power"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    alone = scheme["scenarios"][good.links[0]]["power"]  # one seed: no interval
+    assert alone == {"mean": 0.5, "low": None, "high": None}
     assert list(scheme["scenarios"]) == list(good.links)
     assert set(scheme["scenarios"][good.links[0]]) == set(data["metrics"])
     none = {"mean": None, "low": None, "high": None}
@@ -74,6 +76,14 @@ def test_an_interval_is_written_with_its_metric_s_digits() -> None:
     assert Interval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
     assert Interval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")
     assert Interval(*[float("nan")] * 3).texts(metric("power")) == ("-", "")
+    assert Interval(0.95, *[float("nan")] * 2).texts(metric("power")) == ("0.950", "")
+
+
+def test_a_single_value_is_shown_without_an_interval(make_scores: Make) -> None:
+    out = StringIO()
+    print_table(summarise([make_scores("bbr", 1, 1)]), Console(file=out, width=80))
+    assert "±" not in out.getvalue()
+    assert out.getvalue().splitlines()[0].strip() == "1 link, 1 seed each"
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -112,6 +112,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         best_policy=learned[0].scheme if learned else "",
         rank=rivals.index(learned[0].scheme) + 1 if learned else 0,
         rivals=rivals,
+        intervals=len(summary.links) * summary.seeds > 1,
         columns=[metric(key) for key in TABLE_METRICS],
         rows=_rows(summary),
         swatches=[
