@@ -60,6 +60,24 @@ def test_json_keeps_its_keys(make_scores: Make) -> None:
     assert data["schemes"]["dead"]["overall"]["power"] == none
 
 
+def test_runs_that_failed_are_left_out_and_counted(make_scores: Make) -> None:
+    good, bad = make_scores("bbr", 3, 1), make_scores("cubic", 3, 1)
+    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
+    bad = replace(bad, **gaps)
+    summary = summarise([good, bad])
+    (found,) = [s for s in summary.schemes if s.scheme == "cubic"]
+    assert found.failed == bad.failed == 1
+    assert found.overall["power"].mean == pytest.approx(bad.power[1:].mean())
+    said = "cubic: 1 of 3 runs failed and is left out of its means."
+    assert summary.failures() == (said,)
+    data = json.loads(json.dumps(to_json(summary), allow_nan=False))
+    assert {name: s["failed_runs"] for name, s in data["schemes"].items()} == {"bbr": 0, "cubic": 1}
+    assert data["schemes"]["cubic"]["scenarios"][bad.links[0]]["power"]["mean"] is None
+    out = StringIO()
+    print_table(summary, Console(file=out, width=80))
+    assert out.getvalue().rstrip().endswith(said)
+
+
 def test_links_of_one_name_do_not_hide_each_other(make_scores: Make) -> None:
     scores = replace(small(make_scores, "a", [[0.1], [0.2], [0.3]]), links=("x", "y", "x"))
     assert summarise([scores]).links == ("x", "y", "x (2)")

@@ -7,7 +7,7 @@
      "metrics": {metric: {"unit", "better", "definition"}},
      "ranking": [scheme, ...],                       best power first
      "schemes": {scheme: {
-         "learned": bool,
+         "learned": bool, "failed_runs": N,
          "overall": {metric: {"mean", "low", "high"}},
          "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
 
@@ -88,6 +88,8 @@ class SchemeSummary:
     """By metric."""
     scenarios: dict[str, dict[str, Interval]]
     """By link, then by metric."""
+    failed: int = 0
+    """Runs that failed, which are left out of the means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,16 @@ class Summary:
     """Names of the L links, each once."""
     seeds: int
     """Runs of each link."""
+
+    def failures(self) -> tuple[str, ...]:
+        """Return a sentence for each scheme of which runs failed."""
+        runs = len(self.links) * self.seeds
+        return tuple(
+            f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
+            f"{'is' if s.failed == 1 else 'are'} left out of its means."
+            for s in self.schemes
+            if s.failed
+        )
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
@@ -139,6 +151,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
+                "failed_runs": s.failed,
                 "overall": {key: value.to_json() for key, value in s.overall.items()},
                 "scenarios": {
                     link: {key: value.to_json() for key, value in values.items()}
@@ -166,6 +179,9 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if links * seeds > 1 else ""
     result = Table(
         title=f"{links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each{means}",
+        caption="\n".join(summary.failures()) or None,
+        caption_style="",
+        caption_justify="left",
         title_style="",
         title_justify="left",
         header_style="",
@@ -200,6 +216,7 @@ def _summarise(scores: SchemeScores, links: tuple[str, ...]) -> SchemeSummary:
             link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(METRICS)}
             for n, link in enumerate(links)
         },
+        failed=scores.failed,
     )
 
 
