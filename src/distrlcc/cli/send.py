@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "standard input names, s of the monotonic clock, or at once if it is empty: so several "
         "senders begin together",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of a policy that acts by sampling")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random: a policy "
+        "that acts by sampling, BBR's first phase")  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
     parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
 
