@@ -86,8 +86,8 @@ def rival(scheme: str, contender: RealContender, others: str | None) -> RealCont
     controls = kernel_controls()
     if others == "kernel" and scheme not in controls:
         raise ConfigError(
-            f"the kernel's TCP has no {scheme} (it has {', '.join(controls)}); modprobe "
-            f"tcp_{scheme} may load it; or leave out --others kernel"
+            f"the kernel's TCP has no {scheme} (it has {', '.join(controls)}); load its module, or "
+            "leave out --others kernel"
         )
     wanted = contender.is_kernel and scheme in controls if others is None else others == "kernel"
     return scheme_or_kernel(KERNEL + scheme if wanted else scheme)
