@@ -15,7 +15,7 @@ FIRST_PORT = 4730
 """Of the first flow's receiver; the others' ports follow it."""
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
-_WAIT = "20"
+_WAIT = "30"
 """How long a sender waits for a receiver that is not there yet, s."""
 _PATIENCE_SECONDS = 60
 """How long beyond the scenario a receiver waits for a sender that says nothing."""

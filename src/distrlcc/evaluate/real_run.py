@@ -56,7 +56,7 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> tuple[LinkScores,
         ]  # fmt: skip
         _run(words, scenario.duration_s + _SPARE_SECONDS)
         late = [
-            float(json.loads(flow.figures(place).read_text())["late_share"])
+            float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
             for flow in flows
             if not flow.contender.is_kernel
         ]
