@@ -40,3 +40,14 @@ def test_same_windows_as_the_compiled_functions(name: Any) -> None:
 def test_a_scheme_without_compiled_functions_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError, match=f"unknown scheme '{name}'.*valid: fixed, reno"):
         SchemeController(name)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_flow_that_starts_later_than_was_known_is_as_if_it_had_been(name: Any) -> None:
+    late, known = (
+        SchemeController(name, now=7, seed=3, parameter=25),
+        SchemeController(name, now=9_000_000_000, seed=3, parameter=25),
+    )
+    late.on_ack(Ack(10_000_000, 0, 10, 1, 9, 1, 0, 100.0), now=10_000_000)
+    late.begin(now=9_000_000_000)
+    assert np.array_equal(late.state, known.state)

@@ -11,7 +11,8 @@ from distrlcc.evaluate.bootstrap import link_intervals, mean_intervals
 def test_known_cases() -> None:
     constant = np.full((1, 4, 3), 2.5)
     assert np.array_equal(mean_intervals(constant), [[2.5, 2.5, 2.5]])
-    assert np.array_equal(mean_intervals(np.array([[[7.0]]])), [[7.0, 7.0, 7.0]])
+    single = mean_intervals(np.array([[[7.0]]]))
+    assert np.array_equal(single, [[7.0, np.nan, np.nan]], equal_nan=True)
     # Two links with means 0 and 1: a draw's mean is 0, 1/2 or 1 with chances 1/4, 1/2, 1/4.
     two = np.array([[[0.0, 0.0], [0.5, 1.5]]])
     assert np.array_equal(mean_intervals(two), [[0.5, 0.0, 1.0]])
@@ -83,6 +84,10 @@ def test_undefined_values_are_left_out() -> None:
     assert np.isnan(mean_intervals(np.full((1, 4, 2), np.nan))).all()
     assert np.isnan(link_intervals(dead)[0, 5]).all()
     assert np.isfinite(link_intervals(dead)[0, 6]).all()
+    dead[0, 6, 2] = np.nan  # one is left, which has no interval
+    assert np.isfinite(link_intervals(dead)[0, 6]).tolist() == [True, False, False]
+    dead[0, 1:] = np.nan
+    assert np.isfinite(mean_intervals(dead)[0]).tolist() == [True, False, False]
 
 
 def test_blocks_change_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrlcc.errors import ConfigError, LinkError
-from distrlcc.evaluate.emulated import check_emulated, scheme_or_kernel
+from distrlcc.cli.main import main
+from distrlcc.errors import ConfigError, LinkError, OutputError
+from distrlcc.evaluate import emulated, real_contender, real_run
+from distrlcc.evaluate.emulated import Failure, evaluate_emulated
+from distrlcc.evaluate.link_scores import LinkScores
+from distrlcc.evaluate.real_contender import rival, scheme_or_kernel
+from distrlcc.evaluate.real_flow import RealFlow, real_flows
 from distrlcc.evaluate.scores import METRICS, SchemeScores
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.replay import read_log
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 LINK = """
 name = "twelve"
@@ -55,6 +61,24 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
     assert "-50.0%" in page
 
 
+def test_runs_that_failed_are_dashes_and_said() -> None:
+    half, none = _scores("half", 10.0, 100.0), _scores("none", 10.0, 100.0)
+    starved = _scores("starved", 10.0, 100.0)
+    for values in (half.throughput_mbps[0, 1:], half.p95_rtt_ms[0, 1:], none.throughput_mbps[0]):
+        values[:] = np.nan
+    models = [_scores("model", mbps, 100.0) for mbps in (10.0, 10.0, 1.0)]
+    models[2].throughput_mbps[:] = 0.0
+    rows = {row.sender: row for row in compare([half, none, starved], models)}
+    assert (rows["half"].runs, rows["half"].failed) == (2, 1)
+    assert rows["half"].emulated_mbps == rows["half"].simulated_mbps == 9.0  # of the first seed
+    page = render(list(rows.values()), ["a note & more"])
+    assert "half (1 of 2 failed)" in page
+    assert "none (2 of 2 failed)" in page
+    assert "nan" not in page
+    assert page.count("<td>-</td>") > 1
+    assert "<p>a note &amp; more</p>" in page
+
+
 def test_who_can_send() -> None:
     assert scheme_or_kernel("cubic").words == ("--scheme", "cubic")
     reno = scheme_or_kernel("kernel-reno")
@@ -64,9 +88,129 @@ def test_who_can_send() -> None:
     for name in ("oracle", "kernel-nothing", "cubik"):
         with pytest.raises(ConfigError, match="unknown scheme of the emulated world"):
             scheme_or_kernel(name)
-    shared = Scenario("shared", Link(rate_mbps=1.0), (Flow("agent"), Flow("cubic")))
-    with pytest.raises(ConfigError, match="shared has 2 flows"):
-        check_emulated([shared])
+
+
+def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_contender, "kernel_controls", lambda: ["reno", "cubic", "htcp"])
+    ours, kernels = scheme_or_kernel("vegas"), scheme_or_kernel("kernel-htcp")
+    for contender, others, expected in (
+        (ours, None, "cubic"), (ours, "kernel", "kernel-cubic"), (ours, "ours", "cubic"),
+        (kernels, None, "kernel-cubic"), (kernels, "ours", "cubic"),
+    ):  # fmt: skip
+        assert rival("cubic", contender, others).name == expected
+    assert rival("copa", kernels, None).name == "copa"  # which the kernel does not have
+    with pytest.raises(ConfigError, match=r"no copa \(it has reno, cubic, htcp\)"):
+        rival("copa", ours, "kernel")
+
+
+def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
+    flows = (
+        Flow(start_s=1.5), Flow("fixed", cwnd=7.0, stop_s=4.0), Flow("reno", start_s=6.0),
+        Flow("vegas", start_s=9.0),
+    )  # fmt: skip
+    scenario = Scenario("s", Link(rate_mbps=12.0), flows, duration_s=8.0, seed=2)
+    first, second, third = real_flows(scenario, scheme_or_kernel("kernel-reno"))
+    assert [flow.port for flow in (first, second, third)] == [4730, 4731, 4732]
+    sender = first.sender(tmp_path)
+    assert (sender.name, sender.start_s) == ("flow 1 (kernel-reno)", 1.5)
+    assert sender.words[-5:] == ("$MAHIMAHI_BASE", "4730", "reno", "6.5", "hold")
+    words = " ".join(second.sender(tmp_path).words)
+    assert "send $MAHIMAHI_BASE:4731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
+    assert third.contender.is_kernel
+    assert third.seconds == 2.0
+
+
+@pytest.mark.parametrize(
+    ("flows", "says"),
+    [
+        ((Flow(), Flow("cubic", extra_rtt_ms=5.0)), "s, flow 2: extra_rtt_ms is for the simulated"),
+        ((Flow(pacing_mbps=5.0),), "s, flow 1: pacing_mbps is for the simulated"),
+        ((Flow(cwnd=5.0),), "of real packets only fixed takes it, not cubic"),
+        ((Flow(), Flow("oracle")), "s, flow 2: unknown scheme of the emulated world 'oracle'"),
+    ],
+)
+def test_flows_that_cannot_be_real_are_refused(flows: tuple[Flow, ...], says: str) -> None:
+    scenario = Scenario("s", Link(rate_mbps=12.0), flows)
+    with pytest.raises(ConfigError, match=says):
+        real_flows(scenario, scheme_or_kernel("cubic"))
+
+
+def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
+    changes = (Change(1.0, rate_mbps=4.0, delay_ms=5.0), Change(2.0, rate_mbps=0.0),
+               Change(3.0, rate_mbps=8.0), Change(4.0, loss=0.5))  # fmt: skip
+    link = Link(rate_mbps=12.0, changes=changes)
+    assert real_run._from(link, 0.0) == link
+    shifted = real_run._from(link, 2.5).changes
+    assert shifted == (
+        Change(1e-6, rate_mbps=0.0, delay_ms=5.0), Change(0.5, rate_mbps=8.0), Change(1.5, loss=0.5)
+    )  # fmt: skip
+    trace = Link(trace="cellular:1", trace_start_s=3.0)
+    assert real_run._from(trace, 2.5).trace_start_s == 5.5
+
+
+def _measured(mbps: float) -> LinkScores:
+    return LinkScores(mbps, *[1.0] * 11)
+
+
+def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes: list[LinkScores | Exception] = [
+        LinkError("no room"), _measured(5.0), OutputError("nothing"), LinkError("again"),
+        _measured(7.0),
+    ]  # fmt: skip
+
+    def run_link(scenario: Scenario, flows: list[RealFlow]) -> tuple[LinkScores, float]:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome, 0.01
+
+    monkeypatch.setattr(emulated, "run_link", run_link)
+    scenarios = [Scenario(name, Link(rate_mbps=12.0)) for name in "abc"]
+    said: list[str] = []
+    measured = evaluate_emulated(scheme_or_kernel("cubic"), scenarios, show=said.append)
+    assert outcomes == []
+    found = measured.scores.throughput_mbps[:, 0]
+    assert np.array_equal(found, [5.0, np.nan, 7.0], equal_nan=True)
+    assert measured.scores.failed == 1
+    assert measured.failures == (Failure("cubic", "b", "again"),)
+    assert str(measured.failures[0]) == "cubic on b failed: again"
+    assert "cubic on a, once more (no room)" in said
+    assert measured.late == 0.01
+
+
+def test_the_command_ends_with_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_link(scenario: Scenario, flows: list[RealFlow]) -> tuple[LinkScores, float]:
+        if flows[0].contender.name == "reno":
+            raise LinkError("no room")
+        return _measured(5.0), 0.0
+
+    monkeypatch.setattr(emulated, "run_link", run_link)
+    monkeypatch.chdir(tmp_path)
+    Path("link.toml").write_text(LINK)
+    words = ["evaluate", "--world", "emulated", "--suite", "link.toml", "--out", "report"]
+    assert main([*words, "--against", "cubic,reno", "--json", "figures.json"]) == 1
+    out, err = capsys.readouterr()
+    assert err.count("distrlcc: reno on twelve failed: no room\n") == 1
+    assert "reno: 1 of 1 run failed and is left out of its means." in out
+    assert "twelve, reno: failed" in out
+    schemes = json.loads(Path("figures.json").read_text())["schemes"]
+    assert schemes["reno"]["failed_runs"] == 1
+    assert schemes["reno"]["overall"]["power"] == {"mean": None, "low": None, "high": None}
+    assert schemes["cubic"]["overall"]["throughput_mbps"] == {
+        "mean": 5.0,
+        "low": None,
+        "high": None,
+    }
+    assert "reno on twelve failed: no room" in Path("report/report.html").read_text()
+    assert "reno (1 of 1 failed)" in Path("report/sim-to-real.html").read_text()
+    assert main([*words, "--against", "reno"]) == 2
+    assert "error: no run succeeded: reno on twelve failed: no room" in capsys.readouterr().err
+    assert main(["evaluate", "--against", "reno", "--others", "kernel"]) == 2
+    assert "--others is for --world emulated" in capsys.readouterr().err
 
 
 def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
@@ -87,12 +231,15 @@ def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     thread.join(10.0)
 
 
+NEEDS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/dev/net/tun").exists(), reason="needs root and /dev/net/tun"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/dev/net/tun").exists(), reason="needs root and /dev/net/tun"
-)
+@NEEDS_ROOT
 def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
     (tmp_path / "link.toml").write_text(LINK)
     done = subprocess.run(
@@ -111,5 +258,75 @@ def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
     assert fixed["excess_loss"]["mean"] == 0.0
     assert schemes["kernel-reno"]["overall"]["utilisation"]["mean"] > 0.7
     assert re.search(r"twelve, fixed: [\d.]+ Mbit/s, simulated 5\.\d\d", done.stderr)
+    assert "kernel-NAME is the TCP of this machine's kernel" in done.stderr
     assert (tmp_path / "report" / "report.html").exists()
     assert "twelve" in (tmp_path / "report" / "sim-to-real.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.timeout(120)
+@NEEDS_ROOT
+def test_flows_share_a_link_from_their_moments_on(tmp_path: Path) -> None:
+    link = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)
+    flows = (Flow(start_s=1.0), Flow("fixed", stop_s=1.8, cwnd=40.0), Flow("reno", start_s=0.5))
+    scenario = Scenario("three", link, flows, duration_s=2.2)
+    real = real_flows(scenario, scheme_or_kernel("kernel-reno"))
+    logs = [word for flow in real
+            for word in ("--log-port", str(flow.port), str(tmp_path / str(flow.port)))]  # fmt: skip
+    words = [
+        *real_run._EMULATE, "--scenario", str(real_run._link_file(scenario, real, tmp_path)),
+        "--begin", "data", "--log", str(tmp_path / "up"), *logs,
+        *real_run._commands(real, tmp_path),
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90.0, check=False)
+    assert done.returncode == 0, done.stderr
+    times = {}
+    for name in ("up", *(str(flow.port) for flow in real)):
+        events = read_log(tmp_path / name).events
+        times[name] = [t for t, kind, size, _ in events if kind == "+" and size > 1000]
+    zero = times["up"][0]
+    assert len(times["up"]) == sum(len(times[str(flow.port)]) for flow in real)
+    # A busy machine is late by tens of ms, and what began together would be by half a second.
+    for port, begin, end in (("4730", 1000, 2200), ("4731", 0, 1800), ("4732", 500, 2200)):
+        assert times[port][0] - zero == pytest.approx(begin, abs=150)
+        assert times[port][-1] - zero < end + 150
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.timeout(120)
+@NEEDS_ROOT
+def test_a_shared_link_is_scored_and_a_run_that_cannot_be_is_left_out(tmp_path: Path) -> None:
+    flows = """[[scenarios]]
+name = "shared"
+duration_s = 2.4
+link = { rate_mbps = 12.032, delay_ms = 10.0, queue_packets = 40 }
+flows = [{ scheme = "agent", cwnd = 10.0 }, { scheme = "fixed", cwnd = 20.0, start_s = 0.2 }]
+
+[[scenarios]]
+name = "refused"
+duration_s = 1.0
+link = { rate_mbps = 12.032 }
+flows = [{ scheme = "agent", cwnd = 2e6 }]
+"""
+    (tmp_path / "links.toml").write_text(flows)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "distrlcc", "evaluate", "--world", "emulated", "--suite",
+            "links.toml", "--against", "fixed", "--out", "report", "--json", "-",
+        ],
+        capture_output=True, text=True, timeout=100.0, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    warning = r"distrlcc: fixed on refused failed: flow 1 \(fixed\): .*'2e\+06' is not a number"
+    assert len(re.findall(warning, done.stderr)) == 1, done.stderr
+    found = json.loads(done.stdout)["schemes"]["fixed"]
+    assert found["failed_runs"] == 1
+    shared = found["scenarios"]["shared"]
+    # Windows of 10 and 20 packets on a path of 21 fill the link, and a third is the first's.
+    assert shared["utilisation"]["mean"] > 0.9
+    assert 3.0 < shared["throughput_mbps"]["mean"] < 5.0
+    assert shared["excess_loss"]["mean"] == 0.0
+    assert found["scenarios"]["refused"]["throughput_mbps"]["mean"] is None
+    assert "fixed (1 of 1 failed)" in (tmp_path / "report" / "sim-to-real.html").read_text()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distrlcc.errors import OutputError
@@ -131,6 +132,26 @@ def test_long_suites_show_sixty_links_and_say_so(make_scores: Make) -> None:
     best = max(summary.links, key=lambda link: powers[link]["power"].mean)
     assert worst in page.text
     assert best not in page.text
+
+
+def test_a_report_with_failed_runs_says_so(tmp_path: Path, make_scores: Make) -> None:
+    lost, good = make_scores("quickstart", 2, 1), make_scores("cubic", 2, 1)
+    nothing = {m.key: np.full((2, 1), np.nan) for m in METRICS}
+    path = write_report(tmp_path / "r", [replace(lost, **nothing), good], [], INFO)
+    text = read(path.read_text()).text
+    assert "quickstart: 2 of 2 runs failed and are left out of its means." in text
+    assert "nan" not in text
+    assert "quickstart ranks 2 of 2" in text
+
+
+def test_the_worst_links_are_those_where_the_policy_failed(make_scores: Make) -> None:
+    scores = make_scores("quickstart", links=100, seeds=1)
+    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
+    for values in gaps.values():
+        values[42] = np.nan
+    page = render(summarise([replace(scores, **gaps)]), {}, INFO)
+    rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', page)
+    assert rows[0] == scores.links[42]
 
 
 def test_without_policies_or_series_those_parts_are_absent(make_scores: Make) -> None:

@@ -52,10 +52,30 @@ def test_json_keeps_its_keys(make_scores: Make) -> None:
     scheme = data["schemes"]["good"]
     assert scheme["learned"] is True
     assert scheme["overall"]["power"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    alone = scheme["scenarios"][good.links[0]]["power"]  # one seed: no interval
+    assert alone == {"mean": 0.5, "low": None, "high": None}
     assert list(scheme["scenarios"]) == list(good.links)
     assert set(scheme["scenarios"][good.links[0]]) == set(data["metrics"])
     none = {"mean": None, "low": None, "high": None}
     assert data["schemes"]["dead"]["overall"]["power"] == none
+
+
+def test_runs_that_failed_are_left_out_and_counted(make_scores: Make) -> None:
+    good, bad = make_scores("bbr", 3, 1), make_scores("cubic", 3, 1)
+    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
+    bad = replace(bad, **gaps)
+    summary = summarise([good, bad])
+    (found,) = [s for s in summary.schemes if s.scheme == "cubic"]
+    assert found.failed == bad.failed == 1
+    assert found.overall["power"].mean == pytest.approx(bad.power[1:].mean())
+    said = "cubic: 1 of 3 runs failed and is left out of its means."
+    assert summary.failures() == (said,)
+    data = json.loads(json.dumps(to_json(summary), allow_nan=False))
+    assert {name: s["failed_runs"] for name, s in data["schemes"].items()} == {"bbr": 0, "cubic": 1}
+    assert data["schemes"]["cubic"]["scenarios"][bad.links[0]]["power"]["mean"] is None
+    out = StringIO()
+    print_table(summary, Console(file=out, width=80))
+    assert out.getvalue().rstrip().endswith(said)
 
 
 def test_links_of_one_name_do_not_hide_each_other(make_scores: Make) -> None:
@@ -74,6 +94,14 @@ def test_an_interval_is_written_with_its_metric_s_digits() -> None:
     assert Interval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
     assert Interval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")
     assert Interval(*[float("nan")] * 3).texts(metric("power")) == ("-", "")
+    assert Interval(0.95, *[float("nan")] * 2).texts(metric("power")) == ("0.950", "")
+
+
+def test_a_single_value_is_shown_without_an_interval(make_scores: Make) -> None:
+    out = StringIO()
+    print_table(summarise([make_scores("bbr", 1, 1)]), Console(file=out, width=80))
+    assert "±" not in out.getvalue()
+    assert out.getvalue().splitlines()[0].strip() == "1 link, 1 seed each"
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -89,6 +89,30 @@ def test_a_measurement_is_summed_up_and_drawn(
     assert "Mbit/s; RTT mean" in sender.said
 
 
+def test_a_sender_that_is_held_begins_when_it_is_told(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    _, address = _receive(start)
+    words = ("send", address, "--scheme", "fixed", "--cwnd", "8", "--seconds", "0.5", "--hold")
+    nobody = start(*words)  # its standard input is at its end
+    sender = subprocess.Popen(
+        [sys.executable, "-m", "distrlcc", *words, "--json", "s.json"], cwd=tmp_path, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with sender:
+        assert sender.stdin is not None
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == "ready\n"
+        begin = time.monotonic()
+        sender.stdin.write(f"{begin + 1.0}\n")
+        sender.stdin.flush()
+        assert "Mbit/s; RTT mean" in sender.stdout.read()
+    assert time.monotonic() - begin > 1.5
+    assert json.loads((tmp_path / "s.json").read_text())["seconds"] < 1.0
+    assert nobody.end() == 2
+    assert "standard input ended before it named the moment to begin" in nobody.said
+
+
 def test_a_receiver_that_vanishes_ends_the_transfer(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ def _drive(
     config: DirectionConfig, sends: list[tuple[int, bytes]], until: int, log: LinkLog | None = None
 ) -> list[tuple[int, bytes]]:
     """Send at times in ns; return what arrives when, looking at every moment it asks for."""
-    way = Direction(config, random.Random("1/Uplink"), log=log)
+    way = Direction(config, random.Random("1/Uplink"), logs=() if log is None else [log])
     way.begin(0)
     got, sends, now = [], sorted(sends), 0
     while now <= until:
@@ -133,7 +133,7 @@ def test_until_it_begins_there_is_delay_alone() -> None:
     config = replace(
         direction("12", queue=QueueSpec(), delay_ms=1, loss=1.0), start_ms=3, changes=(change,)
     )
-    way = Direction(config, random.Random("1/Uplink"), log=None)
+    way = Direction(config, random.Random("1/Uplink"))
     seen: list[int] = []
     way.on_full = seen.append
     way.arrive(b"hello", now=20 * MILLISECOND + 7)

@@ -112,20 +112,22 @@ def _scaling(
         ratios = scaling.efficiencies()
         efficiency, bare = float(np.median(ratios)), float(np.median(scaling.without_exchange()))
         _, low, high = mean_intervals(np.array(ratios)[None, :, None])[0].tolist()
+        several = len(ratios) > 1  # else there is no interval
         rows[str(scaling.processes)] = {
             "env_steps_per_second": scaling.all,
             "one_env_steps_per_second": scaling.one,
             "efficiency": efficiency,
-            "efficiency_mean_interval": [low, high],
+            "efficiency_mean_interval": [low, high] if several else None,
             "efficiency_by_round": ratios,
             "efficiency_side_by_side": bare,
             "share_exchange": scaling.share_exchange,
             "share_wait": scaling.share_wait,
         }
         if not quiet:
+            interval = f" (mean [{low:.2f}, {high:.2f}])" if several else ""
             print(
                 f"{scaling.processes:>3} processes: {scaling.all:>9,.0f} env-steps/s, efficiency "
-                f"{efficiency:.2f} (mean [{low:.2f}, {high:.2f}]), exchange "
+                f"{efficiency:.2f}{interval}, exchange "
                 f"{scaling.share_exchange:.1%}, waiting {scaling.share_wait:.1%} of the time; side "
                 f"by side without any exchange {bare:.2f}"
             )

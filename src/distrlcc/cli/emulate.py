@@ -19,7 +19,10 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from distrlcc.net.link_config import LinkConfig
+    from distrlcc.net.link_log import LinkLog
 
 _EXAMPLES = """examples:
   distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
@@ -52,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--queue-down", metavar="SPEC", help="the downlink's own")
     add("--log", metavar="FILE", type=Path, help="write the uplink's log, as mahimahi does")
     add("--log-down", metavar="FILE", type=Path, help="the downlink's")
+    add("--log-port", action="append", nargs=2, default=[], metavar=("PORT", "FILE"),
+        help="write the uplink's log of the packets to or from this UDP or TCP port alone, with "
+        "all opportunities; again for further ports")  # fmt: skip
     add("--begin", choices=("start", "data"), default="start",
         help="the link's time begins at once, or with the first full packet from COMMAND; "
         "until then there is delay alone (default start)")  # fmt: skip
@@ -75,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
     if args.emulator == "mahimahi":
         if link.waits:
             raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
+        if args.log_port:
+            raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
         from distrlcc.net.mahimahi import run_mahimahi
 
         return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down,
@@ -83,36 +91,53 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str]) -> int:
-    from contextlib import ExitStack, closing
+    from contextlib import ExitStack
 
-    from distrlcc.net.link_log import LinkLog
     from distrlcc.net.namespace import enter_user_namespace, is_privileged
     from distrlcc.net.shell import Job, run_shell
 
-    if args.log is not None and args.log == args.log_down:
-        raise ConfigError(f"--log and --log-down are both {args.log}; name two files")
     if args.log_down is not None and link.down.times is None:
         raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
     with ExitStack() as stack:
-        log_up, log_down = (
-            None if path is None else stack.enter_context(closing(LinkLog(path)))
-            for path in (args.log, args.log_down)
-        )
+        logs_up, logs_down = _open_logs(args, stack)
         if not is_privileged():
             enter_user_namespace()
             if args.outside is None:
                 print(_ROOTLESS, file=sys.stderr)
         job = Job(
-            link, command, _outside(args.outside), log_up, log_down, ("distrlcc", *sys.argv[1:])
+            link, command, _outside(args.outside), logs_up, logs_down, ("distrlcc", *sys.argv[1:])
         )
         outcome = run_shell(job, os.environ)
-    for log in (log_up, log_down):
-        if log is not None and log.failure:
+    for log in (*logs_up, *logs_down):
+        if log.failure:
             print(f"distrlcc: error: {log.failure}", file=sys.stderr)
     if outcome.start_error is not None:
         what = "command not found" if outcome.exit_code == 127 else outcome.start_error.strerror
         print(f"distrlcc: error: {command[0]}: {what}", file=sys.stderr)
     return outcome.exit_code
+
+
+def _open_logs(args: argparse.Namespace, stack: ExitStack) -> tuple[list[LinkLog], list[LinkLog]]:
+    """Open the uplink's and the downlink's logs."""
+    from contextlib import closing
+
+    from distrlcc.net.link_log import LinkLog
+
+    up: list[tuple[Path, int | None]] = [] if args.log is None else [(args.log, None)]
+    for port, file in args.log_port:
+        if not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise ConfigError(f"--log-port {port} {file}: expected a port from 1 to 65535 first")
+        up.append((Path(file), int(port)))
+    down: list[tuple[Path, int | None]] = [] if args.log_down is None else [(args.log_down, None)]
+    paths = [path for path, _ in (*up, *down)]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(f"{path} cannot hold two logs; name two files")
+    logs_up, logs_down = (
+        [stack.enter_context(closing(LinkLog(path, port))) for path, port in way]
+        for way in (up, down)
+    )
+    return logs_up, logs_down
 
 
 def _outside(text: str | None) -> list[str] | None:

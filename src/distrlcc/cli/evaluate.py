@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the kernel's TCP as kernel-NAME",
     )  # fmt: skip
     parser.add_argument(
+        "--others", choices=("ours", "kernel"),
+        help="who an emulated link's other flows are: our schemes over UDP or the kernel's TCP of "
+        "these names (default: beside kernel-NAME the kernel's where it has them, else ours)",
+    )  # fmt: skip
+    parser.add_argument(
         "--suite", metavar="SUITE", help="a suite, TOML file or folder of traces (default: random)"
     )
     parser.add_argument(
@@ -74,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         from distrlcc.cli.evaluate_emulated import run_emulated
 
         return run_emulated(args)
+    if args.others is not None:
+        raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     contenders = _contenders(args)
     scenarios = scenarios_of(args)
     drawn = _drawn(args.series, scenarios)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, LinkError
 
 if TYPE_CHECKING:
-    from distrlcc.evaluate.emulated import RealContender
+    from distrlcc.evaluate.emulated import Failure
+    from distrlcc.evaluate.real_contender import RealContender
+    from distrlcc.evaluate.scores import SchemeScores
     from distrlcc.evaluate.sim_to_real import Row
+    from distrlcc.sim.scenario import Scenario
 
 _LINKS = 4
 """Of a suite, unless the user says how many: each takes its own time."""
@@ -25,7 +28,6 @@ def run_emulated(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from distrlcc.cli.output import check_json_target, emit_json
-    from distrlcc.evaluate.emulated import check_emulated, evaluate_emulated
     from distrlcc.evaluate.report import write_report
     from distrlcc.evaluate.runner import evaluate
     from distrlcc.evaluate.sim_to_real import compare, render
@@ -37,19 +39,11 @@ def run_emulated(args: argparse.Namespace) -> int:
     if args.links is None and (args.suite is not None or not args.trace):
         args.links = _LINKS
     contenders, scenarios = _contenders(args), scenarios_of(args)
-    check_emulated(scenarios)
+    _check(contenders, scenarios, args.others)
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
-    scores = []
-    with _ended_by_sigterm():
-        for contender in contenders:
-            measured, late = evaluate_emulated(
-                contender, scenarios, seeds=args.seeds,
-                show=lambda line: print(f"{line} ...", file=sys.stderr),
-            )  # fmt: skip
-            scores.append(measured)
-            _warn(contender, late)
+    scores, failures = _measure(contenders, scenarios, args)
     summary = summarise(scores)
     out = sys.stderr if args.json == "-" else sys.stdout
     console = Console(file=out)
@@ -61,13 +55,77 @@ def run_emulated(args: argparse.Namespace) -> int:
     rows = compare([scores[k] for k in paired], simulated)
     for row in rows:
         print(_line(row), file=out)
+    notes = _notes(contenders, scenarios, args.others)
+    for note in notes:
+        print(note, file=out)
     emit_json(args.json, to_json(summary))
     if args.out is not None:
         note = "Real packets; sim-to-real.html has the simulator's figures beside these."
-        page = write_report(args.out, scores, [], report_info(args, note))
-        write_atomically(args.out / "sim-to-real.html", render(rows).encode())
+        said = (note, *notes, *map(str, failures))
+        page = write_report(args.out, scores, [], report_info(args, *said))
+        write_atomically(args.out / "sim-to-real.html", render(rows, notes).encode())
         print(f"report: {page}", file=out)
-    return 0
+    return 1 if failures else 0
+
+
+def _check(
+    contenders: Sequence[RealContender], scenarios: Sequence[Scenario], others: str | None
+) -> None:
+    """Refuse flows that cannot send real packets, before the first link is emulated."""
+    from distrlcc.evaluate.real_flow import real_flows
+
+    for scenario in scenarios:
+        for contender in contenders:
+            real_flows(scenario, contender, others)
+
+
+def _measure(
+    contenders: Sequence[RealContender], scenarios: Sequence[Scenario], args: argparse.Namespace
+) -> tuple[list[SchemeScores], list[Failure]]:
+    """Run all; one line for each run that failed.
+
+    Raises:
+        LinkError: All failed.
+    """
+    from distrlcc.evaluate.emulated import evaluate_emulated
+
+    scores: list[SchemeScores] = []
+    failures: list[Failure] = []
+    with _ended_by_sigterm():
+        for contender in contenders:
+            measured = evaluate_emulated(
+                contender, scenarios, seeds=args.seeds, others=args.others,
+                show=lambda line: print(f"{line} ...", file=sys.stderr),
+            )  # fmt: skip
+            scores.append(measured.scores)
+            _warn(contender, measured.late)
+            for failure in measured.failures:
+                print(f"distrlcc: {failure}", file=sys.stderr)
+            failures += measured.failures
+    if len(failures) == len(contenders) * len(scenarios) * args.seeds:
+        raise LinkError(f"no run succeeded: {failures[0]}")
+    return scores, failures
+
+
+def _notes(
+    contenders: Sequence[RealContender], scenarios: Sequence[Scenario], others: str | None
+) -> list[str]:
+    """Return what a reader of the figures must know."""
+    from distrlcc.evaluate.real_contender import kernel_note
+
+    notes = []
+    kernels = any(contender.is_kernel for contender in contenders)
+    if kernels:
+        notes.append(kernel_note())
+    if any(len(scenario.flows) > 1 for scenario in scenarios):
+        who = "the kernel's TCP" if others == "kernel" else "our schemes over UDP"
+        if kernels and others is None:
+            who += ", beside kernel-NAME the kernel's TCP where it has them"
+        notes.append(
+            "Beside other flows throughput, RTT and loss are the sender's own; the others are "
+            f"{who}, and simulated our schemes."
+        )
+    return notes
 
 
 @contextmanager
@@ -86,7 +144,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _contenders(args: argparse.Namespace) -> list[RealContender]:
-    from distrlcc.evaluate.emulated import policy_from_file, scheme_or_kernel
+    from distrlcc.evaluate.real_contender import policy_from_file, scheme_or_kernel
 
     names = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
     found: list[RealContender] = []
@@ -110,9 +168,14 @@ def _warn(contender: RealContender, late: float) -> None:
 
 
 def _line(row: Row) -> str:
+    from distrlcc.evaluate.sim_to_real import figure, percent
+
+    if row.failed == row.runs:
+        return f"{row.link}, {row.sender}: failed"
+    failed = f" ({row.failed} of {row.runs} runs failed)" if row.failed else ""
     return (
-        f"{row.link}, {row.sender}: {row.emulated_mbps:.2f} Mbit/s, simulated "
-        f"{row.simulated_mbps:.2f} ({row.throughput_difference:+.1%}); p95 RTT "
-        f"{row.emulated_p95_ms:.1f} ms, simulated {row.simulated_p95_ms:.1f} "
-        f"({row.rtt_difference:+.1%})"
+        f"{row.link}, {row.sender}{failed}: {figure(row.emulated_mbps, 2)} Mbit/s, simulated "
+        f"{figure(row.simulated_mbps, 2)} ({percent(row.throughput_difference)}); p95 RTT "
+        f"{figure(row.emulated_p95_ms, 1)} ms, simulated {figure(row.simulated_p95_ms, 1)} "
+        f"({percent(row.rtt_difference)})"
     )

@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", type=number(0.0, 600.0), default=0.0, metavar="S",
         help="wait so long for a receiver that is not there yet (default: 0)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of a policy that acts by sampling")
+    parser.add_argument(
+        "--hold", action="store_true",
+        help="when the receiver has answered say 'ready', and begin at the moment that a line of "
+        "standard input names, s of the monotonic clock, or at once if it is empty: so several "
+        "senders begin together",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random: a policy "
+        "that acts by sampling, BBR's first phase")  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
     parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
 
@@ -66,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
     from distrlcc.files import require_writable, write_atomically
+    from distrlcc.net.moment import wait_for_moment
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
     from distrlcc.runtime.stopper import Stopper
@@ -88,11 +97,17 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
     line = _LiveLine(wire_bytes)
+    out = sys.stderr if args.json == "-" else sys.stdout
     with Stopper() as stopper:
+
+        def stopping() -> bool:
+            return bool(stopper.signal)
+
+        hold = partial(wait_for_moment, out, stopping=stopping) if args.hold else None
         try:
             sent = send(
-                remote, controller, request,
-                step_ns=step_ns, on_step=line.show, stopping=lambda: bool(stopper.signal),
+                remote, controller, request, step_ns=step_ns, on_step=line.show,
+                stopping=stopping, on_open=partial(_begin, controller, hold),
             )  # fmt: skip
         except LinkError as error:
             if not stopper.signal:
@@ -100,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"distrlcc: error: {error}", file=sys.stderr)
             return 128 + stopper.signal
     line.end()
-    out = sys.stderr if args.json == "-" else sys.stdout
     print(_summary(name, sent), file=out)
     if sent.late:
         print(
@@ -121,6 +135,16 @@ def run(args: argparse.Namespace) -> int:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
         return 128 + stopper.signal if stopper.signal else 1
     return 128 + stopper.signal if stopper.signal else 0
+
+
+def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
+    """Wait for the moment, if one is to be named, and let a scheme's time begin."""
+    from distrlcc.control.compiled_controller import SchemeController
+
+    if hold is not None:
+        hold()
+    if isinstance(controller, SchemeController):
+        controller.begin(now=time.monotonic_ns())
 
 
 def _controller(

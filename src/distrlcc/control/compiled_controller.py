@@ -37,10 +37,15 @@ class SchemeController:
         valid = {name: i for name, i in SCHEMES.items() if i not in (AGENT, ORACLE)}
         if scheme_name not in valid:
             raise unknown_name("scheme", scheme_name, valid)
-        self._scheme = valid[scheme_name]
+        self._scheme, self._seed, self._parameter = valid[scheme_name], seed, float(parameter)
         self.state = np.zeros(STATE_SIZE)
         """The scheme's row; see `distrlcc.control.state`."""
-        initialise(self._scheme, self.state, now, seed, float(parameter))
+        self.begin(now=now)
+
+    def begin(self, *, now: int) -> None:
+        """Start anew, where the flow starts later than was known."""
+        self.state[:] = 0.0
+        initialise(self._scheme, self.state, now, self._seed, self._parameter)
 
     @property
     def cwnd(self) -> float:

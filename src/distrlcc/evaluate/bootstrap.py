@@ -2,8 +2,8 @@
 
 Links are drawn with replacement and a link's seeds stay together, since seeds of one link are not
 independent evidence about other links. With a single link its seeds are drawn instead: such an
-interval speaks of that link alone. With a single value there is nothing to draw and the interval is
-empty: low = mean = high.
+interval speaks of that link alone. A single value says nothing of how far others would lie from it:
+there is no interval, and its bounds are NaN.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def mean_intervals(
         seed: Seed of the draws.
 
     Returns:
-        ``[M, 3]``: mean, low, high; NaN where nothing is defined.
+        ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
     """
     links = values.shape[1]
     units = _nanmean(values) if links > 1 else values[:, 0, :]  # [M, U]
@@ -78,8 +78,8 @@ def _intervals(
     rows, count = units.shape
     result = np.empty((rows, 3))
     result[:, 0] = _nanmean(units)
+    result[:, 1:] = np.nan
     if count == 1:
-        result[:, 1:] = result[:, :1]
         return result
     defined = np.isfinite(units)
     filled = np.where(defined, units, 0.0)
@@ -104,8 +104,8 @@ def _intervals(
         else:
             for row in range(means.shape[1]):
                 found = means[:, row][np.isfinite(means[:, row])]
-                bounds = np.quantile(found, [tail, 1.0 - tail]) if len(found) else np.nan
-                result[start + row, 1:] = bounds
+                if defined[start + row].sum() > 1:
+                    result[start + row, 1:] = np.quantile(found, [tail, 1.0 - tail])
     return result
 
 

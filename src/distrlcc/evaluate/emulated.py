@@ -7,92 +7,46 @@ what they put on the link alone.
 
 from __future__ import annotations
 
-import json
-import shlex
-import signal
-import subprocess
-import sys
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from distrlcc.config import to_toml
-from distrlcc.control.schemes import SCHEMES
-from distrlcc.errors import ConfigError, LinkError, unknown_name
-from distrlcc.evaluate.contender import Contender, contender_from_file
-from distrlcc.evaluate.link_scores import LinkScores, score_log
+from distrlcc.errors import LinkError, OutputError, TraceError
+from distrlcc.evaluate.link_scores import LinkScores
+from distrlcc.evaluate.real_contender import RealContender
+from distrlcc.evaluate.real_flow import real_flows
+from distrlcc.evaluate.real_run import run_link
 from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import SchemeScores
-from distrlcc.net.kernel_calls import die_with_parent
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.scenario import Scenario
 
-KERNEL = "kernel-"
-_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-_PORT = 4730
-_SPARE_SECONDS = 60.0
-_DISTRLCC = (sys.executable, "-m", "distrlcc")
-_TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
+_ATTEMPTS = 2
+_FAILED = LinkScores(**{field.name: math.nan for field in fields(LinkScores)})
 
 
 @dataclass(frozen=True)
-class RealContender:
-    """Who sends real packets."""
+class Failure:
+    """A run that failed each time that it was tried."""
 
-    name: str
-    words: tuple[str, ...]
-    """Of ``distrlcc send``; for the kernel's TCP the name of its control."""
-    model: Contender | None
-    """The same in the simulator; None where that has no such scheme."""
+    contender: str
+    link: str
+    reason: str
 
-    @property
-    def learned(self) -> bool:
-        """Whether it is a policy."""
-        return self.model is not None and self.model.policy is not None
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is the kernel's TCP."""
-        return self.name.startswith(KERNEL)
+    def __str__(self) -> str:
+        return f"{self.contender} on {self.link} failed: {self.reason}"
 
 
-def scheme_or_kernel(name: str) -> RealContender:
-    """Return a scheme of ours by its name, or one of the kernel's as ``kernel-NAME``.
+@dataclass(frozen=True)
+class Measured:
+    """What a contender's runs gave."""
 
-    Raises:
-        ConfigError: There is no such scheme, or the kernel does not have it.
-    """
-    ours = [scheme for scheme in SCHEMES if scheme not in ("agent", "oracle")]
-    kernels = [KERNEL + control for control in _CONTROLS.read_text().split()]
-    if name in kernels:
-        control = name.removeprefix(KERNEL)
-        return RealContender(name, (control,), Contender(control) if control in ours else None)
-    if name not in ours:
-        raise unknown_name("scheme of the emulated world", name, [*kernels, *ours])
-    return RealContender(name, ("--scheme", name), Contender(name))
-
-
-def policy_from_file(path: str, taken: set[str]) -> RealContender:
-    """Return a policy file, or a run's folder; see `contender_from_file`."""
-    model = contender_from_file(path, taken)
-    return RealContender(model.name, ("--policy", str(Path(path).resolve())), model)
-
-
-def check_emulated(scenarios: Sequence[Scenario]) -> None:
-    """Refuse links that are not emulated.
-
-    Raises:
-        ConfigError: One has several flows.
-    """
-    for scenario in scenarios:
-        if len(scenario.flows) > 1:
-            raise ConfigError(
-                f"{scenario.name} has {len(scenario.flows)} flows; --world emulated runs links "
-                "with one: choose another suite"
-            )
+    scores: SchemeScores
+    """``[L, S]``; NaN where a run failed."""
+    late: float
+    """The largest share of late steps of a run; 0 for the kernel's."""
+    failures: tuple[Failure, ...]
 
 
 def evaluate_emulated(
@@ -100,93 +54,48 @@ def evaluate_emulated(
     scenarios: Sequence[Scenario],
     *,
     seeds: int = 1,
+    others: str | None = None,
     show: Callable[[str], None] = lambda _: None,
-) -> tuple[SchemeScores, float]:
-    """Measure a contender on every link, once per seed, in real time.
+) -> Measured:
+    """Measure a contender on every link, once per seed, in real time; a failed run once more.
 
     Args:
-        contender: Who sends.
-        scenarios: L links with one flow each.
+        contender: Who sends as each link's first flow.
+        scenarios: L links.
         seeds: Runs of each link, S, as `distrlcc.evaluate.runner.evaluate` has them.
+        others: Who the other flows are; see `distrlcc.evaluate.real_contender.rival`.
         show: Told of each run.
 
-    Returns:
-        Scores ``[L, S]``, and the largest share of late steps of a run; 0 for the kernel's.
-
     Raises:
-        LinkError: A run failed.
-        OutputError: Nothing crossed a link.
+        ConfigError: A flow cannot send real packets.
     """
     found: list[list[LinkScores]] = []
-    late = 0.0
+    late, failures = 0.0, list[Failure]()
     for scenario in scenarios:
         row = []
         for seed in range(seeds):
-            show(f"{contender.name} on {scenario.name}, {scenario.duration_s:g} s")
-            scores, run_late = _run(contender, reseed(scenario, seed))
+            run = f"{contender.name} on {scenario.name}"
+            show(f"{run}, {scenario.duration_s:g} s")
+            seeded, scores, reason = reseed(scenario, seed), _FAILED, ""
+            flows = real_flows(seeded, contender, others)
+            for attempt in range(_ATTEMPTS):
+                if attempt:
+                    show(f"{run}, once more ({reason})")
+                try:
+                    scores, run_late = run_link(seeded, flows)
+                except (LinkError, OutputError, TraceError) as error:
+                    reason = str(error)
+                else:
+                    late = max(late, run_late)
+                    break
+            else:
+                failures.append(Failure(contender.name, scenario.name, reason))
             row.append(scores)
-            late = max(late, run_late)
         found.append(row)
     columns = {
         field.name: np.array([[getattr(one, field.name) for one in row] for row in found])
         for field in fields(LinkScores)
     }
     links = tuple(scenario.name for scenario in scenarios)
-    return SchemeScores(
-        scheme=contender.name, links=links, learned=contender.learned, **columns
-    ), late
-
-
-def _run(contender: RealContender, scenario: Scenario) -> tuple[LinkScores, float]:
-    """Emulate one link, send over it, and score its log."""
-    seconds = scenario.duration_s
-    with TemporaryDirectory(prefix="distrlcc-") as folder:
-        place = Path(folder)
-        plain = replace(scenario, link=_placed(scenario.link), flows=(Flow("agent"),))
-        (place / "link.toml").write_text(to_toml(plain), encoding="utf-8")
-        log, figures = place / "up.log", place / "sent.json"
-        inside, outside = _commands(contender, seconds, figures)
-        words = [
-            *_DISTRLCC, "emulate", "--scenario", str(place / "link.toml"), "--begin", "data",
-            "--log", str(log), "--outside", f"sh -c {shlex.quote('exec ' + outside)}", "--",
-            "sh", "-c", f"exec {inside}",
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                timeout=seconds + _SPARE_SECONDS, check=False,
-                preexec_fn=partial(die_with_parent, signal.SIGTERM),
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise LinkError(
-                f"{contender.name} on {scenario.name} did not end within "
-                f"{seconds + _SPARE_SECONDS:.0f} s"
-            ) from None
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error: " in line]
-            why = (lines or done.stderr.splitlines() or ["no reason given"])[-1]
-            why = why.removeprefix("distrlcc: error: ")
-            raise LinkError(f"{contender.name} on {scenario.name}: {why}")
-        late = 0.0
-        if not contender.is_kernel:
-            late = float(json.loads(figures.read_text())["late_share"])
-        return score_log(log, scenario.link, seconds), late
-
-
-def _placed(link: Link) -> Link:
-    """Return the link with its trace's file by its whole path."""
-    if link.trace is not None and Path(link.trace).is_file():
-        return replace(link, trace=str(Path(link.trace).resolve()))
-    return link
-
-
-def _commands(contender: RealContender, seconds: float, figures: Path) -> tuple[str, str]:
-    """Return what runs behind the link and what runs outside."""
-    if contender.is_kernel:
-        (control,) = contender.words
-        inside = shlex.join([*_TCP, "send"]) + f' "$MAHIMAHI_BASE" {_PORT} {control} {seconds:g}'
-        return inside, shlex.join([*_TCP, "sink"]) + f' "$MAHIMAHI_BASE" {_PORT}'
-    send = [*contender.words, "--seconds", f"{seconds:g}", "--json", str(figures), "--wait", "20"]
-    inside = shlex.join([*_DISTRLCC, "send"]) + f' "$MAHIMAHI_BASE:{_PORT}" ' + shlex.join(send)
-    outside = shlex.join([*_DISTRLCC, "receive", "--count", "1", "--listen"])
-    return inside, f'{outside} "$MAHIMAHI_BASE:{_PORT}"'
+    scored = SchemeScores(scheme=contender.name, links=links, learned=contender.learned, **columns)
+    return Measured(scored, late, tuple(failures))

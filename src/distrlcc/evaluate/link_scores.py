@@ -2,6 +2,9 @@
 
 The log says when each packet came, waited, left or was dropped; the RTT is that wait and the path's
 delay both ways. What the sender's and the receiver's machine add is not in it.
+
+Windows and definitions are `distrlcc.evaluate.runner`'s: beside other flows utilisation is the
+link's, all else the flow's own, whose packets stand in a log of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 
 from distrlcc.errors import OutputError
 from distrlcc.sim.replay import Log, read_log
-from distrlcc.sim.scenario import Link
+from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import PACKET_BYTES, FloatArray
 
 _MBIT = 8e-3  # of a byte per ms
@@ -40,69 +43,112 @@ class LinkScores:
 
 
 @dataclass(frozen=True)
-class _Events:
-    """A window of the log, by kinds of lines."""
+class _Window:
+    """Times of the log, ms: from the first on, before the second."""
 
-    arrivals: int
-    opportunities: int
-    bytes: float
-    """That left."""
-    waits: FloatArray
-    """Of the packets that left, ms."""
-    dropped: int
+    begin: float
+    end: float
+
+    def events(self, log: Log, kind: str) -> list[tuple[int, str, int, int]]:
+        """Return the log's lines of a kind."""
+        return [each for each in log.events if each[1] == kind and self.begin <= each[0] < self.end]
+
+    def used(self, log: Log) -> float:
+        """Return the share of the opportunities' bytes that left."""
+        offered = len(self.events(log, "#")) * PACKET_BYTES
+        return self.carried(log) / max(offered, 1)
+
+    def carried(self, log: Log) -> float:
+        """Return the bytes that left."""
+        return float(sum(size for _, _, size, _ in self.events(log, "-")))
 
 
-def score_log(path: Path, link: Link, seconds: float, warmup: float = 1.0) -> LinkScores:
-    """Score an uplink's log.
+def score_log(
+    path: Path, scenario: Scenario, *, own: Path | None = None, warmup: float = 1.0
+) -> LinkScores:
+    """Score the first flow by an uplink's log.
 
     Args:
-        path: The log.
-        link: What was emulated.
-        seconds: How long the flow lasted, s.
-        warmup: Its first seconds, which have a figure of their own, s.
+        path: The log. Its first full packet is the first of the flow that starts first.
+        scenario: What was emulated.
+        own: The log of the first flow's packets, where the link has other flows.
+        warmup: The flow's first seconds, which have a figure of their own, s.
 
     Raises:
-        OutputError: No full packet crossed the link.
+        OutputError: No full packet crossed the link, or none of the flow.
+        TraceError: A log cannot be read.
     """
-    log = read_log(path)
-    start = _start(log, path)
-    middle, end = 1e3 * min(warmup, seconds / 2), 1e3 * seconds
-    first, events = _events(log, start, start + middle), _events(log, start + middle, start + end)
-    service = 0.0
-    if link.rate_mbps:  # as in the simulator: on a trace there is none
-        service = PACKET_BYTES * _MBIT / link.rate_mbps
-    delay = 2.0 * link.delay_ms
-    base = delay + service
+    whole = read_log(path)
+    # The scenario's time zero, which lies before the link's if no flow starts at once.
+    zero = _first_full(whole, path) - 1e3 * min(flow.start_s for flow in scenario.flows)
+    log = whole
+    if own is not None:
+        log = read_log(own)
+        _first_full(log, own)
+    link, end = scenario.link, 1e3 * scenario.duration_s
+    begin = min(1e3 * scenario.flows[0].start_s, end / 2)
+    middle = begin + min(1e3 * warmup, (end - begin) / 2)
+    first, window = _Window(zero + begin, zero + middle), _Window(zero + middle, zero + end)
+    gone = window.events(log, "-")
+    waits, times = np.array([wait for *_, wait in gone]), np.array([time for time, *_ in gone])
+    path_ms, service_ms = _without_queue(link, times - zero)
     # A packet that arrives in a millisecond leaves in a later one: half of one is the log's grain.
-    queueing = np.maximum(events.waits - max(service, 1.0), 0.0)
-    excess = events.dropped / max(events.arrivals, 1)
+    queueing = np.maximum(waits - np.maximum(service_ms, 1.0), 0.0)
+    base = path_ms + service_ms
+    dropped = sum(count for _, _, count, _ in window.events(log, "d"))
+    excess = dropped / max(len(window.events(log, "+")), 1)
     random_loss = _mean_loss(link, 1e-3 * middle, 1e-3 * end)
-    used = events.bytes / max(events.opportunities * PACKET_BYTES, 1)
-    mean, p95 = math.nan, math.nan
-    if len(queueing):  # else nothing was delivered, and there is no delay
-        mean, p95 = float(queueing.mean()), float(np.percentile(queueing, 95.0))
+    share = used = window.used(whole)
+    if own is not None:  # the share of what was offered that the flow's receiver got
+        share = window.carried(log) / max(len(window.events(whole, "#")) * PACKET_BYTES, 1)
+        share *= 1.0 - random_loss
+    found = len(gone) > 0  # else nothing was delivered, and there is no delay
+    mean_base = float(base.mean()) if found else math.nan
+    mean, mean_rtt = (float(x.mean()) if found else math.nan for x in (queueing, queueing + base))
+    p95, p95_rtt = (
+        float(np.percentile(x, 95.0)) if found else math.nan for x in (queueing, queueing + base)
+    )
     return LinkScores(
-        throughput_mbps=events.bytes * (1.0 - random_loss) * _MBIT / (end - middle),
+        throughput_mbps=window.carried(log) * (1.0 - random_loss) * _MBIT / (end - middle),
         utilisation=used,
-        first_second_utilisation=first.bytes / max(first.opportunities * PACKET_BYTES, 1),
+        first_second_utilisation=first.used(whole),
         mean_queueing_delay_ms=mean,
         p95_queueing_delay_ms=p95,
-        mean_rtt_ms=mean + base,
-        p95_rtt_ms=p95 + base,
-        base_rtt_ms=base,
-        queueing_delay_rtt=mean / base,
+        mean_rtt_ms=mean_rtt,
+        p95_rtt_ms=p95_rtt,
+        base_rtt_ms=mean_base,
+        queueing_delay_rtt=mean / mean_base if mean_base else math.nan,
         loss=excess + (1.0 - excess) * random_loss,
         excess_loss=excess,
-        power=used * base / (mean + base) if len(queueing) else 0.0,
+        power=share * mean_base / mean_rtt if found and mean_rtt else 0.0,
     )
 
 
-def _start(log: Log, path: Path) -> int:
-    """Return when the flow's first full packet came, ms; what shakes hands is smaller."""
+def _first_full(log: Log, path: Path) -> int:
+    """Return when the first full packet came, ms; what shakes hands is smaller."""
     for time, kind, size, _ in log.events:
         if kind == "+" and size >= _FULL_BYTES:
             return time
-    raise OutputError(f"{path}: no full packet crossed the link; did the sender start?")
+    whose = "" if log.port is None else f" to port {log.port}"
+    raise OutputError(f"{path}: no full packet{whose} crossed the link; did the sender start?")
+
+
+def _without_queue(link: Link, times: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the delay both ways and the time in service of packets that left then, ms."""
+    delay, service = 2.0 * link.delay_ms, 0.0
+    if link.rate_mbps:  # as in the simulator: on a trace there is none
+        service = PACKET_BYTES * _MBIT / link.rate_mbps
+    begins, delays, services = [-math.inf], [delay], [service]
+    for change in link.changes:
+        if change.delay_ms is not None:
+            delay = 2.0 * change.delay_ms
+        if change.rate_mbps:  # nothing leaves in an outage
+            service = PACKET_BYTES * _MBIT / change.rate_mbps
+        begins.append(1e3 * change.at_s)
+        delays.append(delay)
+        services.append(service)
+    places = np.searchsorted(begins, times, side="right") - 1
+    return np.array(delays)[places], np.array(services)[places]
 
 
 def _mean_loss(link: Link, begin: float, end: float) -> float:
@@ -114,16 +160,3 @@ def _mean_loss(link: Link, begin: float, end: float) -> float:
             total += loss * (at - since)
             loss, since = change.loss, at
     return (total + loss * (end - since)) / (end - begin)
-
-
-def _events(log: Log, begin: float, end: float) -> _Events:
-    """Return what happened between two times, ms."""
-    window = [event for event in log.events if begin <= event[0] < end]
-    gone = [event for event in window if event[1] == "-"]
-    return _Events(
-        arrivals=sum(kind == "+" for _, kind, _, _ in window),
-        opportunities=sum(kind == "#" for _, kind, _, _ in window),
-        bytes=float(sum(size for _, _, size, _ in gone)),
-        waits=np.array([wait for _, _, _, wait in gone], float),
-        dropped=sum(count for _, kind, count, _ in window if kind == "d"),
-    )

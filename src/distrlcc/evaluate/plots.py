@@ -51,7 +51,7 @@ def scatter(
 ) -> Figure:
     """Draw a metric against a delay whose axis is reversed: up and right is better (Pantheon).
 
-    Crosses are the 95 % intervals of the means over links.
+    Crosses are the 95 % intervals of the means over links; a single value has none.
 
     Args:
         summary: What was measured.
@@ -281,7 +281,10 @@ def _label(
 
 
 def _scaled(interval: Interval, scale: float) -> Interval:
-    return Interval(interval.mean * scale, interval.low * scale, interval.high * scale)
+    low, high = interval.low, interval.high
+    if not math.isfinite(interval.half_width):  # of a single value: a point
+        low = high = interval.mean
+    return Interval(interval.mean * scale, low * scale, high * scale)
 
 
 def _edges(middles: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

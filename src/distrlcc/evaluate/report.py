@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         best_policy=learned[0].scheme if learned else "",
         rank=rivals.index(learned[0].scheme) + 1 if learned else 0,
         rivals=rivals,
+        intervals=len(summary.links) * summary.seeds > 1,
         columns=[metric(key) for key in TABLE_METRICS],
         rows=_rows(summary),
         swatches=[
@@ -164,7 +166,9 @@ def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
     if len(summary.links) <= MAX_LINKS or not learned:
         return list(summary.links[:MAX_LINKS])
     scenarios = learned[0].scenarios
-    return sorted(summary.links, key=lambda link: scenarios[link]["power"].mean)[:MAX_LINKS]
+    power = {link: scenarios[link]["power"].mean for link in summary.links}
+    # Where it failed there is none, which is worse than any.
+    return sorted(power, key=lambda link: (math.isfinite(power[link]), power[link]))[:MAX_LINKS]
 
 
 def _link_table(summary: Summary, links: Sequence[str], m: Metric) -> dict[str, Any]:

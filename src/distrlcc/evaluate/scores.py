@@ -95,7 +95,7 @@ def metric(key: str) -> Metric:
 class SchemeScores:
     """One scheme's scores on L links with S seeds each; every array is float64 ``[L, S]``.
 
-    A delay or RTT is NaN where nothing was delivered.
+    A delay or RTT is NaN where nothing was delivered; everything is where a run failed.
     """
 
     scheme: str
@@ -136,6 +136,11 @@ class SchemeScores:
     def seeds(self) -> int:
         """Seeds of each link, S."""
         return int(self.power.shape[1])
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed, of all links and seeds."""
+        return int(np.isnan(self.throughput_mbps).sum())
 
     def values(self) -> FloatArray:
         """Return all metrics as ``[M, L, S]``, in the order of :data:`METRICS`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -10,6 +11,7 @@ import jinja2
 import numpy as np
 
 from distrlcc.evaluate.scores import SchemeScores
+from distrlcc.types import FloatArray
 
 THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
 """Differences beyond these are marked."""
@@ -17,7 +19,7 @@ THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
 
 @dataclass(frozen=True)
 class Row:
-    """One sender on one link; means over seeds."""
+    """One sender on one link; means over the seeds whose run did not fail, NaN if all did."""
 
     link: str
     sender: str
@@ -25,16 +27,19 @@ class Row:
     emulated_mbps: float
     simulated_p95_ms: float
     emulated_p95_ms: float
+    runs: int = 1
+    failed: int = 0
+    """Of these, which are left out of both worlds' figures."""
 
     @property
     def throughput_difference(self) -> float:
         """The emulator's throughput over the simulator's, less 1."""
-        return self.emulated_mbps / self.simulated_mbps - 1.0
+        return _difference(self.emulated_mbps, self.simulated_mbps)
 
     @property
     def rtt_difference(self) -> float:
         """The emulator's p95 RTT over the simulator's, less 1."""
-        return self.emulated_p95_ms / self.simulated_p95_ms - 1.0
+        return _difference(self.emulated_p95_ms, self.simulated_p95_ms)
 
     @property
     def throughput_far(self) -> bool:
@@ -57,23 +62,52 @@ def compare(emulated: Sequence[SchemeScores], simulated: Sequence[SchemeScores])
     rows = []
     for real, model in zip(emulated, simulated, strict=True):
         for place, link in enumerate(real.links):
+            ran = np.isfinite(real.throughput_mbps[place])
             rows.append(
                 Row(
                     link,
                     real.scheme,
-                    float(np.mean(model.throughput_mbps[place])),
-                    float(np.mean(real.throughput_mbps[place])),
-                    float(np.mean(model.p95_rtt_ms[place])),
-                    float(np.mean(real.p95_rtt_ms[place])),
+                    _mean(model.throughput_mbps[place], ran),
+                    _mean(real.throughput_mbps[place], ran),
+                    _mean(model.p95_rtt_ms[place], ran),
+                    _mean(real.p95_rtt_ms[place], ran),
+                    runs=len(ran),
+                    failed=int((~ran).sum()),
                 )
             )
     return sorted(rows, key=lambda row: row.link)
 
 
-def render(rows: Sequence[Row]) -> str:
-    """Return the page's HTML."""
+def render(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+    """Return the page's HTML.
+
+    Args:
+        rows: The table.
+        notes: Sentences under it.
+    """
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {"figure": figure, "percent": percent}
     text = resources.files("distrlcc.evaluate").joinpath("sim_to_real.html.jinja")
     return environment.from_string(text.read_text("utf-8")).render(
-        rows=rows, throughput_bound=THROUGHPUT_BOUND, rtt_bound=RTT_BOUND
+        rows=rows, notes=notes, throughput_bound=THROUGHPUT_BOUND, rtt_bound=RTT_BOUND
     )
+
+
+def figure(value: float, digits: int) -> str:
+    """Return a figure as it is shown; a dash where there is none."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def percent(difference: float) -> str:
+    """Return a difference as it is shown; a dash where there is none."""
+    return f"{difference:+.1%}" if math.isfinite(difference) else "-"
+
+
+def _difference(emulated: float, simulated: float) -> float:
+    return emulated / simulated - 1.0 if simulated else math.nan
+
+
+def _mean(values: FloatArray, ran: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+    """Return the mean over runs; NaN where none is defined."""
+    defined = values[ran & np.isfinite(values)]
+    return float(defined.mean()) if len(defined) else math.nan

@@ -7,12 +7,12 @@
      "metrics": {metric: {"unit", "better", "definition"}},
      "ranking": [scheme, ...],                       best power first
      "schemes": {scheme: {
-         "learned": bool,
+         "learned": bool, "failed_runs": N,
          "overall": {metric: {"mean", "low", "high"}},
          "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
 
 Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`; shares are 0 to 1; what is
-undefined (a delay where nothing was delivered) is null.
+undefined (a delay where nothing was delivered, the interval of a single value) is null.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WIDE = 130
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and its bootstrap interval."""
+    """A mean and its bootstrap interval, whose bounds are NaN where there is none."""
 
     mean: float
     low: float
@@ -58,15 +58,16 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the interval, for a ± sign."""
+        """Half the interval, for a ± sign; NaN where there is none."""
         return (self.high - self.low) / 2
 
     def texts(self, metric: Metric) -> tuple[str, str]:
-        """Return the mean and the half width as shown: ``("95.1", "0.3")``, or dashes."""
+        """Return the mean and the half width as shown: ``("95.1", "0.3")``, a dash, or no width."""
         if not math.isfinite(self.mean):
             return "-", ""
         digits, scale = metric.digits, metric.scale
-        return f"{self.mean * scale:.{digits}f}", f"{self.half_width * scale:.{digits}f}"
+        half = f"{self.half_width * scale:.{digits}f}" if math.isfinite(self.half_width) else ""
+        return f"{self.mean * scale:.{digits}f}", half
 
     def to_json(self) -> dict[str, float | None]:
         """Return a dict of six significant digits whose undefined values are None."""
@@ -87,6 +88,8 @@ class SchemeSummary:
     """By metric."""
     scenarios: dict[str, dict[str, Interval]]
     """By link, then by metric."""
+    failed: int = 0
+    """Runs that failed, which are left out of the means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,16 @@ class Summary:
     """Names of the L links, each once."""
     seeds: int
     """Runs of each link."""
+
+    def failures(self) -> tuple[str, ...]:
+        """Return a sentence for each scheme of which runs failed."""
+        runs = len(self.links) * self.seeds
+        return tuple(
+            f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
+            f"{'is' if s.failed == 1 else 'are'} left out of its means."
+            for s in self.schemes
+            if s.failed
+        )
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
@@ -138,6 +151,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
+                "failed_runs": s.failed,
                 "overall": {key: value.to_json() for key, value in s.overall.items()},
                 "scenarios": {
                     link: {key: value.to_json() for key, value in values.items()}
@@ -162,9 +176,12 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
         wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
     """
     links, seeds = len(summary.links), summary.seeds
+    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if links * seeds > 1 else ""
     result = Table(
-        title=f"{links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each; "
-        f"mean ± half of the {CONFIDENCE:.0%} interval",
+        title=f"{links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each{means}",
+        caption="\n".join(summary.failures()) or None,
+        caption_style="",
+        caption_justify="left",
         title_style="",
         title_justify="left",
         header_style="",
@@ -199,6 +216,7 @@ def _summarise(scores: SchemeScores, links: tuple[str, ...]) -> SchemeSummary:
             link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(METRICS)}
             for n, link in enumerate(links)
         },
+        failed=scores.failed,
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
+from distrlcc.net.datagram import Datagram
 from distrlcc.net.link_config import DirectionConfig, LinkChange
 from distrlcc.net.link_log import LinkLog
 from distrlcc.sim.link import NEVER, TraceLink
@@ -25,27 +25,20 @@ _IDLE_MS = 50
 """How long an idle bottleneck's opportunities may go unnoticed: catching up costs time."""
 
 
-@dataclass(slots=True)
-class Datagram(Packet):
-    """A packet with its contents."""
-
-    data: bytes = b""
-
-
 class Direction:
     """Takes packets at one end and gives them back when they arrive at the other."""
 
     def __init__(
-        self, config: DirectionConfig, generator: random.Random, *, log: LinkLog | None
+        self, config: DirectionConfig, generator: random.Random, *, logs: Sequence[LinkLog] = ()
     ) -> None:
         """Be a path with a delay alone, until `begin`.
 
         Args:
             config: The direction.
             generator: Draws losses and the queue's lottery.
-            log: Where to write what the bottleneck does.
+            logs: Where to write what the bottleneck does.
         """
-        self._config, self._generator, self._log = config, generator, log
+        self._config, self._generator, self._logs = config, generator, tuple(logs)
         self._delay = round(config.delay_ms * MILLISECOND)
         self._loss = 0.0
         self._base = 0
@@ -62,16 +55,16 @@ class Direction:
         Args:
             base: When, ms; the trace's time zero, if it starts at that.
         """
-        config, log = self._config, self._log
+        config, logs = self._config, self._logs
         self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:
             queue = config.queue.build(
-                unit=1, generator=self._generator, on_drop=self._note_drop if log else None
+                unit=1, generator=self._generator, on_drop=self._note_drop if logs else None
             )
             self._link = TraceLink(config.times, queue, base=base - config.phase_ms)
             while config.phase_ms and self._link.next_time() <= base:
                 self._link.step()
-            self._link.on_opportunity = log.opportunity if log else None
+            self._link.on_opportunity = self._note_opportunity if logs else None
 
     def arrive(self, data: bytes, *, now: int) -> None:
         """Take an IP packet at its arrival; call `advance` before."""
@@ -83,11 +76,9 @@ class Direction:
             self._depart(data, now)
             return
         packet = Datagram(len(data) + _TUN_HEADER, milliseconds, data=data)
-        if self._log is not None:
-            self._log.arrival(milliseconds, packet.size)
-        dropped = link.arrive(packet)
-        if dropped and self._log is not None:
-            self._log.drops(milliseconds, dropped)
+        for log in self._logs:
+            log.arrival(milliseconds, packet)
+        self._note_drops(milliseconds, link.arrive(packet))
 
     def advance(self, *, now: int) -> None:
         """Do all that the bottleneck does up to a time; changes come before departures."""
@@ -122,16 +113,16 @@ class Direction:
         return not self._flying and (self._link is None or self._link.idle)
 
     def _use_until(self, milliseconds: int) -> None:
-        link, log = self._link, self._log
+        link, logs = self._link, self._logs
         if link is None:
             return
         while (time := link.next_time()) <= milliseconds:
-            if log is None and link.idle:
+            if link.idle and not logs:
                 link.skip(now=milliseconds)
                 return
             for packet in link.step():
                 assert isinstance(packet, Datagram)
-                if log is not None:
+                for log in logs:
                     log.departure(time, packet)
                 self._depart(packet.data, time * MILLISECOND)
 
@@ -150,6 +141,15 @@ class Direction:
         if change.times is not None and self._link is not None:
             self._link.follow(change.times or (NEVER,), base=self._base + change.at_ms)
 
+    def _note_opportunity(self, now: int) -> None:
+        for log in self._logs:
+            log.opportunity(now)
+
     def _note_drop(self, now: int, packet: Packet) -> None:
-        assert self._log is not None
-        self._log.drops(now, [packet])
+        self._note_drops(now, [packet])
+
+    def _note_drops(self, now: int, packets: Sequence[Packet]) -> None:
+        dropped = [packet for packet in packets if isinstance(packet, Datagram)]  # all are
+        if dropped:
+            for log in self._logs:
+                log.drops(now, dropped)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from distrlcc.errors import OutputError
-from distrlcc.sim.queue import Packet
+from distrlcc.net.datagram import Datagram, ports
 from distrlcc.sim.queue_spec import QueueSpec
 from distrlcc.types import PACKET_BYTES
 
@@ -16,8 +16,13 @@ from distrlcc.types import PACKET_BYTES
 class LinkLog:
     """Writes a line per arrival, opportunity, departure and drop; times are ms."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, port: int | None = None) -> None:
         """Open the file.
+
+        Args:
+            path: The file.
+            port: Leave out packets that are neither to nor from this UDP or TCP port. All
+                opportunities stay, so that a flow's share can be told; such a log does not replay.
 
         Raises:
             OutputError: It cannot be written.
@@ -26,7 +31,7 @@ class LinkLog:
             self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
-        self._path = path
+        self._path, self._port = path, port
         self.failure = ""
         """Why it ended early, one line; what it logs matters less than the link."""
 
@@ -70,24 +75,32 @@ class LinkLog:
             f"# init timestamp: {time.time_ns() // 1_000_000 - base}",
             f"# base timestamp: {base}",
             f"# mahimahi config: [delay {delay_ms:g} ms] ",
+            *(() if self._port is None else (f"# port: {self._port}",)),
         )
         self._write("".join(line.replace("\n", " ") + "\n" for line in lines))
 
-    def arrival(self, now: int, size: int) -> None:
+    def _concerns(self, packet: Datagram) -> bool:
+        return self._port is None or self._port in (ports(packet.data) or ())
+
+    def arrival(self, now: int, packet: Datagram) -> None:
         """Note an arrival, whether or not it is dropped then."""
-        self._write(f"{now} + {size}\n")
+        if self._concerns(packet):
+            self._write(f"{now} + {packet.size}\n")
 
     def opportunity(self, now: int) -> None:
         """Note an opportunity, used or not."""
         self._write(f"{now} # {PACKET_BYTES}\n")
 
-    def departure(self, now: int, packet: Packet) -> None:
+    def departure(self, now: int, packet: Datagram) -> None:
         """Note a departure."""
-        self._write(f"{now} - {packet.size} {now - packet.arrival}\n")
+        if self._concerns(packet):
+            self._write(f"{now} - {packet.size} {now - packet.arrival}\n")
 
-    def drops(self, now: int, packets: Sequence[Packet]) -> None:
+    def drops(self, now: int, packets: Sequence[Datagram]) -> None:
         """Note packets that an arrival or a departure cost."""
-        self._write(f"{now} d {len(packets)} {sum(packet.size for packet in packets)}\n")
+        sizes = [packet.size for packet in packets if self._concerns(packet)]
+        if sizes:
+            self._write(f"{now} d {len(sizes)} {sum(sizes)}\n")
 
     def flush(self) -> None:
         """Let others read what has been written."""

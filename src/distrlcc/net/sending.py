@@ -85,6 +85,7 @@ def send(
     step_ns: Callable[[float], int] = lambda _: 10_000_000,
     on_step: Callable[[Step], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
+    on_open: Callable[[], None] = lambda: None,
 ) -> Sent:
     """Send until the time or the file is over.
 
@@ -95,6 +96,7 @@ def send(
         step_ns: Asked for each step's length, ns, with the minimum RTT so far, s.
         on_step: Told of each step.
         stopping: Asked at each step; True ends it early.
+        on_open: Called when the receiver has let us in; the flow begins when it returns.
 
     Raises:
         LinkError: The receiver does not answer or refuses, the file cannot be read, or it was
@@ -105,6 +107,7 @@ def send(
         socket = stack.enter_context(UdpSocket(connect=remote))
         opening = _open(socket, remote, request, source, stopping)
         headers = header_bytes(remote) + _TUN_HEADER
+        on_open()
         flow = _Flow(socket, opening, controller, request, source, headers, step_ns)
         try:
             flow.run(on_step, stopping)

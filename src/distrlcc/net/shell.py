@@ -56,8 +56,8 @@ class Job:
     command: Sequence[str]
     outside: Sequence[str] | None = None
     """A command that runs outside, from before COMMAND starts until it has ended."""
-    log_up: LinkLog | None = None
-    log_down: LinkLog | None = None
+    logs_up: Sequence[LinkLog] = ()
+    logs_down: Sequence[LinkLog] = ()
     command_line: Sequence[str] = ()
     """Ours, for the logs."""
 
@@ -100,12 +100,12 @@ class _Session:
     """The link's life: while COMMAND runs, and until what it sent has arrived."""
 
     def __init__(self, job: Job, inner: End, outer: End) -> None:
-        self._logs = [log for log in (job.log_up, job.log_down) if log is not None]
+        self._logs = [*job.logs_up, *job.logs_down]
         self._started = time.monotonic_ns()
         self._job = job
         seed = job.link.seed
-        self._up = Direction(job.link.up, random.Random(f"{seed}/Uplink"), log=job.log_up)
-        self._down = Direction(job.link.down, random.Random(f"{seed}/Downlink"), log=job.log_down)
+        self._up = Direction(job.link.up, random.Random(f"{seed}/Uplink"), logs=job.logs_up)
+        self._down = Direction(job.link.down, random.Random(f"{seed}/Downlink"), logs=job.logs_down)
         if job.link.waits:
             self._up.on_full = self._begin
         else:
@@ -120,11 +120,11 @@ class _Session:
     def _begin(self, base: int) -> None:
         """Let the link's time begin, ms."""
         job, self._up.on_full = self._job, None
-        for name, way, config, log in (
-            ("Uplink", self._up, job.link.up, job.log_up),
-            ("Downlink", self._down, job.link.down, job.log_down),
+        for name, way, config, logs in (
+            ("Uplink", self._up, job.link.up, job.logs_up),
+            ("Downlink", self._down, job.link.down, job.logs_down),
         ):
-            if log is not None:
+            for log in logs:
                 log.header(
                     direction=name,
                     trace=config.source,

@@ -1,10 +1,11 @@
 """A flow of the kernel's TCP under a named congestion control, and the sink that it fills.
 
-python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731
-python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10
+python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 [60]
+python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [hold]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
-object: the control, bytes that were acknowledged, retransmissions, and RTTs from TCP_INFO.
+object: the control, bytes that were acknowledged, retransmissions, and RTTs from TCP_INFO. ``sink``
+waits for so many s for a sender and its bytes; ``hold`` is `distrlcc.net.moment`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from distrlcc.errors import LinkError
+from distrlcc.net.moment import wait_for_moment
 
 _CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CHUNK = bytes(1 << 16)
@@ -28,20 +32,33 @@ _SINK_SECONDS = 120.0
 _RTT, _RETRANSMITTED, _ACKED = 68, 100, 120  # offsets in struct tcp_info
 
 
-def sink(host: str, port: int) -> None:
-    """Take one connection's bytes until its end."""
+def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
+    """Take one connection's bytes until its end, or until nothing has come for so long."""
     with socket.create_server((host, port)) as server:
-        server.settimeout(_SINK_SECONDS)
+        server.settimeout(patience_s)
         connection, _ = server.accept()
         with connection:
-            connection.settimeout(_SINK_SECONDS)
+            connection.settimeout(patience_s)
             with suppress(ConnectionResetError):  # how the sender ends, see there
                 while connection.recv(1 << 20):
                     pass
 
 
-def send(host: str, port: int, control: str, seconds: float) -> dict[str, object]:
+def send(
+    host: str,
+    port: int,
+    control: str,
+    seconds: float,
+    on_open: Callable[[], None] = lambda: None,
+) -> dict[str, object]:
     """Send as fast as the control lets us.
+
+    Args:
+        host: Where the sink is.
+        port: Its port.
+        control: The congestion control's name.
+        seconds: How long.
+        on_open: Called when it is connected; the flow begins when it returns.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
@@ -60,6 +77,7 @@ def send(host: str, port: int, control: str, seconds: float) -> dict[str, object
         if used != control:
             raise LinkError(f"asked for {control}, the kernel took {used}")
         flow.setblocking(False)
+        on_open()
         rtts: list[float] = []
         begin = now = time.monotonic()
         due = begin
@@ -86,7 +104,7 @@ def send(host: str, port: int, control: str, seconds: float) -> dict[str, object
     }
 
 
-def connect(host: str, port: int, seconds: float = 10.0) -> socket.socket:
+def connect(host: str, port: int, seconds: float = 20.0) -> socket.socket:
     """Connect, and wait for the sink to be there.
 
     Raises:
@@ -113,10 +131,12 @@ def _number(info: bytes, offset: int) -> int:
 if __name__ == "__main__":
     try:
         if sys.argv[1] == "sink":
-            sink(sys.argv[2], int(sys.argv[3]))
+            sink(sys.argv[2], int(sys.argv[3]), *map(float, sys.argv[4:]))
         else:
-            host, port, control, seconds = sys.argv[2:]
-            sys.stdout.write(json.dumps(send(host, int(port), control, float(seconds))) + "\n")
+            host, port, control, seconds, *hold = sys.argv[2:]
+            wait = partial(wait_for_moment, sys.stdout) if hold else lambda: None
+            told = send(host, int(port), control, float(seconds), wait)
+            sys.stdout.write(json.dumps(told) + "\n")
     except LinkError as error:
         sys.stderr.write(f"distrlcc: error: {error}\n")
         sys.exit(error.exit_code)

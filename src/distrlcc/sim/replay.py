@@ -31,6 +31,8 @@ class Log:
     """Time of the trace's zero, ms."""
     events: tuple[tuple[int, str, int, int], ...]
     """(time in ms, one of ``+#-d``, size or packets, delay or bytes)."""
+    port: int | None = None
+    """The port whose packets alone stand in it; None: all packets do."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def read_log(path: Path) -> Log:
         raise TraceError(f"{path}: cannot be read as a mahimahi log ({error})") from None
     header = "\n".join(line for line in lines if line.startswith("#"))
     base = re.search(r"# base timestamp: (-?\d+)", header)
+    port = re.search(r"^# port: (\d+)", header, re.MULTILINE)
     queue = re.search(r"# queue: (\w+)(?: \[(.*)\])?", header)
     if base is None or queue is None:
         raise TraceError(
@@ -82,11 +85,21 @@ def read_log(path: Path) -> Log:
         int(limits["bytes"]) if "bytes" in limits else None,
         int(base[1]),
         tuple(events),
+        int(port[1]) if port else None,
     )
 
 
 def replay(log: Log, trace: Trace) -> Replay:
-    """Feed a log's arrivals to the link model and compare all that it says happened."""
+    """Feed a log's arrivals to the link model and compare all that it says happened.
+
+    Raises:
+        TraceError: Not all packets stand in the log.
+    """
+    if log.port is not None:
+        raise TraceError(
+            f"the log holds the packets of port {log.port} alone, which does not replay; give the "
+            "link's whole log"
+        )
     queue: Queue = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
