@@ -36,6 +36,13 @@ def run_on_time() -> bool:
     return True
 
 
+def run_normally() -> None:
+    """Take `run_on_time` back, for a thread that turns out not to sleep."""
+    if hasattr(os, "SCHED_FIFO"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def run_soon() -> bool:
     """Give this process a core before others, but not all of it; return whether that is allowed.
 

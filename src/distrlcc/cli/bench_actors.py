@@ -57,7 +57,11 @@ def run(args: argparse.Namespace) -> int:
                 continue
             kind = f"paced to {pace:g} ms" if pace else "unpaced"
             share = f" ({found.steps_per_second / ideal:.1%} of {ideal:,.0f})" if ideal else ""
-            late = f", {found.late_share:.2%} of steps late" if pace else ""
+            late = (
+                f", {found.late_share:.2%} of steps over 1 ms late (p99 {found.late_ms_p99:.2f} ms)"
+                if pace
+                else ""
+            )
             print(
                 f"{workers:>3} workers, {kind}: {found.steps_per_second:,.0f} steps/s{share}"
                 f"{late}; trainer busy {found.busy_share:.0%}, lag {found.lag:.1f} updates, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -310,6 +311,7 @@ def test_a_paced_actor_counts_its_steps_and_does_not_run_ahead(begin: Begin) -> 
     assert report.paced_steps >= count * LENGTH
     assert report.steps == 2 * report.paced_steps  # of two environments
     assert 0 <= report.late_steps <= report.paced_steps
+    assert sum(report.lateness) == report.paced_steps
 
 
 def test_workers_of_a_machine_step_in_turn(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +353,33 @@ def test_late_steps_are_counted(begin: Begin, monkeypatch: pytest.MonkeyPatch) -
     actor.stop()
     actor._thread.join(LONG)
     assert slow - 1 <= actor.report(0, 0.0).late_steps <= steps
+
+
+def test_a_thread_that_never_sleeps_lets_others_run(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = LinkVectorEnv.step
+
+    def lag(env: LinkVectorEnv, actions: Any) -> Any:
+        time.sleep(0.4)
+        return step(env, actions)
+
+    monkeypatch.setattr(LinkVectorEnv, "step", lag)
+    actor = begin(_job(pace_seconds=0.01))
+    actor.set_weights(_weights())
+    thread = actor._thread.native_id
+    assert thread is not None
+    time.sleep(0.2)
+
+    def first_of_all() -> bool:
+        return os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK == os.SCHED_FIFO
+
+    if not first_of_all():
+        pytest.skip("SCHED_FIFO is not allowed here")
+    deadline = time.monotonic() + 10.0
+    while first_of_all():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_slow_pace_is_not_a_hang(begin: Begin, conftest: ModuleType) -> None:

@@ -23,10 +23,12 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.runtime.actors.segment import Report, Segment
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.training import policy_spec
-from distrlcc.scheduling import run_on_time
+from distrlcc.scheduling import run_normally, run_on_time
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
+LATENESS_SECONDS = 5e-5 * 2.0 ** (np.arange(32) / 2.0)
+"""Bounds of the bins in which paced steps are counted by how late they ended, s."""
 _LATE_SECONDS = 1e-3
 _LOST_SECONDS = 1.0
 """A deadline missed by this much starts the clock anew."""
@@ -88,6 +90,7 @@ class Actor:
         )
         self._episodes = np.zeros(job.envs, np.int64)
         self._number = self._steps = self._paced = self._late = 0
+        self._lateness = np.zeros(len(LATENESS_SECONDS) + 1, np.int64)
         self._acting, self._last_episode = -1, dict[str, float]()
         self._link = job.link
         self._waited = self._deadline = 0.0
@@ -141,6 +144,7 @@ class Actor:
             self._waited,
             self._paced,
             self._late,
+            self._lateness.tolist(),
             self._last_episode,
         )
 
@@ -192,9 +196,12 @@ class Actor:
             if now < self._deadline:
                 time.sleep(self._deadline - now)
                 now = time.monotonic()
-            if now > self._deadline + _LATE_SECONDS:
+            late = now - self._deadline
+            self._lateness[np.searchsorted(LATENESS_SECONDS, late)] += 1
+            if late > _LATE_SECONDS:
                 self._late += 1
-                if now > self._deadline + _LOST_SECONDS:
+                if late > _LOST_SECONDS:
+                    run_normally()  # it never sleeps: others must have their turns
                     self._deadline = self._next_tick()
         self._stepped = time.monotonic()
         return self._closing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,10 @@ class ActorTraining(Training):
         data = learner.get("dataset")
         if data is not None and data["count"] != actors.per_update * actors.envs_per_worker:
             learner = learner | {"dataset": None}
+            warnings.warn(
+                "the data set is of another number of workers or environments, and fills anew",
+                stacklevel=2,
+            )
         super().load_state_dict(state | {"learner": learner})
         if "ledger" in state:
             self.ledger.load_state_dict(state["ledger"])

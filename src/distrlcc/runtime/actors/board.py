@@ -91,5 +91,6 @@ def _figures(row: Row) -> dict[str, object]:
         "waited_seconds": round(row.waited_seconds, 3),
         "paced_steps": row.paced_steps,
         "late_steps": row.late_steps,
+        **({"lateness": row.lateness} if row.paced_steps else {}),
         **{name: round(value, 4) for name, value in row.last_episode.items()},
     }

@@ -51,6 +51,7 @@ class Row:
     heard: float = field(default_factory=monotonic)
     paced_steps: int = 0
     late_steps: int = 0
+    lateness: list[int] = field(default_factory=list)
     waited_seconds: float = 0.0
     last_episode: dict[str, float] = field(default_factory=dict)
 
@@ -274,6 +275,7 @@ class Crew:
             row.link, row.version, row.steps = report.link, report.version, report.steps
             row.steps_per_second = (last - first) / (end - begin) if end > begin else 0.0
             row.paced_steps, row.late_steps = report.paced_steps, report.late_steps
+            row.lateness = report.lateness
             row.waited_seconds, row.last_episode = report.waited_seconds, report.last_episode
             for segment in report.segments:
                 newest = self._published[0].version if self._published else segment.version
