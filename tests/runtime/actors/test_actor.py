@@ -20,7 +20,8 @@ from distrlcc.learn.collect import Collector
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.recipes.registry import recipe
-from distrlcc.runtime.actors.actor import AHEAD, Actor, ActorJob, phase
+from distrlcc.runtime.actors.actor import AHEAD, Actor, ActorJob
+from distrlcc.runtime.actors.pace import phase
 from distrlcc.runtime.actors.segment import Segment
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.training import build_learner, policy_spec
@@ -378,6 +379,11 @@ def test_a_thread_that_never_sleeps_lets_others_run(
         pytest.skip("SCHED_FIFO is not allowed here")
     deadline = time.monotonic() + 10.0
     while first_of_all():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    monkeypatch.setattr(LinkVectorEnv, "step", step)
+    while not first_of_all():  # it sleeps again
+        actor.report(10, 0.0)
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

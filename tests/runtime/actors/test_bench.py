@@ -7,8 +7,8 @@ import pytest
 
 from distrlcc.config import override
 from distrlcc.recipes.registry import recipe
-from distrlcc.runtime.actors.actor import LATENESS_SECONDS
 from distrlcc.runtime.actors.bench import _percentile, measure_delivery
+from distrlcc.runtime.actors.pace import LATENESS_SECONDS
 
 
 def test_a_share_of_the_steps_is_within_the_bound_of_a_bin() -> None:

@@ -7,7 +7,6 @@ and episodes go on across segments.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -20,31 +19,13 @@ from distrlcc.learn.collect import Collector
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
+from distrlcc.runtime.actors.pace import LATE_SECONDS, Pace
 from distrlcc.runtime.actors.segment import Report, Segment
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.training import policy_spec
-from distrlcc.scheduling import run_normally, run_on_time
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
-LATENESS_SECONDS = 5e-5 * 2.0 ** (np.arange(32) / 2.0)
-"""Bounds of the bins in which paced steps are counted by how late they ended, s."""
-_LATE_SECONDS = 1e-3
-_LOST_SECONDS = 1.0
-"""A deadline missed by this much starts the clock anew."""
-
-
-def phase(index: int) -> float:
-    """Return which part of a step's time worker ``index`` begins its steps after others do.
-
-    As links that do not know of each other, workers of one machine do not step all at once; spread
-    evenly for any number of workers (van der Corput's sequence), each finds a core that is free.
-    """
-    total, part = 0.0, 0.5
-    while index:
-        total += part * (index & 1)
-        index, part = index >> 1, part / 2.0
-    return total
 
 
 @dataclass(frozen=True)
@@ -89,11 +70,11 @@ class Actor:
             spec, config.rollout_length, job.envs, config.sequence_length
         )
         self._episodes = np.zeros(job.envs, np.int64)
-        self._number = self._steps = self._paced = self._late = 0
-        self._lateness = np.zeros(len(LATENESS_SECONDS) + 1, np.int64)
+        self._number = self._steps = 0
+        self._pace = Pace(job.pace_seconds, job.index) if job.pace_seconds else None
         self._acting, self._last_episode = -1, dict[str, float]()
         self._link = job.link
-        self._waited = self._deadline = 0.0
+        self._waited = 0.0
         self._stepped = time.monotonic()
         self._ready: deque[Segment] = deque()
         self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
@@ -133,7 +114,7 @@ class Actor:
             full = len(self._ready) >= AHEAD
             segments = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._state.notify_all()
-        running = self._thread.is_alive() and not full
+        running, pace = self._thread.is_alive() and not full, self._pace
         still = time.monotonic() - self._stepped - 2.0 * self._job.pace_seconds
         return Report(
             segments,
@@ -142,10 +123,10 @@ class Actor:
             self._steps,
             max(still, 0.0) if running else 0.0,
             self._waited,
-            self._paced,
-            self._late,
-            self._lateness.tolist(),
             self._last_episode,
+            pace.steps if pace else 0,
+            pace.late if pace else 0,
+            pace.lateness.tolist() if pace else [],
         )
 
     def stop(self) -> int:
@@ -164,9 +145,8 @@ class Actor:
 
     def _run(self) -> None:
         try:
-            if self._job.pace_seconds:
-                run_on_time()
-            self._deadline = self._next_tick()
+            if self._pace is not None:
+                self._pace.begin()
             while not self._closing:
                 assert self._weights is not None
                 self._collector.set_weights(self._weights)
@@ -180,29 +160,11 @@ class Actor:
                 self._error = f"{type(error).__name__}: {error}"
                 self._state.notify_all()
 
-    def _next_tick(self) -> float:
-        """Return when this worker's next step of a paced run begins, by the machine's clock, s."""
-        pace = self._job.pace_seconds or 1.0
-        first = phase(self._job.index) * pace
-        return first + math.ceil((time.monotonic() - first) / pace) * pace
-
     def _row_done(self, rows: int) -> bool:
         """Keep the pace after a row; return whether to stop in the middle of a segment."""
         self._steps += self._job.envs
-        if self._job.pace_seconds:
-            self._deadline += self._job.pace_seconds
-            now = time.monotonic()
-            self._paced += 1
-            if now < self._deadline:
-                time.sleep(self._deadline - now)
-                now = time.monotonic()
-            late = now - self._deadline
-            self._lateness[np.searchsorted(LATENESS_SECONDS, late)] += 1
-            if late > _LATE_SECONDS:
-                self._late += 1
-                if late > _LOST_SECONDS:
-                    run_normally()  # it never sleeps: others must have their turns
-                    self._deadline = self._next_tick()
+        if self._pace is not None:
+            self._pace.keep()
         self._stepped = time.monotonic()
         return self._closing
 
@@ -228,6 +190,7 @@ class Actor:
                 self._state.wait(1.0)
                 self._stepped = time.monotonic()
         waited = time.monotonic() - begin
-        if waited > _LATE_SECONDS:
+        if waited > LATE_SECONDS:
             self._waited += waited
-            self._deadline = max(self._deadline, self._next_tick())
+            if self._pace is not None:
+                self._pace.pardon()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.errors import GroupError
-from distrlcc.runtime.actors.actor import LATENESS_SECONDS
+from distrlcc.runtime.actors.pace import LATENESS_SECONDS
 from distrlcc.runtime.actors.start import start_actors
 from distrlcc.runtime.options import GroupOptions, Node, RunOptions
 from distrlcc.runtime.run_config import RunConfig

@@ -44,11 +44,11 @@ class Report:
     """Time since a step ended, while it was to step, s."""
     waited_seconds: float
     """Time it has waited because its segments were not taken, s."""
+    last_episode: dict[str, float] = field(default_factory=dict)
+    """Utilisation and queueing delay (in base RTTs) of the episodes that ended last."""
     paced_steps: int = 0
     """Steps that had a deadline, since the beginning."""
     late_steps: int = 0
     """Of these, those that ended more than a millisecond after it."""
     lateness: list[int] = field(default_factory=list)
     """The paced steps by `LATENESS_SECONDS`' bins."""
-    last_episode: dict[str, float] = field(default_factory=dict)
-    """Utilisation and queueing delay (in base RTTs) of the episodes that ended last."""
