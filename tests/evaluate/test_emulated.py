@@ -20,7 +20,8 @@ from distrlcc.evaluate import emulated, real_contender, real_run
 from distrlcc.evaluate.emulated import Failure, evaluate_emulated
 from distrlcc.evaluate.link_scores import LinkScores
 from distrlcc.evaluate.real_contender import rival, scheme_or_kernel
-from distrlcc.evaluate.real_flow import RealFlow, real_flows
+from distrlcc.evaluate.real_flow import FIRST_PORT, RealFlow, real_flows
+from distrlcc.evaluate.real_run import run_link
 from distrlcc.evaluate.scores import METRICS, SchemeScores
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
@@ -110,12 +111,16 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
     )  # fmt: skip
     scenario = Scenario("s", Link(rate_mbps=12.0), flows, duration_s=8.0, seed=2)
     first, second, third = real_flows(scenario, scheme_or_kernel("kernel-reno"))
-    assert [flow.port for flow in (first, second, third)] == [4730, 4731, 4732]
+    assert [flow.port for flow in (first, second, third)] == [
+        FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 2,
+    ]  # fmt: skip
     sender = first.sender(tmp_path)
     assert (sender.name, sender.start_s) == ("flow 1 (kernel-reno)", 1.5)
-    assert sender.words[-5:] == ("$MAHIMAHI_BASE", "4730", "reno", "6.5", "hold")
+    assert sender.words[-5:] == (
+        "$MAHIMAHI_BASE", str(FIRST_PORT), "reno", "6.5", "hold",
+    )  # fmt: skip
     words = " ".join(second.sender(tmp_path).words)
-    assert "send $MAHIMAHI_BASE:4731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
+    assert "send $MAHIMAHI_BASE:24731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
     assert third.contender.is_kernel
     assert third.seconds == 2.0
 
@@ -240,6 +245,20 @@ NEEDS_ROOT = pytest.mark.skipif(
 @pytest.mark.net
 @pytest.mark.timeout(120)
 @NEEDS_ROOT
+def test_a_receiver_that_fails_is_no_score() -> None:
+    scenario = Scenario("s", Link(rate_mbps=12.0, queue_packets=40), duration_s=1.0)
+    flows = real_flows(scenario, scheme_or_kernel("kernel-reno"))
+    with (
+        socket.create_server(("0.0.0.0", FIRST_PORT)),  # never reads
+        pytest.raises(LinkError, match=f"cannot listen on .*:{FIRST_PORT}"),
+    ):
+        run_link(scenario, flows)
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.timeout(120)
+@NEEDS_ROOT
 def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
     (tmp_path / "link.toml").write_text(LINK)
     done = subprocess.run(
@@ -288,7 +307,11 @@ def test_flows_share_a_link_from_their_moments_on(tmp_path: Path) -> None:
     zero = times["up"][0]
     assert len(times["up"]) == sum(len(times[str(flow.port)]) for flow in real)
     # A busy machine is late by tens of ms, and what began together would be by half a second.
-    for port, begin, end in (("4730", 1000, 2200), ("4731", 0, 1800), ("4732", 500, 2200)):
+    for port, begin, end in (
+        (str(FIRST_PORT), 1000, 2200),
+        (str(FIRST_PORT + 1), 0, 1800),
+        (str(FIRST_PORT + 2), 500, 2200),
+    ):
         assert times[port][0] - zero == pytest.approx(begin, abs=150)
         assert times[port][-1] - zero < end + 150
 

@@ -74,6 +74,32 @@ def test_time_begins_with_the_first_full_packet(tmp_path: Path) -> None:
     assert scores.throughput_mbps == pytest.approx(12.032, rel=0.002)
 
 
+def test_what_is_lost_is_counted_by_packets(tmp_path: Path) -> None:
+    """A link of 12.032 Mbit/s falls to a hundredth and half of the packets get lost."""
+    lines = ["0 + 1504"]
+    for k in range(2000):
+        lines += [f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
+    for k in range(20):
+        lines += [f"{2100 + 100 * k} # 1504", f"{2100 + 100 * k} - 1504 1"]
+    link = Link(rate_mbps=12.032, changes=(Change(2.0, rate_mbps=0.12032, loss=0.5),))
+    scores = score_log(_log(tmp_path / "log", lines), _alone(link, 4.0))
+    packets = [1000, 20]  # after the first second
+    assert scores.loss == pytest.approx(0.5 * packets[1] / sum(packets), rel=0.01)
+    carried = (packets[0] + 0.5 * packets[1]) * 1504 * 8e-6 / 3.0
+    assert scores.throughput_mbps == pytest.approx(carried, rel=0.01)
+
+
+def test_a_log_that_ends_early_does_not_make_the_link_smaller(tmp_path: Path) -> None:
+    lines = []
+    for k in range(2000):
+        lines += [f"{k} + 1504", f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
+    alone = _alone(Link(rate_mbps=12.032), 8.0)
+    scores = score_log(_log(tmp_path / "log", lines), alone)
+    assert scores.utilisation == pytest.approx(1.0 / 7.0, rel=0.01)  # of 1 to 8 s
+    assert scores.power == pytest.approx(1.0 / 7.0, rel=0.01)
+    assert scores.first_second_utilisation == pytest.approx(1.0, rel=0.01)
+
+
 def test_loss_that_changes_counts_as_long_as_it_lasts(tmp_path: Path) -> None:
     lines = []
     for k in range(4000):

@@ -174,6 +174,20 @@ def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> No
         assert _until(lambda: device not in _indices())
 
 
+def test_what_runs_outside_ends_with_all_that_it_started(emulator: Any) -> None:
+    code, said, _ = emulator.run(
+        *LINK, "--outside", "sh -c 'sleep 98765 & echo $!; wait'", command=["sleep", "0.5"]
+    )
+    assert code == 0
+    assert _until(lambda: not Path(f"/proc/{said.strip()}").exists())
+
+
+def test_a_log_that_cannot_be_written_is_an_error(emulator: Any) -> None:
+    code, _, said = emulator.run(*LINK, "--log", "/dev/full", command=["true"])
+    assert code == 1
+    assert "/dev/full is not whole" in said
+
+
 def test_the_host_is_as_before(emulator: Any) -> None:
     def state() -> list[str]:
         settings = ("net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter")

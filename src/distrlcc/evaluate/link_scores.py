@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from distrlcc.errors import OutputError
+from distrlcc.sim.reference import capacity
 from distrlcc.sim.replay import Log, read_log
 from distrlcc.sim.scenario import Link, Scenario
-from distrlcc.types import PACKET_BYTES, FloatArray
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
 _MBIT = 8e-3  # of a byte per ms
 _FULL_BYTES = 1000
@@ -53,10 +54,20 @@ class _Window:
         """Return the log's lines of a kind."""
         return [each for each in log.events if each[1] == kind and self.begin <= each[0] < self.end]
 
-    def used(self, log: Log) -> float:
-        """Return the share of the opportunities' bytes that left."""
-        offered = len(self.events(log, "#")) * PACKET_BYTES
-        return self.carried(log) / max(offered, 1)
+    def offered(self, log: Log, link: Link, zero: float) -> float:
+        """Return the bytes that could leave; what came after the log's end is the link's.
+
+        Args:
+            log: Of all flows.
+            link: The scenario's.
+            zero: When that began, ms.
+        """
+        last = max(log.events[-1][0] + 1, self.begin)
+        bits = 0.0
+        if last < self.end:
+            after, end = (round(1e6 * (time - zero)) for time in (last, self.end))
+            bits = capacity(link, after, end) / NANOSECONDS
+        return max(len(self.events(log, "#")) * PACKET_BYTES + bits / 8.0, 1.0)
 
     def carried(self, log: Log) -> float:
         """Return the bytes that left."""
@@ -97,11 +108,14 @@ def score_log(
     base = path_ms + service_ms
     dropped = sum(count for _, _, count, _ in window.events(log, "d"))
     excess = dropped / max(len(window.events(log, "+")), 1)
-    random_loss = _mean_loss(link, 1e-3 * middle, 1e-3 * end)
-    share = used = window.used(whole)
+    # Lost at random after the bottleneck, which the log does not show: what is to be expected.
+    lost = _loss(link, times - zero)
+    random_loss = float(lost.mean()) if len(lost) else 0.0
+    arrived = float(np.dot([size for _, _, size, _ in gone], 1.0 - lost))
+    offered = window.offered(whole, link, zero)
+    share = used = window.carried(whole) / offered
     if own is not None:  # the share of what was offered that the flow's receiver got
-        share = window.carried(log) / max(len(window.events(whole, "#")) * PACKET_BYTES, 1)
-        share *= 1.0 - random_loss
+        share = arrived / offered
     found = len(gone) > 0  # else nothing was delivered, and there is no delay
     mean_base = float(base.mean()) if found else math.nan
     mean, mean_rtt = (float(x.mean()) if found else math.nan for x in (queueing, queueing + base))
@@ -109,9 +123,9 @@ def score_log(
         float(np.percentile(x, 95.0)) if found else math.nan for x in (queueing, queueing + base)
     )
     return LinkScores(
-        throughput_mbps=window.carried(log) * (1.0 - random_loss) * _MBIT / (end - middle),
+        throughput_mbps=arrived * _MBIT / (end - middle),
         utilisation=used,
-        first_second_utilisation=first.used(whole),
+        first_second_utilisation=first.carried(whole) / first.offered(whole, link, zero),
         mean_queueing_delay_ms=mean,
         p95_queueing_delay_ms=p95,
         mean_rtt_ms=mean_rtt,
@@ -151,12 +165,11 @@ def _without_queue(link: Link, times: FloatArray) -> tuple[FloatArray, FloatArra
     return np.array(delays)[places], np.array(services)[places]
 
 
-def _mean_loss(link: Link, begin: float, end: float) -> float:
-    """Return the link's random loss between two times, s, over its changes."""
-    loss, since, total = link.loss, begin, 0.0
+def _loss(link: Link, times: FloatArray) -> FloatArray:
+    """Return the probability that packets which left then were lost at random."""
+    begins, losses = [-math.inf], [link.loss]
     for change in link.changes:
-        if change.loss is not None and change.at_s < end:
-            at = max(change.at_s, begin)
-            total += loss * (at - since)
-            loss, since = change.loss, at
-    return (total + loss * (end - since)) / (end - begin)
+        if change.loss is not None:
+            begins.append(1e3 * change.at_s)
+            losses.append(change.loss)
+    return np.array(losses)[np.searchsorted(begins, times, side="right") - 1]

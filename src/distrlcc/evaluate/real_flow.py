@@ -11,12 +11,14 @@ from distrlcc.evaluate.real_contender import RealContender, rival
 from distrlcc.net.together import BASE, Part
 from distrlcc.sim.scenario import Flow, Scenario
 
-FIRST_PORT = 4730
-"""Of the first flow's receiver; the others' ports follow it."""
+FIRST_PORT = 24_730
+"""Of the first flow's receiver, and none that others use by default; the others' follow it."""
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
 _WAIT = "30"
 """How long a sender waits for a receiver that is not there yet, s."""
+_SILENCE = "30"
+"""How long a sender sends on into an outage, s."""
 _PATIENCE_SECONDS = 60
 """How long beyond the scenario a receiver waits for a sender that says nothing."""
 _MOST_PATIENCE_SECONDS = 3600
@@ -60,6 +62,7 @@ class RealFlow:
         words = (
             *_DISTRLCC, "send", f"{BASE}:{self.port}", *self.contender.words, *window,
             "--seed", str(self.seed), "--seconds", f"{self.seconds:g}", "--wait", _WAIT, "--hold",
+            "--timeout", _SILENCE,
             "--json", str(self.figures(folder)),
         )  # fmt: skip
         return Part(self.name, words, self.start_s)

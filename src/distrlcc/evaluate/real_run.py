@@ -18,6 +18,7 @@ from distrlcc.errors import LinkError
 from distrlcc.evaluate.link_scores import LinkScores, score_log
 from distrlcc.evaluate.real_flow import FIRST_PORT, RealFlow
 from distrlcc.net.kernel_calls import die_with_parent
+from distrlcc.net.outside import ENDED
 from distrlcc.net.together import write_parts
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
@@ -114,7 +115,7 @@ def _run(words: Sequence[str], seconds: float) -> None:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise LinkError(f"it did not end within {seconds:.0f} s") from None
-    if done.returncode:
+    if done.returncode or ENDED in done.stderr:
         lines = done.stderr.splitlines()
         reasons = [line.partition(_ERROR)[2] for line in lines if _ERROR in line]
         raise LinkError((reasons or lines[-1:] or [f"exit code {done.returncode}"])[0])

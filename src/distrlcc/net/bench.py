@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
@@ -90,6 +91,7 @@ def receiver() -> Iterator[str]:
     process = subprocess.Popen(
         [*_DISTRLCC, "receive", "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        preexec_fn=partial(die_with_parent, signal.SIGKILL),
     )  # fmt: skip
     with process:
         try:
@@ -167,9 +169,12 @@ def tcp_rate(seconds: float) -> float:
 
 
 def _output(words: list[str], seconds: float) -> str:
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=seconds + _START_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=seconds + _START_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LinkError(f"the emulator did not end within {error.timeout:.0f} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise LinkError(f"the emulator failed: {lines[-1].removeprefix('distrlcc: error: ')}")

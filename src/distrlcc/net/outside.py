@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from distrlcc.errors import LinkError
 from distrlcc.net.kernel_calls import die_with_parent
 
+ENDED = "ended before COMMAND"
+"""What is said of a command that failed by itself, such as a server that did not start."""
 _SECONDS = 5.0
+_TICK = 0.05
 
 
 @contextmanager
@@ -48,14 +53,21 @@ def running(
     try:
         yield
     finally:
-        if process.poll():  # by itself: a server that did not start, say
+        if process.poll():
             sys.stderr.write(
-                f"distrlcc: --outside: {command[0]} ended before COMMAND, with exit code "
-                f"{process.returncode}\n"
+                f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
             )
-        process.terminate()
-        try:
-            process.wait(_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command and what it started: in good order, then by force."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # there may be others when it has ended itself
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(_TICK)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

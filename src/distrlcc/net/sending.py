@@ -107,7 +107,11 @@ def send(
         socket = stack.enter_context(UdpSocket(connect=remote))
         opening = _open(socket, remote, request, source, stopping)
         headers = header_bytes(remote) + _TUN_HEADER
-        on_open()
+        try:
+            on_open()
+        except BaseException:
+            _abort(socket, opening)
+            raise
         flow = _Flow(socket, opening, controller, request, source, headers, step_ns)
         try:
             flow.run(on_step, stopping)
@@ -167,6 +171,12 @@ def _limit(seconds: float) -> RepeatOptions:
     return RepeatOptions(limit_ns=round(seconds * NANOSECONDS))
 
 
+def _abort(socket: UdpSocket, opening: Opening) -> None:
+    close = wire.encode_close(Close(opening.hello.session, Ending.ABORTED), opening.key)
+    for _ in range(_ABORTS):
+        socket.send([close])
+
+
 class _Flow:
     """A session that is open."""
 
@@ -183,6 +193,7 @@ class _Flow:
         assert opening.welcome is not None
         self._max_delay = opening.welcome.max_ack_delay_us
         self._socket, self._request, self._source = socket, request, source
+        self._opening = opening
         self._session, self._key = opening.hello.session, opening.key
         self._size = opening.welcome.max_datagram
         chunk = self._size - wire.DATA_BYTES
@@ -340,9 +351,7 @@ class _Flow:
 
     def abort(self) -> None:
         """Say that it is given up; nobody answers that."""
-        close = wire.encode_close(Close(self._session, Ending.ABORTED), self._key)
-        for _ in range(_ABORTS):
-            self._socket.send([close])
+        _abort(self._socket, self._opening)
 
     def finish(self, stopping: Callable[[], bool]) -> None:
         """Say that it is over, and hear what the other end thinks of it."""

@@ -33,10 +33,21 @@ _RTT, _RETRANSMITTED, _ACKED = 68, 100, 120  # offsets in struct tcp_info
 
 
 def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
-    """Take one connection's bytes until its end, or until nothing has come for so long."""
-    with socket.create_server((host, port)) as server:
+    """Take one connection's bytes until its end, or until nothing has come for so long.
+
+    Raises:
+        LinkError: It cannot listen there, or nobody comes.
+    """
+    try:
+        server = socket.create_server((host, port))
+    except OSError as error:
+        raise LinkError(f"cannot listen on {host}:{port} ({error.strerror})") from None
+    with server:
         server.settimeout(patience_s)
-        connection, _ = server.accept()
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            raise LinkError(f"nobody came to {host}:{port} for {patience_s:.0f} s") from None
         with connection:
             connection.settimeout(patience_s)
             with suppress(ConnectionResetError):  # how the sender ends, see there
