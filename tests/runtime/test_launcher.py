@@ -153,8 +153,8 @@ class _Started:
             time.sleep(0.02)
         self.pids = _pids(self.folder)
 
-    def interrupt(self) -> None:
-        os.killpg(self.process.pid, signal.SIGINT)
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        os.killpg(self.process.pid, number)
 
     def end(self, seconds: float) -> tuple[int, str]:
         out, _ = self.process.communicate(timeout=seconds)
@@ -216,11 +216,14 @@ def test_a_launcher_killed_while_its_children_start_leaves_none(
     launcher.nothing_is_left(30)
 
 
-def test_ctrl_c_stops_in_good_order(start: Callable[[str], _Started]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_stops_in_good_order(
+    start: Callable[[str], _Started], number: signal.Signals
+) -> None:
     launcher = start("stop")
     launcher.wait_for("*.ready", SIZE)
-    launcher.interrupt()
-    assert launcher.end(20) == (130, "")
+    launcher.interrupt(number)
+    assert launcher.end(20) == (128 + number, "")
     assert len(list(launcher.folder.glob("*.saved"))) == SIZE
     launcher.nothing_is_left()
 
