@@ -23,7 +23,6 @@ from __future__ import annotations
 import json
 import math
 import numbers
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +41,7 @@ from distrlcc.runtime.checkpoint import (
 )
 from distrlcc.runtime.run_lock import take_lock
 from distrlcc.runtime.storage_keeper import StorageKeeper
+from distrlcc.runtime.update_log import cut_after
 from distrlcc.runtime.versions import package_versions, versions
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from distrlcc.runtime.storage import Storage
-
-_BLOCK_BYTES = 1 << 16
 
 C = TypeVar("C", bound="DataclassInstance")
 
@@ -260,7 +258,7 @@ class RunDirectory:
         self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
         for path in (self.path / "metrics.jsonl", self.path / "workers.jsonl"):
             if path.exists():
-                _cut(path, update)
+                cut_after(path, update)
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Append an update's metrics to ``metrics.jsonl`` and TensorBoard.
@@ -372,32 +370,6 @@ def _keep(path: Path, copy: Path) -> None:
     except OSError:  # a file system without hard links
         shutil.copyfile(path, temporary)
     temporary.replace(copy)
-
-
-def _cut(path: Path, update: int) -> None:
-    """Drop the lines at a file's end that are torn, or of later updates; the others may be many."""
-    with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        tail = b""
-        while end or tail:
-            begin = tail.rfind(b"\n", 0, -1) + 1
-            if not begin and end:  # the line's start is still to be read
-                block = min(end, _BLOCK_BYTES)
-                end = file.seek(end - block)
-                tail = file.read(block) + tail
-            elif _kept(tail[begin:], update):
-                break
-            else:
-                tail = tail[:begin]
-        file.truncate(end + len(tail))
-
-
-def _kept(line: bytes, update: int) -> bool:
-    """Say whether a line is whole and of an update that the checkpoint has."""
-    try:
-        return bool(json.loads(line)["update"] <= update) and line.endswith(b"\n")
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def _jsonable(value: Any) -> Any:
