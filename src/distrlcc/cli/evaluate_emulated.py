@@ -7,13 +7,14 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
 from distrlcc.errors import ConfigError, LinkError
 
 if TYPE_CHECKING:
-    from distrlcc.evaluate.emulated import Failure
+    from distrlcc.evaluate.emulated import Failure, Late
     from distrlcc.evaluate.real_contender import RealContender
     from distrlcc.evaluate.scores import SchemeScores
     from distrlcc.evaluate.sim_to_real import Row
@@ -43,7 +44,7 @@ def run_emulated(args: argparse.Namespace) -> int:
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
-    scores, failures = _measure(contenders, scenarios, args)
+    scores, late, failures = _measure(contenders, scenarios, args)
     summary = summarise(scores)
     out = sys.stderr if args.json == "-" else sys.stdout
     console = Console(file=out)
@@ -58,7 +59,8 @@ def run_emulated(args: argparse.Namespace) -> int:
     notes = _notes(contenders, scenarios, args.others)
     for note in notes:
         print(note, file=out)
-    emit_json(args.json, to_json(summary))
+    emit_json(args.json, to_json(summary) | {"late_runs": [asdict(run) for run in late]})
+    notes += map(str, late)
     if args.out is not None:
         note = "Real packets; sim-to-real.html has the simulator's figures beside these."
         said = (note, *notes, *map(str, failures))
@@ -81,8 +83,8 @@ def _check(
 
 def _measure(
     contenders: Sequence[RealContender], scenarios: Sequence[Scenario], args: argparse.Namespace
-) -> tuple[list[SchemeScores], list[Failure]]:
-    """Run all; one line for each run that failed.
+) -> tuple[list[SchemeScores], list[Late], list[Failure]]:
+    """Run all; one line for each run that failed or did not keep its time.
 
     Raises:
         LinkError: All failed.
@@ -90,6 +92,7 @@ def _measure(
     from distrlcc.evaluate.emulated import evaluate_emulated
 
     scores: list[SchemeScores] = []
+    late: list[Late] = []
     failures: list[Failure] = []
     with _ended_by_sigterm():
         for contender in contenders:
@@ -98,13 +101,13 @@ def _measure(
                 show=lambda line: print(f"{line} ...", file=sys.stderr),
             )  # fmt: skip
             scores.append(measured.scores)
-            _warn(contender, measured.late)
-            for failure in measured.failures:
-                print(f"distrlcc: {failure}", file=sys.stderr)
+            for line in (*measured.late, *measured.failures):
+                print(f"distrlcc: {line}", file=sys.stderr)
+            late += measured.late
             failures += measured.failures
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
-    return scores, failures
+    return scores, late, failures
 
 
 def _notes(
@@ -154,17 +157,6 @@ def _contenders(args: argparse.Namespace) -> list[RealContender]:
     if not found:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
     return found
-
-
-def _warn(contender: RealContender, late: float) -> None:
-    from distrlcc.net.ticker import MOST_LATE
-
-    if late > MOST_LATE:
-        print(
-            f"distrlcc: {contender.name}: {late:.1%} of a run's steps were more than 1 ms late; "
-            "this machine was too busy for its figures to count",
-            file=sys.stderr,
-        )
 
 
 def _line(row: Row) -> str:

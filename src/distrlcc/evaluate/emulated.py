@@ -20,6 +20,7 @@ from distrlcc.evaluate.real_flow import real_flows
 from distrlcc.evaluate.real_run import run_link
 from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import SchemeScores
+from distrlcc.net.ticker import MOST_LATE
 from distrlcc.sim.scenario import Scenario
 
 _ATTEMPTS = 2
@@ -39,13 +40,28 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Late:
+    """A run whose senders did not keep their time, so that its figures do not count."""
+
+    contender: str
+    link: str
+    share: float
+    """Of the steps that were more than 1 ms late, of the flow that had most."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.contender} on {self.link}: {self.share:.1%} of a flow's steps were more than "
+            "1 ms late; this machine was too busy for its figures to count"
+        )
+
+
+@dataclass(frozen=True)
 class Measured:
     """What a contender's runs gave."""
 
     scores: SchemeScores
     """``[L, S]``; NaN where a run failed."""
-    late: float
-    """The largest share of late steps of a run; 0 for the kernel's."""
+    late: tuple[Late, ...]
     failures: tuple[Failure, ...]
 
 
@@ -70,7 +86,7 @@ def evaluate_emulated(
         ConfigError: A flow cannot send real packets.
     """
     found: list[list[LinkScores]] = []
-    late, failures = 0.0, list[Failure]()
+    late, failures = list[Late](), list[Failure]()
     for scenario in scenarios:
         row = []
         for seed in range(seeds):
@@ -82,11 +98,12 @@ def evaluate_emulated(
                 if attempt:
                     show(f"{run}, once more ({reason})")
                 try:
-                    scores, run_late = run_link(seeded, flows)
+                    scores, share = run_link(seeded, flows)
                 except (LinkError, OutputError, TraceError) as error:
                     reason = str(error)
                 else:
-                    late = max(late, run_late)
+                    if share > MOST_LATE:
+                        late.append(Late(contender.name, scenario.name, share))
                     break
             else:
                 failures.append(Failure(contender.name, scenario.name, reason))
@@ -98,4 +115,4 @@ def evaluate_emulated(
     }
     links = tuple(scenario.name for scenario in scenarios)
     scored = SchemeScores(scheme=contender.name, links=links, learned=contender.learned, **columns)
-    return Measured(scored, late, tuple(failures))
+    return Measured(scored, tuple(late), tuple(failures))
