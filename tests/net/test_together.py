@@ -114,7 +114,7 @@ def test_a_moment_is_s_of_the_monotonic_clock_or_now() -> None:
     assert time.monotonic() - begin < 1.0
 
 
-@pytest.mark.parametrize("line", [b"soon\n", b"nan\n", b"inf\n", b"\xff\n", b"9" * 300])
+@pytest.mark.parametrize("line", [b"soon\n", b"nan\n", b"inf\n", b"-inf\n", b"\xff\n", b"9" * 300])
 def test_what_is_no_moment_is_one_line(line: bytes) -> None:
     with pytest.raises(LinkError, match="is no moment to begin; expected s of"):
         _told(line)

@@ -6,6 +6,7 @@ clock in s, or nothing for now.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -39,7 +40,7 @@ def wait_for_moment(
     line = _line(source, stopping).strip()
     try:
         moment = float(line or 0.0)
-        named = moment < time.monotonic() + _FURTHEST_SECONDS
+        named = math.isfinite(moment) and moment < time.monotonic() + _FURTHEST_SECONDS
     except ValueError:
         named = False
     if not named:

@@ -31,6 +31,8 @@ BASE = "$MAHIMAHI_BASE"
 _READY_SECONDS = 45.0
 _LEAD_SECONDS = 0.1
 """From telling the moments to the first of them."""
+_LONGEST_SECONDS = 86_400.0
+"""Far beyond any scenario; who starts this has a limit of its own."""
 _END_SECONDS = 10.0
 _ERROR = "error: "
 
@@ -107,8 +109,11 @@ def run_together(parts: Sequence[Part], *, ready_seconds: float = _READY_SECONDS
         for one in running:
             if one.part.start_s is not None:
                 one.tell(begin + one.part.start_s)
+        deadline = begin + _LONGEST_SECONDS
         while selector.get_map():
-            _listen(selector, None)
+            if time.monotonic() > deadline:
+                raise LinkError(f"not all ended within {_LONGEST_SECONDS:.0f} s")
+            _listen(selector, deadline - time.monotonic())
 
 
 @contextmanager
@@ -126,9 +131,9 @@ def _started(part: Part) -> Iterator[_Running]:
             process.kill()
 
 
-def _listen(selector: selectors.BaseSelector, seconds: float | None) -> None:
+def _listen(selector: selectors.BaseSelector, seconds: float) -> None:
     """Wait for output, and see who has ended."""
-    for key, _ in selector.select(seconds):
+    for key, _ in selector.select(max(seconds, 0.0)):
         one: _Running = key.data
         data = os.read(key.fd, 1 << 16)
         if data:
