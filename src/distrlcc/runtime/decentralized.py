@@ -98,7 +98,7 @@ def train_together(
     config = trainer.config
     recorder: Records | None = None
     stats, ready, events, failures = CollectStats(), False, list[str](), 0
-    timer = _Timer(trainer)
+    timer = _Timer(trainer, group)
     with ExitStack() as stack:
         while True:
             meeting = group.meet(trainer.counters.update, ready=ready)
@@ -109,7 +109,8 @@ def train_together(
             safe = trainer.shared_state()
             try:
                 if _catch_up(trainer, group, meeting, new=not ready):
-                    safe, stats, timer = trainer.shared_state(), CollectStats(), _Timer(trainer)
+                    safe, stats = trainer.shared_state(), CollectStats()
+                    timer = _Timer(trainer, group)
                     recorder, events = None, [_joined([group.me], group, trainer)]
                 if meeting.ready:
                     metrics = trainer.learner.update(trainer.rollout)
@@ -124,7 +125,7 @@ def train_together(
                 failures = 0
                 _check_sync(totals.checksums, group, trainer.counters.update + 1)
                 trainer.commit(totals.stats)
-                metrics |= timer.metrics(trainer, group, totals)
+                metrics |= timer.metrics(stats, totals, trainer.counters.steps)
                 if recorder is None or not group.leads:
                     stack.close()
                     recorder = (
@@ -293,10 +294,12 @@ def _joined(members: Sequence[Member], group: ProcessGroup, trainer: Trainer) ->
 class _Timer:
     """Where an update's time goes on this rank."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, group: ProcessGroup) -> None:
         now = time.perf_counter()
+        self._group = group
         self._begin = now - trainer.counters.seconds
         self._start = self._collected = self._met = now
+        self._exchanged = group.exchange_seconds
 
     def seconds(self) -> float:
         return time.perf_counter() - self._begin
@@ -312,20 +315,23 @@ class _Timer:
         return (self._collected - self._start) / max(trainer.rollout.steps, 1)
 
     def met(self) -> None:
+        """Note that all have met: what was exchanged so far, to meet, is part of waiting."""
         self._met = time.perf_counter()
+        self._exchanged = self._group.exchange_seconds
 
-    def metrics(self, trainer: Trainer, group: ProcessGroup, totals: _Totals) -> dict[str, float]:
-        now, stats, ranks = time.perf_counter(), totals.stats, group.size
+    def metrics(self, own: CollectStats, totals: _Totals, steps: int) -> dict[str, float]:
+        """Return the update's figures: steps of all ranks, shares of this rank's time."""
+        now = time.perf_counter()
         seconds = now - self._start
-        exchange, group.exchange_seconds = group.exchange_seconds, 0.0
+        exchange = self._group.exchange_seconds - self._exchanged
         return {
-            "steps": float(trainer.counters.steps),
-            "steps_per_second": stats.steps / seconds,
-            "share_environment": stats.environment_seconds / ranks / seconds,
-            "share_inference": stats.inference_seconds / ranks / seconds,
+            "steps": float(steps),
+            "steps_per_second": totals.stats.steps / seconds,
+            "share_environment": own.environment_seconds / seconds,
+            "share_inference": own.inference_seconds / seconds,
             "share_wait": (self._met - self._collected) / seconds,
             "share_exchange": exchange / seconds,
             "share_update": (now - self._met - exchange) / seconds,
-            "ranks": float(ranks),
+            "ranks": float(self._group.size),
             "rollouts_cut_short": float(totals.cut),
         }

@@ -86,7 +86,7 @@ class ProcessGroup:
         self.interface: Interface = interface_towards(place.address, place.interface)
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
-        """Time spent in collectives, s; whoever reads it sets it back to 0."""
+        """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
         self._key, self._formed, self._told = "", "", 0.0
         self._buffer = torch.zeros(0)
