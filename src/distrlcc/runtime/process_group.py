@@ -33,7 +33,7 @@ from torch import Tensor
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.runtime.identity import check_identity, from_json, to_json
 from distrlcc.runtime.interface import Interface, interface_towards
-from distrlcc.runtime.membership import Member, Membership
+from distrlcc.runtime.membership import SILENCE_SECONDS, Member, Membership
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.shared_sum import NAME_BYTES, SLOT_BYTES, Memory, SharedSum
 from distrlcc.runtime.store import STORE_SECONDS, connect, master_needed
@@ -88,7 +88,7 @@ class ProcessGroup:
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
-        self._key, self._formed, self._told = "", "", 0.0
+        self._key, self._formed, self._told, self._asked = "", "", 0.0, 0.0
         self._buffer = torch.zeros(0)
         self._shared: SharedSum | None = None
 
@@ -214,6 +214,7 @@ class ProcessGroup:
         """
         failures = 0
         while True:
+            self._asked = time.monotonic()
             members = self._membership.meet(
                 step, ready=ready, broken=self._broken, builds=self._builds, group=self._formed
             )
@@ -317,6 +318,8 @@ class ProcessGroup:
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
+        if time.monotonic() - self._asked < SILENCE_SECONDS / 2:
+            return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
         key = f"{self.place.attempt}/leader"
         try:
             return bool(self._store.get(key).decode() == self._membership.name)
