@@ -21,6 +21,7 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runtime.actors.pace import LATE_SECONDS, Pace
 from distrlcc.runtime.actors.segment import Report, Segment
+from distrlcc.runtime.actors.stillness import Stillness
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.training import policy_spec
 
@@ -75,7 +76,7 @@ class Actor:
         self._acting, self._last_episode = -1, dict[str, float]()
         self._link = job.link
         self._waited = 0.0
-        self._stepped = time.monotonic()
+        self._stillness = Stillness()
         self._ready: deque[Segment] = deque()
         self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
         self._weights: Weights | None = None
@@ -87,7 +88,8 @@ class Actor:
         with self._state:
             newer = self._weights is None or weights.version >= self._weights.version
             self._weights = weights if newer else self._weights
-            self._stepped = time.monotonic() if self._acting < 0 else self._stepped
+            if self._acting < 0:
+                self._stillness.moved()
             if self._thread.ident is None and not self._closing:
                 self._thread.start()
         return weights.version
@@ -115,7 +117,7 @@ class Actor:
             segments = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._state.notify_all()
         running, pace = self._thread.is_alive() and not full, self._pace
-        still = time.monotonic() - self._stepped - 2.0 * self._job.pace_seconds
+        still = self._stillness.seconds(self._thread.native_id) - 2.0 * self._job.pace_seconds
         return Report(
             segments,
             self._link,
@@ -165,7 +167,7 @@ class Actor:
         self._steps += self._job.envs
         if self._pace is not None:
             self._pace.keep()
-        self._stepped = time.monotonic()
+        self._stillness.moved()
         return self._closing
 
     def _hand_out(self, stats: CollectStats) -> None:
@@ -188,7 +190,7 @@ class Actor:
             self._state.notify_all()
             while len(self._ready) >= AHEAD and not self._closing:
                 self._state.wait(1.0)
-                self._stepped = time.monotonic()
+                self._stillness.moved()
         waited = time.monotonic() - begin
         if waited > LATE_SECONDS:
             self._waited += waited

@@ -1,0 +1,80 @@
+"""What counts as standing still: to sleep and to compute, not to wait for a core."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from distrlcc.runtime.actors.stillness import Stillness, waited_for_core
+
+SECONDS = 1.0
+
+
+def _compute(until: float) -> None:
+    while time.monotonic() < until:
+        sum(range(1000))
+
+
+def _measure(work: Callable[[float], None]) -> float:
+    """Return the stillness of a thread that does this for `SECONDS`, as a share of the time."""
+    stillness, ready = Stillness(), threading.Event()
+
+    def run() -> None:
+        stillness.moved()
+        ready.set()
+        work(time.monotonic() + SECONDS)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(10.0)
+    begin = time.monotonic()
+    stillness.seconds(thread.native_id)
+    time.sleep(0.8 * SECONDS)
+    share = stillness.seconds(thread.native_id) / (time.monotonic() - begin)
+    thread.join()
+    return share
+
+
+def test_whoever_sleeps_stands_still() -> None:
+    assert _measure(lambda until: time.sleep(until - time.monotonic())) > 0.9
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_whoever_waits_for_a_core_does_not() -> None:
+    core = min(os.sched_getaffinity(0))
+    rivals = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile 1: pass"]
+        )
+        for _ in range(4)
+    ]
+
+    def work(until: float) -> None:
+        os.sched_setaffinity(0, {core})
+        _compute(until)
+
+    try:
+        time.sleep(0.5)
+        assert _measure(work) < 0.6
+    finally:
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+
+
+def test_moving_ends_it() -> None:
+    stillness = Stillness()
+    time.sleep(0.2)
+    assert stillness.seconds(None) > 0.19
+    stillness.moved()
+    assert stillness.seconds(None) < 0.19
+
+
+def test_a_thread_that_is_gone_waited_for_nothing() -> None:
+    assert waited_for_core(None) == waited_for_core(2**22 + 1) == 0.0
