@@ -238,9 +238,7 @@ def test_the_benchmark_measures(start: Callable[..., Command], tmp_path: Path) -
         pytest.param(50_000_000, 0.2, marks=pytest.mark.long),
     ],
 )
-def test_a_file_crosses_an_emulated_link_that_loses(
-    tmp_path: Path, size: int, loss: float
-) -> None:
+def test_a_file_crosses_an_emulated_link_that_loses(tmp_path: Path, size: int, loss: float) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "data.bin").write_bytes(os.urandom(size))
     python = f"{sys.executable} -m distrlcc"
