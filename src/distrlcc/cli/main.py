@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    # torch's C++ warns where a host has no name; what matters is raised.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # torch's C++ logs hosts without a name and every socket that fails; what matters is raised.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
