@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -13,6 +14,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from distrlcc import seeding
+from distrlcc.data.manifest import Origin, Spaces
+from distrlcc.data.reader import StoredData
+from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.learner import Learner
 from distrlcc.learn.rollout import Rollout
@@ -145,3 +149,34 @@ def train() -> Callable[..., list[float]]:
         return rewards
 
     return run
+
+
+EPISODES, STEPS = 40, 21
+"""Of `write_data`."""
+
+
+@pytest.fixture
+def write_data() -> Callable[..., StoredData]:
+    """Return a function that writes episodes of what the toy's expert does, and opens them."""
+
+    def write(folder: Path, env: ToyEnv, spec: PolicySpec, discrete: bool = True) -> StoredData:
+        env.reset(seed=1)
+        obs, labels = [], []
+        for _ in range(STEPS + 8):
+            obs.append(env._observe(env.age))
+            labels.append(env.label if discrete else env.label[:, None])
+            env.step(env.label if discrete else env.label[:, None])
+        kind: Literal["discrete", "continuous"] = "discrete" if discrete else "continuous"
+        spaces = Spaces("toy", spec.observation_size, "toy", kind, spec.action_size)
+        origin = Origin("oracle", ("toy",), "train", 0, 1, 0.0, "", {})
+        scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
+        with DatasetWriter(folder, spaces, origin, 100) as writer:
+            for n in range(EPISODES):
+                steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
+                own, seen = (np.array([x[n] for x in rows[steps]]) for rows in (labels, obs))
+                rewards = np.zeros(STEPS, np.float32)
+                writer.add(Episode("", seen, own, own, rewards, seen[0], scores))
+            writer.finish()
+        return StoredData(folder)
+
+    return write

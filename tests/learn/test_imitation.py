@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.reader import StoredData
-from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.data_parallel import LocalGroup
 from distrlcc.learn.imitation import Imitator
@@ -25,27 +23,8 @@ from distrlcc.policy.spec import PolicySpec
 MakeSpec = Callable[..., PolicySpec]
 CONFIG = ImitationConfig(lr=5e-3, minibatch_size=128, sequence_length=8, burn_in=8)
 EPISODES, STEPS = 40, 21
-
-
-def _data(folder: Path, env: Any, spec: PolicySpec, discrete: bool = True) -> StoredData:
-    """Write toy episodes: `STEPS` steps of each environment, from where an episode starts."""
-    env.reset(seed=1)
-    obs, labels = [], []
-    for _ in range(STEPS + 8):
-        obs.append(env._observe(env.age))
-        labels.append(env.label if discrete else env.label[:, None])
-        env.step(env.label if discrete else env.label[:, None])
-    kind = "discrete" if discrete else "continuous"
-    spaces = Spaces("toy", spec.observation_size, "toy", kind, spec.action_size)
-    origin = Origin("oracle", ("toy",), "train", 0, 1, 0.0, "", {})
-    scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
-    with DatasetWriter(folder, spaces, origin, 100) as writer:
-        for n in range(EPISODES):
-            steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
-            own, seen = (np.array([x[n] for x in rows[steps]]) for rows in (labels, obs))
-            writer.add(Episode("", seen, own, own, np.zeros(STEPS, np.float32), seen[0], scores))
-        writer.finish()
-    return StoredData(folder)
+"""Of `write_data`."""
+WriteData = Callable[..., StoredData]
 
 
 def _fit(
@@ -75,11 +54,11 @@ def _fit(
     ],
 )
 def test_learns(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, task: str, changes: Any, key: str,
-    bound: float,
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData, task: str,
+    changes: Any, key: str, bound: float,
 ) -> None:  # fmt: skip
     spec = make_spec(task, **changes)
-    data = _data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
+    data = write_data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
     _, rows = _fit(data, spec, 25)
     assert (rows[-1][key] < bound) if "loss" in key else (rows[-1][key] > bound)
     assert ("validation_accuracy" in rows[-1]) == (task != "track")
@@ -88,11 +67,11 @@ def test_learns(
 
 
 def test_an_lstm_is_validated_as_it_acts(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
 ) -> None:
     """The validation's accuracy is that of the NumPy network, one step after another."""
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    data = _data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
+    data = write_data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
     imitator, rows = _fit(data, spec, 3)
     network = NumpyNetwork(spec, imitator.weights(1).arrays)
     hits = []
@@ -123,10 +102,10 @@ def test_loss_by_hand(make_spec: MakeSpec) -> None:
 
 
 def test_moments_are_those_of_the_training_episodes(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
 ) -> None:
     spec = make_spec()
-    data = _data(tmp_path / "d", make_env(EPISODES, "match"), spec)
+    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
     episodes = np.array([0, 3, 4, 17])
     imitator = Imitator(CONFIG, spec, 0, LocalGroup())
     imitator.examine(data, episodes)
@@ -141,9 +120,11 @@ def test_moments_are_those_of_the_training_episodes(
     assert plain.normalizer.count == 0
 
 
-def test_a_state_goes_on_bit_for_bit(make_env: Any, make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_a_state_goes_on_bit_for_bit(
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
+) -> None:
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    data = _data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
+    data = write_data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
     imitator, _ = _fit(data, spec, 2)
     again = Imitator(CONFIG, spec, 0, LocalGroup())
     again.load_state_dict({k: v.copy() for k, v in imitator.state_dict().items()})
@@ -153,9 +134,11 @@ def test_a_state_goes_on_bit_for_bit(make_env: Any, make_spec: MakeSpec, tmp_pat
         np.testing.assert_array_equal(values, again.state_dict()[name])
 
 
-def test_stopping_breaks_off(make_env: Any, make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_stopping_breaks_off(
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
+) -> None:
     spec = make_spec()
-    data = _data(tmp_path / "d", make_env(EPISODES, "match"), spec)
+    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
     imitator = Imitator(CONFIG, spec, 0, LocalGroup())
     before = imitator.state_dict()["parameters"]
     asked = []
@@ -166,9 +149,9 @@ def test_stopping_breaks_off(make_env: Any, make_spec: MakeSpec, tmp_path: Path)
 
 
 def test_values_of_another_space_are_refused(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
 ) -> None:
-    data = _data(tmp_path / "d", make_env(EPISODES, "match"), make_spec())
+    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), make_spec())
     imitator = Imitator(CONFIG, make_spec(action_size=2), 0, LocalGroup())
     with pytest.raises(DatasetError, match="episode 0: an action is not of the action space"):
         imitator.examine(data, np.arange(3))

@@ -32,7 +32,9 @@ def _model(spec: PolicySpec, **options: Any) -> Model:
 def test_parameters_and_gradients_are_views(make_spec: MakeSpec) -> None:
     model = _model(make_spec())
     before = [p.detach().clone() for p in model.network.parameters()]
-    norm = model.descend(model.flat.new_zeros(()) + _loss(model), 1, lr=0.1, grad_clip=0.0)
+    norm = model.descent.step(
+        model.descent.flat.new_zeros(()) + _loss(model), 1, lr=0.1, grad_clip=0.0
+    )
     gradients = [p.grad for p in model.network.parameters()]
     assert all(g is not None and g.abs().sum() > 0 for g in gradients)
     together = torch.cat([g.flatten() for g in gradients if g is not None])
@@ -51,7 +53,7 @@ def _loss(model: Model) -> torch.Tensor:
 
 def test_gradient_is_clipped(make_spec: MakeSpec) -> None:
     model = _model(make_spec())
-    norm = model.descend(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5)
+    norm = model.descent.step(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5)
     assert norm > 100
     clipped = torch.cat(
         [p.grad.flatten() for p in model.network.parameters() if p.grad is not None]

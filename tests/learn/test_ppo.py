@@ -72,7 +72,7 @@ def test_clipping_stops_the_gradient(make_spec: MakeSpec) -> None:
         learner = PPO(PPOConfig(use_critic=False, use_gae=False), make_spec())
         batch = _batch(logp=[math.log(0.1)], adv=[advantage], target=[0.0])
         loss, _ = learner._loss(batch, entropy_coeff=0.0)
-        norm = learner.model.descend(loss, 1, lr=0.0, grad_clip=0.0)
+        norm = learner.model.descent.step(loss, 1, lr=0.0, grad_clip=0.0)
         assert (norm.item() > 0) == moves  # ratio 3.3: only a bad action is still pushed down
 
 

@@ -118,14 +118,14 @@ class Dagger:
         key = np.uint64(bits(self._deal_key, model.version, epoch))
         for chosen in deal.minibatches(data.rows, data.count, key):
             if not len(chosen):
-                model.descend(None, 0, lr, self.config.grad_clip)
+                model.descent.step(None, 0, lr, self.config.grad_clip)
                 continue
             part = data.take(chosen)
             part.obs = torch.from_numpy(model.normalize(part.obs.numpy()))
             part = part.to(model.device)
             loss, accuracy = self._loss(part)
             samples = part.samples
-            model.descend(loss, samples, lr, self.config.grad_clip)
+            model.descent.step(loss, samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
         loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)

@@ -1,7 +1,4 @@
-"""A network under training: flat weights and gradient, Adam, normaliser and version.
-
-One flat vector makes zeroing, clipping, Adam and the exchange between ranks one operation each.
-"""
+"""A policy under training: network, its descent, normaliser and version."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.adam import Adam
+from distrlcc.learn.descent import Descent
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.reducer import Reducer
 from distrlcc.policy.network import ActorCritic
@@ -45,8 +41,7 @@ class Model:
         self.normalizer = Normalizer(spec.observation_size)
         self._normalize_observations = normalize_observations
         self._reducer = reducer
-        self.flat, self._gradient = _flatten(self.network)
-        self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
+        self.descent = Descent(self.network, reducer, weight_decay)
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise raw observations ``[..., D]`` as the acting policy of this version did."""
@@ -75,29 +70,6 @@ class Model:
         total.mean = self.normalizer.mean + first / counts
         total.m2 = np.maximum(second - first**2 / counts, 0.0)
         self.normalizer.merge(total)
-
-    def descend(self, loss: Tensor | None, weight: float, lr: float, grad_clip: float) -> Tensor:
-        """Take one step of Adam on all ranks' mean gradient.
-
-        Args:
-            loss: Mean over this rank's samples; None if it has none.
-            weight: This rank's number of samples.
-            lr: Learning rate.
-            grad_clip: Largest norm of the gradient; 0 does not clip.
-
-        Returns:
-            The gradient's norm before clipping, a scalar.
-        """
-        self._gradient.zero_()
-        if loss is not None:
-            loss.backward()
-        self._reducer.mean_gradient(self._gradient, weight)
-        norm: Tensor = torch.linalg.vector_norm(self._gradient)
-        if grad_clip > 0:
-            self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
-        self._optimizer.param_groups[0]["lr"] = lr
-        self._optimizer.step()
-        return norm
 
     def weights(self, expert_share: float = 0.0) -> Weights:
         """Return a copy of the policy to act with."""
@@ -136,40 +108,14 @@ class Model:
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, Adam's moments, normaliser and version."""
-        adam = self._optimizer.state.get(self.flat, {})
-        zeros = torch.zeros_like(self.flat.data)
         return {
             "version": self.version,
-            "parameters": self.flat.detach().clone(),
-            "adam_step": float(adam.get("step", 0.0)),
-            "adam_mean": adam.get("exp_avg", zeros).clone(),
-            "adam_square": adam.get("exp_avg_sq", zeros).clone(),
+            **self.descent.state_dict(),
             "normalizer": self.normalizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
         self.version = int(state["version"])
-        with torch.no_grad():
-            self.flat.copy_(torch.as_tensor(state["parameters"]))
-        self._optimizer.state[self.flat] = {
-            "step": torch.tensor(float(state["adam_step"]), device=self.device),
-            "exp_avg": torch.as_tensor(state["adam_mean"]).clone().to(self.device),
-            "exp_avg_sq": torch.as_tensor(state["adam_square"]).clone().to(self.device),
-        }
+        self.descent.load_state_dict(state)
         self.normalizer.load_state_dict(state["normalizer"])
-
-
-def _flatten(network: nn.Module) -> tuple[nn.Parameter, Tensor]:
-    """Make a network's parameters and gradients views of two flat vectors; return both."""
-    parameters = list(network.parameters())
-    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
-    gradient = torch.zeros_like(flat.data)
-    flat.grad = gradient
-    begin = 0
-    for parameter in parameters:
-        end = begin + parameter.numel()
-        parameter.data = flat.data[begin:end].view_as(parameter)
-        parameter.grad = gradient[begin:end].view_as(parameter)
-        begin = end
-    return flat, gradient

@@ -115,9 +115,9 @@ class PPO:
                     part = batch.take(chosen.to(model.device))
                     loss, metrics = self._loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
-                    norm = model.descend(loss, part.samples, lr, config.grad_clip)
+                    norm = model.descent.step(loss, part.samples, lr, config.grad_clip)
                 else:  # this rank's rollout was cut short of what the others have
-                    norm = model.descend(None, 0, lr, config.grad_clip)
+                    norm = model.descent.step(None, 0, lr, config.grad_clip)
         model.absorb(agreed[len(sums) :])
         means = self._means(metric_sums)
         self._adapt_kl_coeff(means["kl"])

@@ -8,6 +8,7 @@ from typing import Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
 from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.runtime.resources import ResourcesConfig
 
@@ -38,8 +39,13 @@ class HeldOutConfig:
     """Links of one scoring."""
     seconds: float = 10.0
     """Length of its episodes, s."""
+    keep: Literal["best", "newest"] = "best"
+    """Whose weights become the run's policy: those with the greatest reward there, or the newest,
+    which act by sampling as in training; then the reward decides nothing."""
 
     def __post_init__(self) -> None:
+        if self.keep not in ("best", "newest"):
+            raise ConfigError(f"held_out.keep is {self.keep!r}: expected 'best' or 'newest'")
         if self.every < 1 or self.links < 1 or self.seconds <= 0:
             raise ConfigError("held_out: every, links and seconds must be above 0")
 
@@ -144,10 +150,14 @@ class RunConfig:
     """Settings of PPO; exactly one learner's section is given."""
     dagger: DaggerConfig | None = None
     """Settings of DAgger."""
+    gail: GailConfig | None = None
+    """Settings of GAIL, whose generator is PPO with the settings above."""
 
     def __post_init__(self) -> None:
         if (self.ppo is None) == (self.dagger is None):
             raise ConfigError("give exactly one of the sections ppo and dagger")
+        if self.gail is not None and self.ppo is None:
+            raise ConfigError("the section gail needs the section ppo: its generator's settings")
         for name, value, low in (
             ("total_steps", self.total_steps, 1),
             ("checkpoint_every", self.checkpoint_every, 1),
@@ -162,6 +172,8 @@ class RunConfig:
             self.ppo.validate()
         if self.dagger is not None:
             self.dagger.validate()
+        if self.gail is not None:
+            self.gail.validate()
 
     @property
     def rollout_length(self) -> int:

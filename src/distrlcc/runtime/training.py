@@ -12,6 +12,7 @@ from distrlcc.errors import PolicyFileError
 from distrlcc.learn.alarm import CollapseAlarm
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.dagger import Dagger
+from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Learner, Weights
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.process import prepare_process
@@ -43,7 +44,15 @@ def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
 def build_learner(
     config: RunConfig, spec: PolicySpec, reducer: Reducer | None = None, device: str = "cpu"
 ) -> Learner:
-    """Return the learner that a run's configuration has a section for."""
+    """Return the learner that a run's configuration has a section for.
+
+    Raises:
+        ConfigError: Its settings do not fit.
+        DatasetError: GAIL's demonstrations are missing or do not fit.
+    """
+    if config.gail is not None:
+        assert config.ppo is not None
+        return Gail(config.gail, config.ppo, spec, config.seed, reducer, device)
     if config.ppo is not None:
         return PPO(config.ppo, spec, config.seed, reducer, device)
     assert config.dagger is not None
@@ -137,8 +146,9 @@ class Training:
         """Score the present weights on held-out links, and keep them if they are the best."""
         weights = self.learner.weights()
         scores = self.held_out.score(weights)
-        acting = max(ACTINGS, key=lambda a: scores[a].reward)
-        if scores[acting].reward > self.counters.best_score:
+        newest = self.config.held_out.keep == "newest"
+        acting = "sample" if newest else max(ACTINGS, key=lambda a: scores[a].reward)
+        if newest or scores[acting].reward > self.counters.best_score:
             self.counters.best_score = scores[acting].reward
             self.counters.best_update = self.counters.update
             self.counters.best_acting = acting

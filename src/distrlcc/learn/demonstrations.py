@@ -1,0 +1,82 @@
+"""An expert's steps in memory, as a discriminator sees them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distrlcc.data.reader import StoredData
+from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.learn.gail_config import GailConfig
+from distrlcc.policy.normalizer import Normalizer, normalize
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.seeding import stream_key, uniform
+
+_SPACES = ("observation", "observation_size", "action", "action_kind", "action_size")
+
+
+class Demonstrations:
+    """``R`` steps of an expert; observations are scaled by their own moments."""
+
+    def __init__(self, config: GailConfig, spec: PolicySpec, seed: int) -> None:
+        """Read whole episodes, the same on every rank.
+
+        Raises:
+            ConfigError: No folder is named.
+            DatasetError: They are missing, damaged, or of other observations or actions.
+        """
+        if not config.demonstrations:
+            raise ConfigError(
+                "gail.demonstrations is empty: collect an expert's trajectories (distrlcc collect "
+                "--scheme oracle --disturb 0 --out DATA) and add --set gail.demonstrations=DATA"
+            )
+        data = StoredData(Path(config.demonstrations))
+        _check_spaces(data, spec)
+        order = np.argsort(uniform(stream_key(seed, "demonstrations"), np.arange(len(data.steps))))
+        count = int(np.searchsorted(np.cumsum(data.steps[order]), config.steps)) + 1
+        episodes = [data.episode(int(k)) for k in order[:count]]
+        obs = np.concatenate([e.observations for e in episodes])[: config.steps]
+        if not np.isfinite(obs).all():
+            raise DatasetError(f"{data.folder}: an observation is not finite; collect it again")
+        self.spec = spec
+        moments = Normalizer(spec.observation_size)
+        moments.update(obs)
+        self._scale = moments.arrays()
+        actions = np.concatenate([e.expert_actions for e in episodes])[: config.steps]
+        self.pairs = self.pairs_of(obs, actions)
+        """float32 ``[R, D + A]``."""
+        self.digest = hashlib.sha256(self.pairs.numpy()).hexdigest()
+        """Of all of them."""
+
+    def pairs_of(self, obs: NDArray[np.float32], actions: NDArray[Any]) -> Tensor:
+        """Return observations ``[R, D]`` beside actions, one-hot where discrete, ``[R, D + A]``."""
+        scaled = torch.from_numpy(normalize(obs, *self._scale))
+        if self.spec.action_kind == "discrete":
+            chosen = torch.from_numpy(np.asarray(actions, np.int64))
+            done = torch.nn.functional.one_hot(chosen, self.spec.action_size).float()
+        else:
+            done = torch.from_numpy(np.asarray(actions, np.float32))
+        return torch.cat([scaled, done], dim=1)
+
+    def draw(self, key: np.uint64, first: int, count: int) -> Tensor:
+        """Draw steps with replacement, ``[count, D + A]``; other ``first``, other steps."""
+        chosen = uniform(key, first, np.arange(count)) * len(self.pairs)
+        return self.pairs[torch.from_numpy(chosen.astype(np.int64))]
+
+
+def _check_spaces(data: StoredData, spec: PolicySpec) -> None:
+    spaces = data.manifest.spaces
+    differ = [name for name in _SPACES if getattr(spaces, name) != getattr(spec, name)]
+    if differ:
+        have = ", ".join(f"{name} {getattr(spaces, name)}" for name in differ)
+        want = ", ".join(f"{name} {getattr(spec, name)}" for name in differ)
+        raise DatasetError(
+            f"{data.folder} has {have}; expected {want}, as this configuration says: collect with "
+            "--recipe and --set of this run"
+        )

@@ -1,0 +1,171 @@
+"""Generative adversarial imitation (https://arxiv.org/abs/1606.03476) around PPO.
+
+The environment's reward is not looked at. A step's reward is log D - log(1 - D), the logit of the
+discriminator's belief that it is the expert's, scaled to mean 0 and variance 1 over all ranks'
+rollouts; PPO learns from it as from any other, then the discriminator learns from the same rollout.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from distrlcc.errors import DatasetError
+from distrlcc.learn.deal import plan_deal
+from distrlcc.learn.demonstrations import Demonstrations
+from distrlcc.learn.descent import Descent
+from distrlcc.learn.discriminator import (
+    Discriminator,
+    classification_loss,
+    divergence,
+    gradient_penalty,
+)
+from distrlcc.learn.gail_config import GailConfig
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.reducer import LocalReducer, Reducer
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.seeding import bits, stream_key, uniform
+
+_METRICS = ("loss", "accuracy", "divergence", "penalty")
+
+
+class Gail:
+    """A learner; see :class:`distrlcc.learn.learner.Learner`."""
+
+    def __init__(
+        self,
+        config: GailConfig,
+        ppo: PPOConfig,
+        spec: PolicySpec,
+        seed: int = 0,
+        reducer: Reducer | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Build generator and discriminator; all arguments are the same on every rank.
+
+        Raises:
+            ConfigError: If a configuration does not fit.
+            DatasetError: If the demonstrations are missing, damaged or of other spaces.
+        """
+        config.validate()
+        self.config = config
+        self._reducer = reducer or LocalReducer()
+        self._ppo = PPO(ppo, spec, seed, self._reducer, device)
+        self._expert = Demonstrations(config, spec, seed)
+        self._device = torch.device(device)
+        size = self._expert.pairs.shape[1]
+        self._network = Discriminator(size, config.hidden, seed).to(self._device)
+        self._descent = Descent(self._network, self._reducer)
+        self._deal_key = stream_key(seed, "discriminator's minibatches")
+        self._draw_key = stream_key(seed, "discriminator's expert")
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Reward a rollout, learn from it, then let the discriminator learn; return metrics.
+
+        The rollout's rewards are written over.
+        """
+        version = self._ppo.model.version
+        pairs = self._expert.pairs_of(
+            rollout.obs[: rollout.steps].reshape(rollout.samples, -1),
+            rollout.actions[: rollout.steps].reshape(rollout.samples, *rollout.actions.shape[2:]),
+        ).to(self._device)
+        reward = self._reward(rollout, pairs)
+        return self._ppo.update(rollout) | reward | self._discriminate(rollout, pairs, version)
+
+    def _reward(self, rollout: Rollout, pairs: Tensor) -> dict[str, float]:
+        with torch.no_grad():
+            logits = self._network(pairs).cpu().numpy().astype(np.float64)
+        sums = np.array([len(logits), logits.sum(), np.square(logits).sum()])
+        samples, total, squares = self._reducer.sum(sums).tolist()
+        mean = total / max(samples, 1.0)
+        std = math.sqrt(max(squares / max(samples, 1.0) - mean * mean, 0.0))
+        scaled = (logits - mean) / (std + 1e-8)
+        rollout.rewards[: rollout.steps] = scaled.reshape(rollout.steps, rollout.count)
+        return {"gail_reward": mean, "gail_reward_std": std}
+
+    def _discriminate(self, rollout: Rollout, pairs: Tensor, version: int) -> dict[str, float]:
+        """Make passes over the rollout, each step beside one of the expert's."""
+        config, rows = self.config, len(rollout.obs)
+        counts = np.array([rollout.samples, rollout.count], np.float64)
+        samples, envs = self._reducer.sum(counts).tolist()
+        deal = plan_deal(samples, config.minibatch_size, rows, envs, rollout.first_index)
+        sums, draws = torch.zeros(len(_METRICS) + 1, dtype=torch.float64), 0
+        for epoch in range(config.num_epochs):
+            key = np.uint64(bits(self._deal_key, version, epoch))
+            sums.zero_()
+            for chosen in deal.minibatches(rollout.steps, rollout.count, key):
+                draw = np.uint64(bits(self._draw_key, version, draws))
+                draws += 1
+                if not len(chosen):  # this rank's rollout was cut short of what the others have
+                    self._descent.step(None, 0, config.lr, 0.0)
+                    continue
+                policy = pairs[chosen.to(self._device)]
+                expert = self._expert.draw(draw, rollout.first_index, len(chosen))
+                loss, metrics = self._loss(expert.to(self._device), policy, draw)
+                self._descent.step(loss, len(chosen), config.lr, 0.0)
+                sums += metrics.cpu() * len(chosen)
+        *totals, count = self._reducer.sum(sums.numpy()).tolist()
+        return {
+            f"gail_{name}": total / max(count, 1.0)
+            for name, total in zip(_METRICS, totals, strict=True)
+        }
+
+    def _loss(self, expert: Tensor, policy: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:
+        """Return the loss of ``R`` steps of each, and ``_METRICS`` with a 1."""
+        logits = self._network(torch.cat([expert, policy]))
+        ours, theirs = logits[: len(expert)], logits[len(expert) :]
+        loss = classification_loss(ours, theirs)
+        penalty = torch.zeros((), device=self._device)
+        if self.config.gradient_penalty:
+            mix = torch.from_numpy(uniform(draw, np.arange(len(expert)))).float()
+            penalty = gradient_penalty(self._network, expert, policy, mix.to(self._device))
+        with torch.no_grad():
+            accuracy = 0.5 * ((ours > 0).float().mean() + (theirs < 0).float().mean())
+            proved = divergence(ours, theirs)
+            one = torch.ones((), device=self._device)
+            metrics = torch.stack([loss, accuracy, proved, penalty, one]).double()
+        return loss + self.config.gradient_penalty * penalty, metrics
+
+    def weights(self) -> Weights:
+        """Return a copy of the policy to act with."""
+        return self._ppo.weights()
+
+    def load_weights(self, weights: Weights) -> None:
+        """Start from another learner's policy."""
+        self._ppo.load_weights(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a bit-identical resume needs, but for the demonstrations."""
+        return {
+            "ppo": self._ppo.state_dict(),
+            "discriminator": self._descent.state_dict(),
+            "demonstrations": self._expert.digest,
+        }
+
+    shared_state = state_dict
+    """Nothing in it is one rank's own."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state.
+
+        Raises:
+            DatasetError: The demonstrations are not those that it was trained with.
+        """
+        if state["demonstrations"] != self._expert.digest:
+            raise DatasetError(
+                f"{self.config.demonstrations} is not the data set that this run began with; give "
+                "it back its place, or begin a new run"
+            )
+        self._ppo.load_state_dict(state["ppo"])
+        self._descent.load_state_dict(state["discriminator"])
+
+    def undo_update(self, before: dict[str, Any]) -> None:
+        """Leave no trace of an update that was broken off."""
+        self.load_state_dict(before)

@@ -1,0 +1,172 @@
+"""GAIL: the losses by hand, learning without the reward, the same result twice, bad data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from distrlcc.data.reader import StoredData
+from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.learn.collect import Collector
+from distrlcc.learn.demonstrations import Demonstrations
+from distrlcc.learn.discriminator import (
+    Discriminator,
+    classification_loss,
+    divergence,
+    gradient_penalty,
+)
+from distrlcc.learn.gail import Gail
+from distrlcc.learn.gail_config import GailConfig
+from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
+
+MakeSpec = Callable[..., PolicySpec]
+WriteData = Callable[..., StoredData]
+PPO = PPOConfig(gamma=0.0, lr=3e-3, minibatch_size=256, rollout_length=32)
+EPISODES, STEPS = 40, 21
+"""Of `write_data`."""
+
+
+@pytest.fixture
+def config(make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData) -> GailConfig:
+    write_data(tmp_path / "match", make_env(EPISODES, "match"), make_spec())
+    return GailConfig(str(tmp_path / "match"), lr=3e-3, minibatch_size=256)
+
+
+def test_the_losses_by_hand() -> None:
+    expert, policy = torch.tensor([0.0, 2.0]), torch.tensor([-1.0, 0.0])
+    losses = [-math.log(0.5), -math.log(1 / (1 + math.exp(-2)))]
+    losses += [-math.log(1 - 1 / (1 + math.exp(1))), -math.log(0.5)]
+    assert float(classification_loss(expert, policy)) == pytest.approx(sum(losses) / 2)
+    sure, blind = torch.full((4,), 30.0), torch.zeros(4)
+    assert float(divergence(sure, -sure)) == pytest.approx(math.log(2))
+    assert float(divergence(blind, blind)) == pytest.approx(0.0, abs=1e-7)
+
+
+def test_the_penalty_by_hand() -> None:
+    class Square(nn.Module):
+        def forward(self, pairs: torch.Tensor) -> torch.Tensor:
+            return pairs.square().sum(dim=1)
+
+    expert, policy = torch.tensor([[4.0, 0.0]]), torch.zeros(1, 2)
+    # At a quarter of the way the point is (1, 0) and the slope 2.
+    penalty = gradient_penalty(Square(), expert, policy, torch.tensor([0.25]))
+    assert penalty.item() == pytest.approx((2.0 - 1.0) ** 2)
+
+
+def test_the_discriminator_is_its_seeds() -> None:
+    one, same, other = (Discriminator(5, (8, 8), seed) for seed in (1, 1, 2))
+    pairs = torch.linspace(-1, 1, 15).reshape(3, 5)
+    assert one(pairs).shape == (3,)
+    assert torch.equal(one(pairs), same(pairs))
+    assert not torch.allclose(one(pairs), other(pairs))
+
+
+def _train(
+    learner: Gail, env: Any, spec: PolicySpec, updates: int
+) -> tuple[list[float], list[dict[str, float]]]:
+    """Return each collection's mean reward, which the learner does not see, and the metrics."""
+    collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16)
+    rewards, rows = [], []
+    for _ in range(updates):
+        collector.set_weights(learner.weights())
+        rewards.append(collector.collect(rollout).metrics()["reward"])
+        rollout.rewards[:] = np.nan
+        rows.append(learner.update(rollout))
+    return rewards, rows
+
+
+@pytest.mark.parametrize(
+    ("task", "bound", "changes"),
+    [
+        ("match", 0.85, {}),
+        ("track", 0.9, {}),
+        ("match", 0.7, {"kind": "lstm", "hidden": (32, 16)}),
+    ],
+)
+def test_learns_without_the_reward(
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData, task: str,
+    bound: float, changes: dict[str, Any],
+) -> None:  # fmt: skip
+    spec = make_spec(task, **changes)
+    write_data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
+    learner = Gail(GailConfig(str(tmp_path / "d"), lr=3e-3, minibatch_size=256), PPO, spec)
+    rewards, rows = _train(learner, make_env(32, task), spec, 40)
+    assert np.mean(rewards[-5:]) > bound > rewards[0]
+    # Who imitates well is hard to tell from the expert.
+    assert rows[-1]["gail_divergence"] < max(row["gail_divergence"] for row in rows)
+    assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows)
+
+
+def test_rewards_are_scaled(make_env: Any, make_spec: MakeSpec, config: GailConfig) -> None:
+    spec = make_spec()
+    learner = Gail(config, PPO, spec)
+    collector, rollout = Collector(make_env(32, "match"), spec, 0), Rollout.allocate(spec, 32, 32)
+    collector.set_weights(learner.weights())
+    collector.collect(rollout)
+    learner.update(rollout)
+    assert rollout.rewards.mean() == pytest.approx(0.0, abs=1e-5)
+    assert rollout.rewards.std() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_same_seed_and_a_resume(make_env: Any, make_spec: MakeSpec, config: GailConfig) -> None:
+    spec = make_spec()
+    one, other = Gail(config, PPO, spec), Gail(config, PPO, spec)
+    first = _train(one, make_env(32, "match"), spec, 3)
+    assert _train(other, make_env(32, "match"), spec, 3) == first
+    resumed = Gail(config, PPO, spec)
+    resumed.load_state_dict(one.state_dict())
+    before = one.shared_state()
+    ahead = _train(one, make_env(32, "match"), spec, 2)
+    assert _train(resumed, make_env(32, "match"), spec, 2) == ahead
+    one.undo_update(before)
+    assert _train(one, make_env(32, "match"), spec, 2) == ahead
+
+
+def test_demonstrations_are_bounded_and_drawn(make_spec: MakeSpec, config: GailConfig) -> None:
+    few = Demonstrations(dataclasses.replace(config, steps=50), make_spec(), 0)
+    assert few.pairs.shape == (50, 4 + 3)
+    assert few.pairs[:, :4].mean(dim=0).numpy() == pytest.approx(np.zeros(4), abs=1e-5)
+    whole = Demonstrations(config, make_spec(), 0)
+    assert len(whole.pairs) == EPISODES * STEPS
+    assert torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 0, 8))
+    assert not torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 9, 8))
+
+
+def test_bad_demonstrations(
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData, config: GailConfig
+) -> None:
+    with pytest.raises(ConfigError, match=r"gail.demonstrations is empty: collect an expert"):
+        Gail(GailConfig(), PPO, make_spec())
+    with pytest.raises(DatasetError, match="no data set at"):
+        Gail(GailConfig(str(tmp_path / "none")), PPO, make_spec())
+    with pytest.raises(DatasetError, match="has action_kind discrete, action_size 3; expected act"):
+        Gail(config, PPO, make_spec("track"))
+    write_data(tmp_path / "other", make_env(EPISODES, "memory"), make_spec())
+    other = Gail(dataclasses.replace(config, demonstrations=str(tmp_path / "other")), PPO,
+                 make_spec())  # fmt: skip
+    with pytest.raises(DatasetError, match="is not the data set that this run began with"):
+        other.load_state_dict(Gail(config, PPO, make_spec()).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"hidden": ()}, "expected one width or more"),
+        ({"lr": 0.0}, "lr is 0.0"),
+        ({"gradient_penalty": -1.0}, "gradient_penalty is -1.0"),
+    ],
+)
+def test_bad_settings(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        dataclasses.replace(GailConfig(), **changes).validate()
