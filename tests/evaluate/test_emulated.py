@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -227,9 +228,21 @@ def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     thread.start()
     told = send("127.0.0.1", port, "reno", 0.3)
     thread.join(10.0)
-    assert told["control"] == "reno"
-    assert told["acked_bytes"] > 1_000_000  # type: ignore[operator]
-    assert len(told["rtt_ms"]) > 5  # type: ignore[arg-type]
+    assert told.control == "reno"
+    assert told.acked_bytes > 1_000_000
+    assert len(told.samples) > 5
+    assert told.samples[0].time_s < 0.1
+    assert told.samples[-1].time_s == pytest.approx(told.seconds) == pytest.approx(0.3, abs=0.2)
+    for before, after in itertools.pairwise(told.samples):
+        assert before.time_s < after.time_s
+        assert before.acked_bytes <= after.acked_bytes
+        assert before.sent_packets <= after.sent_packets
+    last = told.samples[-1]
+    assert 0.0 < last.smoothed_rtt_ms < 300.0
+    assert last.cwnd_packets >= 10  # the least that it begins with
+    assert last.retransmitted_packets <= last.sent_packets
+    columns = told.to_json()["samples_columns"]
+    assert columns["cwnd_packets"][-1] == last.cwnd_packets  # type: ignore[index]
     thread = threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True)
     thread.start()
     with pytest.raises(LinkError, match=r"cannot use nothing .*; it has .*reno"):
