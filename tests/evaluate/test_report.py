@@ -13,7 +13,7 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.report import ReportInfo, render, write_report
-from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.summary import summarise
 from distrlcc.files import require_writable
 
@@ -106,6 +106,34 @@ def test_the_report_is_whole_and_self_contained(
         assert f"{scheme.overall['power'].mean:.3f}" in page.text
     stored = json.loads((path.parent / "summary.json").read_text())
     assert stored["ranking"] == [s.scheme for s in summary.schemes]
+
+
+def test_what_senders_say_is_drawn_tabled_and_defined(
+    tmp_path: Path, make_scores: Make, make_series: MakeSeries
+) -> None:
+    shape = (2, 1)
+    said = {"mean_cwnd_packets": np.full(shape, 41.5), "mean_smoothed_rtt_ms": np.full(shape, 77.7)}
+    kernels = replace(
+        make_scores("cubic", *shape), **said, retransmitted_share=np.full(shape, 0.0123)
+    )
+    ours = replace(make_scores("bbr", *shape), **said, retransmitted_share=np.full(shape, np.nan))
+    line = make_series("cubic", kernels.links[0])
+    ones = np.ones(len(line.time_s))
+    line = replace(line, sender=SenderSeries(ones, ones, ones))
+    path = write_report(tmp_path / "r", [kernels, ours], [line], INFO)
+    text = read(path.read_text()).text
+    for words in (
+        "mean window (packets)", "mean smoothed RTT (ms)", "retransmitted (%)", "41.5", "77.7",
+        "1.23", "asked each 10 ms (TCP_INFO)",
+    ):  # fmt: skip
+        assert words in text
+    stored = json.loads((path.parent / "summary.json").read_text())
+    assert stored["metrics"]["mean_cwnd_packets"]["better"] is None
+    assert stored["schemes"]["cubic"]["overall"]["retransmitted_share"]["mean"] == 0.0123
+    assert stored["schemes"]["bbr"]["overall"]["retransmitted_share"]["mean"] is None
+    assert list(stored["schemes"]["bbr"]["scenarios"][ours.links[1]])[-3:] == [
+        m.key for m in SENDER_METRICS
+    ]
 
 
 def test_the_best_of_a_column_is_marked_without_the_oracle(make_scores: Make) -> None:

@@ -11,8 +11,10 @@
          "overall": {metric: {"mean", "low", "high"}},
          "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
 
-Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`; shares are 0 to 1; what is
-undefined (a delay where nothing was delivered, the interval of a single value) is null.
+Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`, and of ``SENDER_METRICS`` where
+real packets were sent; ``better`` is null where neither way is. Shares are 0 to 1; what is
+undefined (a delay where nothing was delivered, what our senders sent again, the interval of a
+single value) is null.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
-from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, metric
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, Metric, SchemeScores, metric
 
 TABLE_METRICS: dict[str, str] = {
     "power": "power",
@@ -101,6 +103,12 @@ class Summary:
     """Names of the L links, each once."""
     seeds: int
     """Runs of each link."""
+    metrics: tuple[Metric, ...] = METRICS
+    """What was measured."""
+
+    def names(self) -> list[tuple[str, bool]]:
+        """Return each scheme's name and whether it is learned, in order."""
+        return [(s.scheme, s.learned) for s in self.schemes]
 
     def failures(self) -> tuple[str, ...]:
         """Return a sentence for each scheme of which runs failed."""
@@ -126,9 +134,12 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         if other.links != first.links or other.seeds != first.seeds:
             raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
     links = _unique(first.links)
-    found = [_summarise(s, links) for s in scores]
+    metrics = METRICS
+    if any(s.has_sender_metrics for s in scores):
+        metrics += SENDER_METRICS
+    found = [_summarise(s, links, metrics) for s in scores]
     ranked = sorted(found, key=lambda s: -_order(s.overall["power"].mean))
-    return Summary(tuple(ranked), links, first.seeds)
+    return Summary(tuple(ranked), links, first.seeds, metrics)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -145,7 +156,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
                 "better": m.better,
                 "definition": m.definition,
             }
-            for m in METRICS
+            for m in summary.metrics
         },
         "ranking": [s.scheme for s in summary.schemes],
         "schemes": {
@@ -205,15 +216,17 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
     return result
 
 
-def _summarise(scores: SchemeScores, links: tuple[str, ...]) -> SchemeSummary:
-    values = scores.values()
+def _summarise(
+    scores: SchemeScores, links: tuple[str, ...], metrics: Sequence[Metric]
+) -> SchemeSummary:
+    values = scores.values(metrics)
     overall, alone = mean_intervals(values).tolist(), link_intervals(values).tolist()
     return SchemeSummary(
         scheme=scores.scheme,
         learned=scores.learned,
-        overall={m.key: Interval(*overall[i]) for i, m in enumerate(METRICS)},
+        overall={m.key: Interval(*overall[i]) for i, m in enumerate(metrics)},
         scenarios={
-            link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(METRICS)}
+            link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(metrics)}
             for n, link in enumerate(links)
         },
         failed=scores.failed,
