@@ -214,6 +214,7 @@ def test_the_command_ends_with_what_is_there(
     out, err = capsys.readouterr()
     assert err.count("distrlcc: reno on twelve failed: no room\n") == 1
     assert "reno: 1 of 1 run failed and is left out of its means." in out
+    assert "reno has no run and is not ranked; no link is left out because of it." in out
     assert "twelve, reno: failed" in out
     schemes = json.loads(Path("figures.json").read_text())["schemes"]
     assert schemes["reno"]["failed_runs"] == 1
@@ -229,6 +230,40 @@ def test_the_command_ends_with_what_is_there(
     assert "error: no run succeeded: reno on twelve failed: no room" in capsys.readouterr().err
     assert main(["evaluate", "--against", "reno", "--others", "kernel"]) == 2
     assert "--others is for --world emulated" in capsys.readouterr().err
+
+
+def test_means_leave_out_a_link_where_one_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_link(scenario: Scenario, flows: list[RealFlow]) -> RealRun:
+        if (scenario.name, flows[0].contender.name) == ("fast", "reno"):
+            raise LinkError("no room")
+        return _measured(scenario, flows[0], 90.0 if scenario.name == "fast" else 10.0)
+
+    monkeypatch.setattr(emulated, "run_link", run_link)
+    monkeypatch.chdir(tmp_path)
+    links = [
+        f'[[scenarios]]\nname = "{name}"\nduration_s = 2.0\nlink = {{ rate_mbps = {rate} }}\n'
+        for name, rate in (("slow", 12.0), ("fast", 100.0))
+    ]
+    Path("links.toml").write_text("\n".join(links))
+    words = ["evaluate", "--world", "emulated", "--suite", "links.toml", "--against", "cubic,reno"]
+    assert main([*words, "--series", "fast", "--out", "report", "--json", "figures.json"]) == 1
+    said = (
+        "Means over links, and so the ranking, leave out 1 of 2 links, on which not every scheme "
+        "has a run: fast (reno)."
+    )
+    assert said in re.sub(r"\s+", " ", capsys.readouterr().out)
+    for page in ("report.html", "sim-to-real.html"):
+        assert said in Path("report", page).read_text()
+    assert Path("report/series-fast.png").exists()
+    figures = json.loads(Path("figures.json").read_text())
+    assert figures["left_out_scenarios"] == [{"scenario": "fast", "schemes": ["reno"]}]
+    assert figures["common_scenarios"] == 1
+    for scheme in figures["schemes"].values():  # the 90 Mbit/s that cubic alone has do not count
+        assert scheme["overall"]["throughput_mbps"]["mean"] == 10.0
+    assert main([*words, "--series", "nowhere"]) == 2
+    assert "--series nowhere: no such link" in capsys.readouterr().err
 
 
 def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:

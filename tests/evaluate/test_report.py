@@ -168,8 +168,27 @@ def test_a_report_with_failed_runs_says_so(tmp_path: Path, make_scores: Make) ->
     path = write_report(tmp_path / "r", [replace(lost, **nothing), good], [], INFO)
     text = read(path.read_text()).text
     assert "quickstart: 2 of 2 runs failed and are left out of its means." in text
+    assert "quickstart has no run and is not ranked; no link is left out because of it." in text
     assert "nan" not in text
-    assert "quickstart ranks 2 of 2" in text
+    assert "ranks" not in text
+    assert json.loads((path.parent / "summary.json").read_text())["ranking"] == ["cubic"]
+
+
+def test_links_that_not_every_scheme_ran_are_left_out_and_named(make_scores: Make) -> None:
+    good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
+    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
+    text = read(render(summarise([good, replace(bad, **gaps)]), {}, INFO)).text
+    assert "Means over links on which every scheme has a run (2 of 3);" in text
+    said = f"leave out 1 of 3 links, on which not every scheme has a run: {good.links[0]} (cubic)."
+    assert said in text
+    assert "quickstart ranks 1 of 2" in text
+    gaps = {m.key: np.array([*getattr(good, m.key)[:1], [np.nan], [np.nan]]) for m in METRICS}
+    first = replace(good, **gaps)
+    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
+    text = read(render(summarise([first, replace(bad, **gaps)]), {}, INFO)).text
+    assert "No link has a run of every scheme" in text
+    assert "Runs failed, and the schemes' links differ." in text
+    assert "All schemes ran on the same links" not in text
 
 
 def test_the_worst_links_are_those_where_the_policy_failed(make_scores: Make) -> None:

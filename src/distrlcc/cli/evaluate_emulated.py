@@ -67,7 +67,9 @@ def run_emulated(args: argparse.Namespace) -> int:
         said = (note, *notes, *map(str, failures))
         series = [one for each in measured for one in each.series]
         page = write_report(args.out, scores, series, report_info(args, *said))
-        write_atomically(args.out / "sim-to-real.html", render(rows, notes).encode())
+        write_atomically(
+            args.out / "sim-to-real.html", render(rows, [*notes, *summary.common.notes()]).encode()
+        )
         print(f"report: {page}", file=out)
     return 1 if failures else 0
 

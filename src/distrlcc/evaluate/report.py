@@ -102,17 +102,20 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     text = resources.files("distrlcc.evaluate").joinpath("report.html.jinja").read_text("utf-8")
     learned = [s for s in summary.schemes if s.learned]
     links = _links(summary, learned)
-    rivals = [s.scheme for s in summary.schemes if s.scheme != _NO_RIVAL]
+    ranking = summary.ranking()
+    rivals = [scheme for scheme in ranking if scheme != _NO_RIVAL]
+    best = next((s for s in learned if s.scheme in rivals), None)
     names = summary.names()
     styles = {theme.name: looks(names, theme) for theme in (LIGHT, DARK)}
     page = environment.from_string(text).render(
         info=info,
         summary=summary,
         scatter=_picture(*(to_svg(scatter(summary, theme=theme)) for theme in (LIGHT, DARK))),
-        tiles=[_tile(learned[0], metric(key)) for key in _TILES] if learned else [],
-        best_policy=learned[0].scheme if learned else "",
-        rank=rivals.index(learned[0].scheme) + 1 if learned else 0,
+        tiles=[_tile(best, metric(key)) for key in _TILES] if best else [],
+        best_policy=best.scheme if best else "",
+        rank=rivals.index(best.scheme) + 1 if best else 0,
         rivals=rivals,
+        ranking=ranking,
         intervals=len(summary.links) * summary.seeds > 1,
         columns=[metric(key) for key in TABLE_METRICS],
         rows=_rows(summary),
