@@ -123,7 +123,7 @@ def test_what_senders_say_is_drawn_tabled_and_defined(
     path = write_report(tmp_path / "r", [kernels, ours], [line], INFO)
     text = read(path.read_text()).text
     for words in (
-        "mean window (packets)", "mean smoothed RTT (ms)", "retransmitted (%)", "41.5", "77.7",
+        "mean cwnd (packets)", "mean smoothed RTT (ms)", "retransmitted (%)", "41.5", "77.7",
         "1.23", "asked each 10 ms (TCP_INFO)",
     ):  # fmt: skip
         assert words in text

@@ -16,7 +16,7 @@ def test_every_metric_is_a_field_and_every_array_but_the_base_rtt_a_metric() -> 
     assert len(set(keys)) == len(keys)
     assert metric("loss").title == "loss (%)"
     assert metric("power").title == "power"
-    assert metric("mean_cwnd_packets").title == "mean window (packets)"
+    assert metric("mean_cwnd_packets").title == "mean cwnd (packets)"
 
 
 def test_values_stand_in_the_order_of_the_metrics(

@@ -122,6 +122,8 @@ def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make) -> None:
 
 def test_without_a_common_link_each_has_its_own_and_it_is_said(make_scores: Make) -> None:
     first = failed_on(small(make_scores, "first", [[0.4], [0.0]]), [1])
+    whole = small(make_scores, "whole", [[0.4], [0.0]])
+    assert not summarise([first, whole]).has_intervals  # one common link of one seed
     second = failed_on(small(make_scores, "second", [[0.0], [0.6]]), [0])
     summary = summarise([first, second])
     assert [s.overall["power"].mean for s in summary.schemes] == [0.6, 0.4]

@@ -116,7 +116,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         rank=rivals.index(best.scheme) + 1 if best else 0,
         rivals=rivals,
         ranking=ranking,
-        intervals=len(summary.links) * summary.seeds > 1,
+        intervals=summary.has_intervals,
         columns=[metric(key) for key in TABLE_METRICS],
         rows=_rows(summary),
         swatches=[

@@ -89,7 +89,7 @@ METRICS: tuple[Metric, ...] = (
 
 SENDER_METRICS: tuple[Metric, ...] = (
     Metric(
-        "mean_cwnd_packets", "mean window", "packets", 1, None,
+        "mean_cwnd_packets", "mean cwnd", "packets", 1, None,
         "Congestion window, mean over time, as the sender itself says.",
     ),
     Metric(

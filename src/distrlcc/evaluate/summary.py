@@ -112,6 +112,11 @@ class Summary:
     metrics: tuple[Metric, ...] = METRICS
     """What was measured."""
 
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the overall means are over more than one value."""
+        return (self.common.count or len(self.links)) * self.seeds > 1
+
     def names(self) -> list[tuple[str, bool]]:
         """Return each scheme's name and whether it is learned, in order."""
         return [(s.scheme, s.learned) for s in self.schemes]
@@ -209,7 +214,7 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
         wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
     """
     links, seeds = len(summary.links), summary.seeds
-    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if links * seeds > 1 else ""
+    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
     common = summary.common.count
     over = f", means over {common} of them" if 0 < common < links else ""
     result = Table(
