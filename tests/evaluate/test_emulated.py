@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,8 @@ from distrlcc.evaluate.emulated import Failure, Late, evaluate_emulated
 from distrlcc.evaluate.link_scores import LinkScores
 from distrlcc.evaluate.real_contender import rival, scheme_or_kernel
 from distrlcc.evaluate.real_flow import FIRST_PORT, RealFlow, real_flows
-from distrlcc.evaluate.real_run import run_link
-from distrlcc.evaluate.scores import METRICS, SchemeScores
+from distrlcc.evaluate.real_run import RealRun, run_link
+from distrlcc.evaluate.scores import METRICS, SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
 from distrlcc.sim.replay import read_log
@@ -116,8 +117,8 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
     ]  # fmt: skip
     sender = first.sender(tmp_path)
     assert (sender.name, sender.start_s) == ("flow 1 (kernel-reno)", 1.5)
-    assert sender.words[-5:] == (
-        "$MAHIMAHI_BASE", str(FIRST_PORT), "reno", "6.5", "hold",
+    assert sender.words[-6:] == (
+        "$MAHIMAHI_BASE", str(FIRST_PORT), "reno", "6.5", "hold", str(tmp_path / "sent-1.json"),
     )  # fmt: skip
     words = " ".join(second.sender(tmp_path).words)
     assert "send $MAHIMAHI_BASE:24731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
@@ -153,32 +154,43 @@ def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
     assert real_run._from(trace, 2.5).trace_start_s == 5.5
 
 
-def _measured(mbps: float) -> LinkScores:
-    return LinkScores(mbps, *[1.0] * 11)
+def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0) -> RealRun:
+    buckets = np.array([0.5, 1.5])
+    values = [np.full(2, mbps) for _ in range(4)]
+    sender = SenderSeries(10 * np.ones(2), 20 * np.ones(2), np.full(2, np.nan))
+    series = Series(flow.contender.name, scenario.name, buckets, *values, sender=sender)
+    own = SenderSeries(np.array([12.0]), np.array([25.0]), np.array([np.nan]))
+    return RealRun(LinkScores(mbps, *[1.0] * 11), own, series, late)
 
 
 def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcomes: list[LinkScores | Exception] = [
-        LinkError("no room"), _measured(5.0), OutputError("nothing"), LinkError("again"),
-        _measured(7.0),
+    outcomes: list[float | Exception] = [
+        LinkError("no room"), 5.0, OutputError("nothing"), LinkError("again"), 7.0,
     ]  # fmt: skip
 
-    def run_link(scenario: Scenario, flows: list[RealFlow]) -> tuple[LinkScores, float]:
+    def run_link(scenario: Scenario, flows: list[RealFlow]) -> RealRun:
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome, 0.01 if outcomes else 0.3
+        return _measured(scenario, flows[0], outcome, 0.01 if outcomes else 0.3)
 
     monkeypatch.setattr(emulated, "run_link", run_link)
     scenarios = [Scenario(name, Link(rate_mbps=12.0)) for name in "abc"]
     said: list[str] = []
-    measured = evaluate_emulated(scheme_or_kernel("cubic"), scenarios, show=said.append)
+    measured = evaluate_emulated(
+        scheme_or_kernel("cubic"), scenarios, series_links=(0, 1), show=said.append
+    )
     assert outcomes == []
     found = measured.scores.throughput_mbps[:, 0]
     assert np.array_equal(found, [5.0, np.nan, 7.0], equal_nan=True)
     assert measured.scores.failed == 1
+    assert measured.scores.has_run.tolist() == [True, False, True]
+    assert measured.scores.mean_smoothed_rtt_ms is not None
+    own = measured.scores.mean_smoothed_rtt_ms[:, 0]
+    assert np.array_equal(own, [25.0, np.nan, 25.0], equal_nan=True)
+    assert [one.link for one in measured.series] == ["a"]  # b failed, c was not asked for
     assert measured.failures == (Failure("cubic", "b", "again"),)
     assert str(measured.failures[0]) == "cubic on b failed: again"
     assert "cubic on a, once more (no room)" in said
@@ -189,10 +201,10 @@ def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
 def test_the_command_ends_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_link(scenario: Scenario, flows: list[RealFlow]) -> tuple[LinkScores, float]:
+    def run_link(scenario: Scenario, flows: list[RealFlow]) -> RealRun:
         if flows[0].contender.name == "reno":
             raise LinkError("no room")
-        return _measured(5.0), 0.0
+        return _measured(scenario, flows[0], 5.0)
 
     monkeypatch.setattr(emulated, "run_link", run_link)
     monkeypatch.chdir(tmp_path)
@@ -202,6 +214,7 @@ def test_the_command_ends_with_what_is_there(
     out, err = capsys.readouterr()
     assert err.count("distrlcc: reno on twelve failed: no room\n") == 1
     assert "reno: 1 of 1 run failed and is left out of its means." in out
+    assert "reno has no run and is not ranked; no link is left out because of it." in out
     assert "twelve, reno: failed" in out
     schemes = json.loads(Path("figures.json").read_text())["schemes"]
     assert schemes["reno"]["failed_runs"] == 1
@@ -219,6 +232,40 @@ def test_the_command_ends_with_what_is_there(
     assert "--others is for --world emulated" in capsys.readouterr().err
 
 
+def test_means_leave_out_a_link_where_one_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_link(scenario: Scenario, flows: list[RealFlow]) -> RealRun:
+        if (scenario.name, flows[0].contender.name) == ("fast", "reno"):
+            raise LinkError("no room")
+        return _measured(scenario, flows[0], 90.0 if scenario.name == "fast" else 10.0)
+
+    monkeypatch.setattr(emulated, "run_link", run_link)
+    monkeypatch.chdir(tmp_path)
+    links = [
+        f'[[scenarios]]\nname = "{name}"\nduration_s = 2.0\nlink = {{ rate_mbps = {rate} }}\n'
+        for name, rate in (("slow", 12.0), ("fast", 100.0))
+    ]
+    Path("links.toml").write_text("\n".join(links))
+    words = ["evaluate", "--world", "emulated", "--suite", "links.toml", "--against", "cubic,reno"]
+    assert main([*words, "--series", "fast", "--out", "report", "--json", "figures.json"]) == 1
+    said = (
+        "Means over links, and so the ranking, leave out 1 of 2 links, on which not every scheme "
+        "has a run: fast (reno)."
+    )
+    assert said in re.sub(r"\s+", " ", capsys.readouterr().out)
+    for page in ("report.html", "sim-to-real.html"):
+        assert said in Path("report", page).read_text()
+    assert Path("report/series-fast.png").exists()
+    figures = json.loads(Path("figures.json").read_text())
+    assert figures["left_out_scenarios"] == [{"scenario": "fast", "schemes": ["reno"]}]
+    assert figures["common_scenarios"] == 1
+    for scheme in figures["schemes"].values():  # the 90 Mbit/s that cubic alone has do not count
+        assert scheme["overall"]["throughput_mbps"]["mean"] == 10.0
+    assert main([*words, "--series", "nowhere"]) == 2
+    assert "--series nowhere: no such link" in capsys.readouterr().err
+
+
 def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -227,9 +274,21 @@ def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     thread.start()
     told = send("127.0.0.1", port, "reno", 0.3)
     thread.join(10.0)
-    assert told["control"] == "reno"
-    assert told["acked_bytes"] > 1_000_000  # type: ignore[operator]
-    assert len(told["rtt_ms"]) > 5  # type: ignore[arg-type]
+    assert told.control == "reno"
+    assert told.acked_bytes > 1_000_000
+    assert len(told.samples) > 5
+    assert told.samples[0].time_s < 0.1
+    assert told.samples[-1].time_s == pytest.approx(told.seconds) == pytest.approx(0.3, abs=0.2)
+    for before, after in itertools.pairwise(told.samples):
+        assert before.time_s < after.time_s
+        assert before.acked_bytes <= after.acked_bytes
+        assert before.sent_packets <= after.sent_packets
+    last = told.samples[-1]
+    assert 0.0 < last.smoothed_rtt_ms < 300.0
+    assert last.cwnd_packets >= 10  # the least that it begins with
+    assert last.retransmitted_packets <= last.sent_packets
+    columns = told.to_json()["samples_columns"]
+    assert columns["cwnd_packets"][-1] == last.cwnd_packets  # type: ignore[index]
     thread = threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True)
     thread.start()
     with pytest.raises(LinkError, match=r"cannot use nothing .*; it has .*reno"):
@@ -278,6 +337,14 @@ def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
     assert fixed["excess_loss"]["mean"] == 0.0
     assert schemes["kernel-reno"]["overall"]["utilisation"]["mean"] > 0.7
     assert re.search(r"twelve, fixed: [\d.]+ Mbit/s, simulated 5\.\d\d", done.stderr)
+    # What senders say of themselves agrees with what the link has seen of them.
+    assert fixed["mean_cwnd_packets"]["mean"] == 10.0
+    assert fixed["retransmitted_share"]["mean"] is None
+    reno = schemes["kernel-reno"]["overall"]
+    assert 21.0 < reno["mean_smoothed_rtt_ms"]["mean"] < 100.0
+    assert 5.0 < reno["mean_cwnd_packets"]["mean"] < 100.0
+    assert reno["retransmitted_share"]["mean"] == pytest.approx(reno["loss"]["mean"], abs=0.005)
+    assert (tmp_path / "report" / "series-twelve.png").exists()
     assert "kernel-NAME is the TCP of this machine's kernel" in done.stderr
     assert (tmp_path / "report" / "report.html").exists()
     assert "twelve" in (tmp_path / "report" / "sim-to-real.html").read_text()

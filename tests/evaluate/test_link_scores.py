@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import OutputError
-from distrlcc.evaluate.link_scores import score_log
+from distrlcc.evaluate.flow_log import read_flow_log
+from distrlcc.evaluate.link_scores import LinkScores, score_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 HEADER = "# queue: droptail [packets=3]\n# base timestamp: 0\n"
@@ -17,6 +18,10 @@ HEADER = "# queue: droptail [packets=3]\n# base timestamp: 0\n"
 def _log(path: Path, lines: list[str], header: str = HEADER) -> Path:
     path.write_text(header + "\n".join(lines) + "\n")
     return path
+
+
+def _score(path: Path, scenario: Scenario, own: Path | None = None) -> LinkScores:
+    return score_log(read_flow_log(path, scenario, own=own))
 
 
 def _alone(link: Link, seconds: float, start_s: float = 0.0) -> Scenario:
@@ -35,7 +40,7 @@ def test_by_hand(tmp_path: Path) -> None:
         else:
             lines.append(f"{time + wait} - 1504 {wait}")
     link = Link(rate_mbps=12.032, delay_ms=20.0, loss=0.5)
-    scores = score_log(_log(tmp_path / "log", lines), _alone(link, 4.0))
+    scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     assert scores.utilisation == pytest.approx(0.45, abs=0.002)
     assert scores.first_second_utilisation == pytest.approx(0.45, abs=0.002)
     # Of what left the bottleneck half was lost at random after it.
@@ -54,12 +59,12 @@ def test_by_hand(tmp_path: Path) -> None:
 def test_a_log_without_packets_is_one_line(tmp_path: Path) -> None:
     link = Link(rate_mbps=12.0)
     with pytest.raises(OutputError, match="no full packet crossed the link"):
-        score_log(_log(tmp_path / "log", ["1 # 1504"]), _alone(link, 4.0))
+        _score(_log(tmp_path / "log", ["1 # 1504"]), _alone(link, 4.0))
 
 
 def test_an_outage_is_no_error_and_has_no_delay(tmp_path: Path) -> None:
     lines = ["1 + 1504", "2 # 1504", "2 - 1504 1", "1500 # 1504"]
-    scores = score_log(_log(tmp_path / "log", lines), _alone(Link(rate_mbps=12.0), 4.0))
+    scores = _score(_log(tmp_path / "log", lines), _alone(Link(rate_mbps=12.0), 4.0))
     assert (scores.throughput_mbps, scores.utilisation, scores.power) == (0.0, 0.0, 0.0)
     assert scores.first_second_utilisation == 1.0
     assert math.isnan(scores.mean_rtt_ms)
@@ -69,7 +74,7 @@ def test_time_begins_with_the_first_full_packet(tmp_path: Path) -> None:
     late = ["1 + 544", "2 - 544 1", "900 + 544", "901 - 544 1"]  # a handshake that took 4 s
     for k in range(3000):
         late += [f"{5000 + k} + 1504", f"{5001 + k} # 1504", f"{5001 + k} - 1504 1"]
-    scores = score_log(_log(tmp_path / "log", late), _alone(Link(rate_mbps=12.032), 3.0))
+    scores = _score(_log(tmp_path / "log", late), _alone(Link(rate_mbps=12.032), 3.0))
     assert scores.utilisation == pytest.approx(1.0)
     assert scores.throughput_mbps == pytest.approx(12.032, rel=0.002)
 
@@ -82,7 +87,7 @@ def test_what_is_lost_is_counted_by_packets(tmp_path: Path) -> None:
     for k in range(20):
         lines += [f"{2100 + 100 * k} # 1504", f"{2100 + 100 * k} - 1504 1"]
     link = Link(rate_mbps=12.032, changes=(Change(2.0, rate_mbps=0.12032, loss=0.5),))
-    scores = score_log(_log(tmp_path / "log", lines), _alone(link, 4.0))
+    scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     packets = [1000, 20]  # after the first second
     assert scores.loss == pytest.approx(0.5 * packets[1] / sum(packets), rel=0.01)
     carried = (packets[0] + 0.5 * packets[1]) * 1504 * 8e-6 / 3.0
@@ -94,7 +99,7 @@ def test_a_log_that_ends_early_does_not_make_the_link_smaller(tmp_path: Path) ->
     for k in range(2000):
         lines += [f"{k} + 1504", f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
     alone = _alone(Link(rate_mbps=12.032), 8.0)
-    scores = score_log(_log(tmp_path / "log", lines), alone)
+    scores = _score(_log(tmp_path / "log", lines), alone)
     assert scores.utilisation == pytest.approx(1.0 / 7.0, rel=0.01)  # of 1 to 8 s
     assert scores.power == pytest.approx(1.0 / 7.0, rel=0.01)
     assert scores.first_second_utilisation == pytest.approx(1.0, rel=0.01)
@@ -106,7 +111,7 @@ def test_loss_that_changes_counts_as_long_as_it_lasts(tmp_path: Path) -> None:
         lines += [f"{k} + 1504", f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
     changes = (Change(2.0, loss=0.3),)
     link = Link(rate_mbps=12.032, loss=0.0, changes=changes)
-    scores = score_log(_log(tmp_path / "log", lines), _alone(link, 4.0))
+    scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     assert scores.loss == pytest.approx(0.2)  # of the 3 s after the first, 2 had it
 
 
@@ -129,7 +134,7 @@ def test_beside_others_utilisation_is_the_links_and_all_else_the_flows(tmp_path:
     flows = (Flow(start_s=2.0), Flow("cubic"))
     scenario = Scenario("two", link, flows, duration_s=8.0)
     one_port = HEADER + "# port: 4730\n"
-    scores = score_log(
+    scores = _score(
         _log(tmp_path / "log", whole), scenario, own=_log(tmp_path / "own", own, one_port)
     )
     share = 0.5 * 0.9  # of our packets one in ten is dropped
@@ -143,10 +148,10 @@ def test_beside_others_utilisation_is_the_links_and_all_else_the_flows(tmp_path:
     assert scores.power == pytest.approx(share * 0.9 * 21.0 / 23.0, rel=0.002)
     late = Scenario("late", link, (Flow(start_s=2.0), Flow("cubic", start_s=1.0)), duration_s=9.0)
     # The link's time began with the other flow, 1 s after the scenario's.
-    shifted = score_log(tmp_path / "log", late, own=tmp_path / "own")
+    shifted = _score(tmp_path / "log", late, own=tmp_path / "own")
     assert shifted.first_second_utilisation == pytest.approx(0.5, abs=0.003)
     with pytest.raises(OutputError, match="no full packet to port 4730 crossed the link"):
-        score_log(tmp_path / "log", scenario, own=_log(tmp_path / "none", whole[2:3], one_port))
+        _score(tmp_path / "log", scenario, own=_log(tmp_path / "none", whole[2:3], one_port))
 
 
 def test_a_flow_that_begins_late_on_an_own_link_is_scored_from_then_on(tmp_path: Path) -> None:
@@ -154,7 +159,7 @@ def test_a_flow_that_begins_late_on_an_own_link_is_scored_from_then_on(tmp_path:
     for k in range(3000):
         lines += [f"{700 + k} + 1504", f"{701 + k} # 1504", f"{701 + k} - 1504 1"]
     scenario = _alone(Link(rate_mbps=12.032), 5.0, start_s=2.0)
-    scores = score_log(_log(tmp_path / "log", lines), scenario)
+    scores = _score(_log(tmp_path / "log", lines), scenario)
     assert scores.utilisation == pytest.approx(1.0)
     assert scores.throughput_mbps == pytest.approx(12.032, rel=0.002)
     assert scores.first_second_utilisation == pytest.approx(1.0)
@@ -169,7 +174,7 @@ def test_a_path_that_changes_is_no_queue(tmp_path: Path) -> None:
     changes = (Change(2.0, rate_mbps=6.016, delay_ms=40.0), Change(3.9, rate_mbps=0.0),
                Change(3.95, rate_mbps=6.016))  # fmt: skip
     link = Link(rate_mbps=12.032, delay_ms=10.0, changes=changes)
-    scores = score_log(_log(tmp_path / "log", lines), _alone(link, 4.0))
+    scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     assert scores.mean_queueing_delay_ms == pytest.approx(0.0, abs=0.01)
     # After the first second a third has 21 ms and two thirds 82.
     assert scores.mean_rtt_ms == pytest.approx((21.0 + 2 * 82.0) / 3, rel=0.002)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from distrlcc.evaluate.palette import DARK, LIGHT, looks
 from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
-from distrlcc.evaluate.scores import SchemeScores, Series
+from distrlcc.evaluate.scores import SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.summary import Summary, summarise
 
 Make = Callable[..., SchemeScores]
@@ -103,6 +103,32 @@ def test_far_delays_are_logarithmic_and_near_ones_linear(make_series: MakeSeries
     far = time_series([make_series("oracle"), make_series("cubic")])
     assert near.axes[1].get_yscale() == "linear"
     assert far.axes[1].get_yscale() == "symlog"
+
+
+def test_senders_that_say_something_get_panels_of_their_own(make_series: MakeSeries) -> None:
+    plain, said = make_series("copa"), make_series("cubic")
+    nothing = np.full(len(said.time_s), np.nan)
+    window = SenderSeries(np.full(len(said.time_s), 30.0), 20.0 + said.time_s, nothing)
+    figure = time_series([plain, replace(said, sender=window)])
+    assert [axes.get_ylabel() for axes in figure.axes[2:]] == [
+        "cwnd (packets)",
+        "smoothed RTT (ms)",
+    ]
+    assert figure.axes[-1].get_xlabel() == "time (s)"
+    shares = replace(window, retransmitted_share=np.full(len(said.time_s), 0.02))
+    figure = time_series([replace(plain, sender=window), replace(said, sender=shares)])
+    *_, last = figure.axes
+    assert last.get_ylabel() == "retransmitted (%)"
+    assert np.nanmax(last.lines[1].get_ydata()) == pytest.approx(2.0)
+    assert np.isnan(last.lines[0].get_ydata()).all()
+    to_png(figure)
+
+
+def test_a_scheme_s_line_has_its_colour_whoever_else_is_drawn(make_series: MakeSeries) -> None:
+    one = replace(make_series("cubic"), scheme="kernel-reno")
+    everyone = [("kernel-cubic", False), ("kernel-reno", False)]
+    figure = time_series([one], schemes=everyone)
+    assert figure.axes[0].lines[0].get_color() == looks(everyone, LIGHT)["kernel-reno"].color
 
 
 def test_odd_series_can_be_drawn(make_series: MakeSeries) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.report import ReportInfo, render, write_report
-from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.summary import summarise
 from distrlcc.files import require_writable
 
@@ -108,6 +108,34 @@ def test_the_report_is_whole_and_self_contained(
     assert stored["ranking"] == [s.scheme for s in summary.schemes]
 
 
+def test_what_senders_say_is_drawn_tabled_and_defined(
+    tmp_path: Path, make_scores: Make, make_series: MakeSeries
+) -> None:
+    shape = (2, 1)
+    said = {"mean_cwnd_packets": np.full(shape, 41.5), "mean_smoothed_rtt_ms": np.full(shape, 77.7)}
+    kernels = replace(
+        make_scores("cubic", *shape), **said, retransmitted_share=np.full(shape, 0.0123)
+    )
+    ours = replace(make_scores("bbr", *shape), **said, retransmitted_share=np.full(shape, np.nan))
+    line = make_series("cubic", kernels.links[0])
+    ones = np.ones(len(line.time_s))
+    line = replace(line, sender=SenderSeries(ones, ones, ones))
+    path = write_report(tmp_path / "r", [kernels, ours], [line], INFO)
+    text = read(path.read_text()).text
+    for words in (
+        "mean cwnd (packets)", "mean smoothed RTT (ms)", "retransmitted (%)", "41.5", "77.7",
+        "1.23", "asked each 10 ms (TCP_INFO)",
+    ):  # fmt: skip
+        assert words in text
+    stored = json.loads((path.parent / "summary.json").read_text())
+    assert stored["metrics"]["mean_cwnd_packets"]["better"] is None
+    assert stored["schemes"]["cubic"]["overall"]["retransmitted_share"]["mean"] == 0.0123
+    assert stored["schemes"]["bbr"]["overall"]["retransmitted_share"]["mean"] is None
+    assert list(stored["schemes"]["bbr"]["scenarios"][ours.links[1]])[-3:] == [
+        m.key for m in SENDER_METRICS
+    ]
+
+
 def test_the_best_of_a_column_is_marked_without_the_oracle(make_scores: Make) -> None:
     summary = summarise([make_scores(s, links=8) for s in ("cubic", "bbr", "oracle")])
     html = render(summary, {}, INFO)
@@ -140,8 +168,27 @@ def test_a_report_with_failed_runs_says_so(tmp_path: Path, make_scores: Make) ->
     path = write_report(tmp_path / "r", [replace(lost, **nothing), good], [], INFO)
     text = read(path.read_text()).text
     assert "quickstart: 2 of 2 runs failed and are left out of its means." in text
+    assert "quickstart has no run and is not ranked; no link is left out because of it." in text
     assert "nan" not in text
-    assert "quickstart ranks 2 of 2" in text
+    assert "ranks" not in text
+    assert json.loads((path.parent / "summary.json").read_text())["ranking"] == ["cubic"]
+
+
+def test_links_that_not_every_scheme_ran_are_left_out_and_named(make_scores: Make) -> None:
+    good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
+    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
+    text = read(render(summarise([good, replace(bad, **gaps)]), {}, INFO)).text
+    assert "Means over links on which every scheme has a run (2 of 3);" in text
+    said = f"leave out 1 of 3 links, on which not every scheme has a run: {good.links[0]} (cubic)."
+    assert said in text
+    assert "quickstart ranks 1 of 2" in text
+    gaps = {m.key: np.array([*getattr(good, m.key)[:1], [np.nan], [np.nan]]) for m in METRICS}
+    first = replace(good, **gaps)
+    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
+    text = read(render(summarise([first, replace(bad, **gaps)]), {}, INFO)).text
+    assert "No link has a run of every scheme" in text
+    assert "Runs failed, and the schemes' links differ." in text
+    assert "All schemes ran on the same links" not in text
 
 
 def test_the_worst_links_are_those_where_the_policy_failed(make_scores: Make) -> None:

@@ -6,16 +6,17 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from distrlcc.evaluate.scores import METRICS, SchemeScores, metric
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, metric
 
 
 def test_every_metric_is_a_field_and_every_array_but_the_base_rtt_a_metric() -> None:
     names = {f.name for f in fields(SchemeScores)}
-    keys = [m.key for m in METRICS]
+    keys = [m.key for m in METRICS + SENDER_METRICS]
     assert names - set(keys) == {"scheme", "links", "base_rtt_ms", "learned"}
     assert len(set(keys)) == len(keys)
     assert metric("loss").title == "loss (%)"
     assert metric("power").title == "power"
+    assert metric("mean_cwnd_packets").title == "mean cwnd (packets)"
 
 
 def test_values_stand_in_the_order_of_the_metrics(
@@ -27,6 +28,18 @@ def test_values_stand_in_the_order_of_the_metrics(
     assert np.array_equal(values[0], scores.power)
     assert np.array_equal(values[-1], scores.excess_loss)
     assert scores.seeds == 2
+
+
+def test_what_a_sender_did_not_say_is_nan(make_scores: Callable[..., SchemeScores]) -> None:
+    scores = make_scores("cubic", links=3, seeds=2)
+    assert not scores.has_sender_metrics
+    assert np.isnan(scores.values(SENDER_METRICS)).all()
+    windows = np.arange(6.0).reshape(3, 2)
+    scores = replace(scores, mean_cwnd_packets=windows)
+    assert scores.has_sender_metrics
+    values = scores.values(METRICS + SENDER_METRICS)
+    assert np.array_equal(values[len(METRICS)], windows)
+    assert np.isnan(values[len(METRICS) + 1 :]).all()
 
 
 def test_other_shapes_are_our_bug(make_scores: Callable[..., SchemeScores]) -> None:

@@ -1,6 +1,7 @@
 """Summaries: means by hand, ranking, JSON's keys and the table."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -21,6 +22,14 @@ def small(
     array = np.array(power)
     scores = make("cubic", links=array.shape[0], seeds=array.shape[1])
     return replace(scores, scheme=scheme, power=array, learned=learned)
+
+
+def failed_on(scores: SchemeScores, links: list[int]) -> SchemeScores:
+    """Return scores of which all runs on some links failed."""
+    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
+    for values in gaps.values():
+        values[links] = np.nan
+    return replace(scores, **gaps)
 
 
 def test_means_are_over_links_and_the_best_power_comes_first(make_scores: Make) -> None:
@@ -46,6 +55,8 @@ def test_json_keeps_its_keys(make_scores: Make) -> None:
     data = json.loads(json.dumps(to_json(summarise([dead, good])), allow_nan=False))
     assert (data["format"], data["version"], data["confidence"]) == ("distrlcc-summary", 1, 0.95)
     assert (data["links"], data["seeds"]) == (2, 1)
+    assert (data["common_scenarios"], data["left_out_scenarios"]) == (2, [])
+    assert data["without_runs"] == []
     assert data["ranking"] == ["good", "dead"]
     assert list(data["metrics"]) == [m.key for m in METRICS]
     assert data["metrics"]["loss"]["unit"] == "share"
@@ -70,12 +81,72 @@ def test_runs_that_failed_are_left_out_and_counted(make_scores: Make) -> None:
     assert found.overall["power"].mean == pytest.approx(bad.power[1:].mean())
     said = "cubic: 1 of 3 runs failed and is left out of its means."
     assert summary.failures() == (said,)
+    left_out = (
+        "Means over links, and so the ranking, leave out 1 of 3 links, on which not every scheme "
+        f"has a run: {bad.links[0]} (cubic)."
+    )
+    assert summary.notes() == (said, left_out)
+    # The other's run there does not count either: both are compared over the same links.
+    (other,) = [s for s in summary.schemes if s.scheme == "bbr"]
+    assert other.overall["power"].mean == pytest.approx(good.power[1:].mean())
+    assert other.scenarios[good.links[0]]["power"].mean == pytest.approx(good.power[0, 0])
     data = json.loads(json.dumps(to_json(summary), allow_nan=False))
     assert {name: s["failed_runs"] for name, s in data["schemes"].items()} == {"bbr": 0, "cubic": 1}
     assert data["schemes"]["cubic"]["scenarios"][bad.links[0]]["power"]["mean"] is None
     out = StringIO()
     print_table(summary, Console(file=out, width=80))
-    assert out.getvalue().rstrip().endswith(said)
+    text = re.sub(r"\s+", " ", out.getvalue()).strip()
+    assert text.startswith("3 links, means over 2 of them, 1 seed each; mean")
+    assert text.endswith(f"{said} {left_out}")
+    assert data["common_scenarios"] == 2
+    assert data["left_out_scenarios"] == [{"scenario": bad.links[0], "schemes": ["cubic"]}]
+
+
+def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make) -> None:
+    """By its own links the first, which failed on the hard one, would be the better."""
+    lucky = failed_on(small(make_scores, "lucky", [[0.9], [0.7], [0.1]]), [2])
+    steady = small(make_scores, "steady", [[0.95], [0.75], [0.2]])
+    gone = failed_on(small(make_scores, "gone", [[0.9], [0.9], [0.9]]), [0, 1, 2])
+    summary = summarise([lucky, gone, steady])
+    assert summary.ranking() == ["steady", "lucky"]
+    powers = {s.scheme: s.overall["power"].mean for s in summary.schemes}
+    assert powers["steady"] == pytest.approx(0.85)
+    assert powers["lucky"] == pytest.approx(0.8)
+    assert np.isnan(powers["gone"])
+    data = to_json(summary)
+    assert data["ranking"] == ["steady", "lucky"]
+    assert list(data["schemes"]) == ["steady", "lucky", "gone"]
+    assert data["without_runs"] == ["gone"]
+    assert data["left_out_scenarios"] == [{"scenario": steady.links[2], "schemes": ["lucky"]}]
+
+
+def test_without_a_common_link_each_has_its_own_and_it_is_said(make_scores: Make) -> None:
+    first = failed_on(small(make_scores, "first", [[0.4], [0.0]]), [1])
+    whole = small(make_scores, "whole", [[0.4], [0.0]])
+    assert not summarise([first, whole]).has_intervals  # one common link of one seed
+    second = failed_on(small(make_scores, "second", [[0.0], [0.6]]), [0])
+    summary = summarise([first, second])
+    assert [s.overall["power"].mean for s in summary.schemes] == [0.6, 0.4]
+    assert summary.notes()[-1].startswith("No link has a run of every scheme: each one's means")
+    data = to_json(summary)
+    assert data["common_scenarios"] == 0
+    assert [one["schemes"] for one in data["left_out_scenarios"]] == [["second"], ["first"]]
+
+
+def test_a_link_counts_if_one_of_its_seeds_ran(make_scores: Make) -> None:
+    bad = small(make_scores, "bad", [[0.2, 0.4], [0.5, 0.5]])
+    bad.throughput_mbps[0, 1] = bad.power[0, 1] = np.nan
+    summary = summarise([bad, small(make_scores, "good", [[0.9, 0.9], [0.9, 0.9]])])
+    assert summary.common.left_out == ()
+    assert summary.schemes[1].overall["power"].mean == pytest.approx((0.2 + 0.5) / 2)
+
+
+def test_a_sentence_names_ten_links_and_counts_the_rest(make_scores: Make) -> None:
+    bad = failed_on(make_scores("cubic", 20, 1), list(range(12)))
+    (said,) = summarise([bad, make_scores("bbr", 20, 1)]).common.notes()
+    assert "leave out 12 of 20 links" in said
+    assert said.count("(cubic)") == 10
+    assert said.endswith("(cubic) and 2 more, which JSON names.")
 
 
 def test_links_of_one_name_do_not_hide_each_other(make_scores: Make) -> None:

@@ -84,7 +84,9 @@ def test_a_measurement_is_summed_up_and_drawn(
     assert sent["acked"] > 0
     assert sent["mbps"] > 0
     assert session["packets"] >= sent["acked"]
-    assert len(sent["steps_columns"]["time"]) == sent["steps"]
+    steps = sent["steps_columns"]
+    assert len(steps["time"]) == sent["steps"]
+    assert sent["min_rtt_ms"] / 1e3 <= steps["smoothed_rtt"][-1] + 1e-6 < 1.0
     assert (tmp_path / "flow.png").read_bytes()[:4] == b"\x89PNG"
     assert "Mbit/s; RTT mean" in sender.said
 

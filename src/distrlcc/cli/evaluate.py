@@ -13,13 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
+from distrlcc.cli.evaluate_arguments import drawn_links, report_info, scenarios_of
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
-    from distrlcc.sim.scenario import Scenario
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     contenders = _contenders(args)
     scenarios = scenarios_of(args)
-    drawn = _drawn(args.series, scenarios)
+    drawn = drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
@@ -118,15 +117,3 @@ def _contenders(args: argparse.Namespace) -> list[Contender]:
     if not contenders:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
     return contenders
-
-
-def _drawn(names: str, scenarios: list[Scenario]) -> tuple[int, ...]:
-    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
-    if not names:
-        return tuple(range(min(2, len(scenarios))))
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in places:
-            first = ", ".join(list(places)[:3])
-            raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
-    return tuple(places[name] for name in chosen)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.report import ReportInfo
@@ -25,6 +28,27 @@ def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
     for scenario in scenarios:
         check_one_agent(scenario)
     return scenarios
+
+
+def drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
+    """Return the places of the links that the report draws over time.
+
+    Args:
+        names: Theirs, with commas between; none: the first two.
+        scenarios: All links.
+
+    Raises:
+        ConfigError: There is no such link.
+    """
+    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
+    if not names:
+        return tuple(range(min(2, len(scenarios))))
+    chosen = [name for name in names.split(",") if name]
+    for name in chosen:
+        if name not in places:
+            first = ", ".join(list(places)[:3])
+            raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
+    return tuple(places[name] for name in chosen)
 
 
 def report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import report_info, scenarios_of
+from distrlcc.cli.evaluate_arguments import drawn_links, report_info, scenarios_of
 from distrlcc.errors import ConfigError, LinkError
 
 if TYPE_CHECKING:
-    from distrlcc.evaluate.emulated import Failure, Late
+    from distrlcc.evaluate.emulated import Measured
     from distrlcc.evaluate.real_contender import RealContender
-    from distrlcc.evaluate.scores import SchemeScores
     from distrlcc.evaluate.sim_to_real import Row
     from distrlcc.sim.scenario import Scenario
 
@@ -35,16 +34,18 @@ def run_emulated(args: argparse.Namespace) -> int:
     from distrlcc.evaluate.summary import print_table, summarise, to_json
     from distrlcc.files import require_writable, write_atomically
 
-    if args.series:
-        raise ConfigError("--series is for the simulated world")
     if args.links is None and (args.suite is not None or not args.trace):
         args.links = _LINKS
     contenders, scenarios = _contenders(args), scenarios_of(args)
     _check(contenders, scenarios, args.others)
+    drawn = drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
-    scores, late, failures = _measure(contenders, scenarios, args)
+    measured = _measure(contenders, scenarios, args, drawn)
+    scores = [one.scores for one in measured]
+    late = [run for one in measured for run in one.late]
+    failures = [run for one in measured for run in one.failures]
     summary = summarise(scores)
     out = sys.stderr if args.json == "-" else sys.stdout
     console = Console(file=out)
@@ -64,8 +65,11 @@ def run_emulated(args: argparse.Namespace) -> int:
     if args.out is not None:
         note = "Real packets; sim-to-real.html has the simulator's figures beside these."
         said = (note, *notes, *map(str, failures))
-        page = write_report(args.out, scores, [], report_info(args, *said))
-        write_atomically(args.out / "sim-to-real.html", render(rows, notes).encode())
+        series = [one for each in measured for one in each.series]
+        page = write_report(args.out, scores, series, report_info(args, *said))
+        write_atomically(
+            args.out / "sim-to-real.html", render(rows, [*notes, *summary.common.notes()]).encode()
+        )
         print(f"report: {page}", file=out)
     return 1 if failures else 0
 
@@ -82,8 +86,11 @@ def _check(
 
 
 def _measure(
-    contenders: Sequence[RealContender], scenarios: Sequence[Scenario], args: argparse.Namespace
-) -> tuple[list[SchemeScores], list[Late], list[Failure]]:
+    contenders: Sequence[RealContender],
+    scenarios: Sequence[Scenario],
+    args: argparse.Namespace,
+    drawn: tuple[int, ...],
+) -> list[Measured]:
     """Run all; one line for each run that failed or did not keep its time.
 
     Raises:
@@ -91,23 +98,20 @@ def _measure(
     """
     from distrlcc.evaluate.emulated import evaluate_emulated
 
-    scores: list[SchemeScores] = []
-    late: list[Late] = []
-    failures: list[Failure] = []
+    found: list[Measured] = []
     with _ended_by_sigterm():
         for contender in contenders:
             measured = evaluate_emulated(
-                contender, scenarios, seeds=args.seeds, others=args.others,
+                contender, scenarios, seeds=args.seeds, others=args.others, series_links=drawn,
                 show=lambda line: print(f"{line} ...", file=sys.stderr),
             )  # fmt: skip
-            scores.append(measured.scores)
+            found.append(measured)
             for line in (*measured.late, *measured.failures):
                 print(f"distrlcc: {line}", file=sys.stderr)
-            late += measured.late
-            failures += measured.failures
+    failures = [run for one in found for run in one.failures]
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
-    return scores, late, failures
+    return found
 
 
 def _notes(

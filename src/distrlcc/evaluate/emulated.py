@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 import numpy as np
 
@@ -17,14 +18,14 @@ from distrlcc.errors import LinkError, OutputError, TraceError
 from distrlcc.evaluate.link_scores import LinkScores
 from distrlcc.evaluate.real_contender import RealContender
 from distrlcc.evaluate.real_flow import real_flows
-from distrlcc.evaluate.real_run import run_link
+from distrlcc.evaluate.real_run import RealRun, run_link
 from distrlcc.evaluate.runner import reseed
-from distrlcc.evaluate.scores import SchemeScores
+from distrlcc.evaluate.scores import SchemeScores, Series
 from distrlcc.net.ticker import MOST_LATE
 from distrlcc.sim.scenario import Scenario
+from distrlcc.types import FloatArray
 
 _ATTEMPTS = 2
-_FAILED = LinkScores(**{field.name: math.nan for field in fields(LinkScores)})
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Measured:
 
     scores: SchemeScores
     """``[L, S]``; NaN where a run failed."""
+    series: tuple[Series, ...]
+    """Of the links asked for, as far as their first run did not fail."""
     late: tuple[Late, ...]
     failures: tuple[Failure, ...]
 
@@ -71,6 +74,7 @@ def evaluate_emulated(
     *,
     seeds: int = 1,
     others: str | None = None,
+    series_links: tuple[int, ...] = (),
     show: Callable[[str], None] = lambda _: None,
 ) -> Measured:
     """Measure a contender on every link, once per seed, in real time; a failed run once more.
@@ -80,39 +84,56 @@ def evaluate_emulated(
         scenarios: L links.
         seeds: Runs of each link, S, as `distrlcc.evaluate.runner.evaluate` has them.
         others: Who the other flows are; see `distrlcc.evaluate.real_contender.rival`.
+        series_links: Links whose time series are kept, from the first seed.
         show: Told of each run.
 
     Raises:
         ConfigError: A flow cannot send real packets.
     """
-    found: list[list[LinkScores]] = []
-    late, failures = list[Late](), list[Failure]()
-    for scenario in scenarios:
-        row = []
+    found: list[list[RealRun | None]] = []
+    series, late, failures = list[Series](), list[Late](), list[Failure]()
+    for place, scenario in enumerate(scenarios):
+        row: list[RealRun | None] = []
         for seed in range(seeds):
             run = f"{contender.name} on {scenario.name}"
             show(f"{run}, {scenario.duration_s:g} s")
-            seeded, scores, reason = reseed(scenario, seed), _FAILED, ""
+            seeded, done, reason = reseed(scenario, seed), None, ""
             flows = real_flows(seeded, contender, others)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     show(f"{run}, once more ({reason})")
                 try:
-                    scores, share = run_link(seeded, flows)
+                    done = run_link(seeded, flows)
                 except (LinkError, OutputError, TraceError) as error:
                     reason = str(error)
                 else:
-                    if share > MOST_LATE:
-                        late.append(Late(contender.name, scenario.name, share))
+                    if done.late_share > MOST_LATE:
+                        late.append(Late(contender.name, scenario.name, done.late_share))
+                    if place in series_links and seed == 0:
+                        series.append(done.series)
                     break
             else:
                 failures.append(Failure(contender.name, scenario.name, reason))
-            row.append(scores)
+            row.append(done)
         found.append(row)
-    columns = {
-        field.name: np.array([[getattr(one, field.name) for one in row] for row in found])
-        for field in fields(LinkScores)
-    }
-    links = tuple(scenario.name for scenario in scenarios)
-    scored = SchemeScores(scheme=contender.name, links=links, learned=contender.learned, **columns)
-    return Measured(scored, tuple(late), tuple(failures))
+    scores = _scores(contender, [scenario.name for scenario in scenarios], found)
+    return Measured(scores, tuple(series), tuple(late), tuple(failures))
+
+
+def _scores(
+    contender: RealContender, links: Sequence[str], runs: Sequence[Sequence[RealRun | None]]
+) -> SchemeScores:
+    """Return runs' figures as arrays; None are runs that failed."""
+
+    def column(figure: Callable[[RealRun], float]) -> FloatArray:
+        return np.array([[figure(run) if run else math.nan for run in row] for row in runs])
+
+    return SchemeScores(
+        scheme=contender.name,
+        links=tuple(links),
+        learned=contender.learned,
+        mean_cwnd_packets=column(lambda run: run.sender.cwnd_packets[0]),
+        mean_smoothed_rtt_ms=column(lambda run: run.sender.smoothed_rtt_ms[0]),
+        retransmitted_share=column(lambda run: run.sender.retransmitted_share[0]),
+        **{each.name: column(attrgetter(f"scores.{each.name}")) for each in fields(LinkScores)},
+    )

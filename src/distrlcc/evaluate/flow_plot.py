@@ -29,7 +29,7 @@ def flow_plot(
         theme: Colours.
     """
     steps = np.array(series, float).reshape(-1, len(Step._fields))
-    time, duration, acked, lost, rtt, cwnd, _ = steps.T
+    time, duration, acked, lost, rtt, cwnd, *_ = steps.T
     end = time[-1] if len(time) else 1.0
     count = max(1, min(_BUCKETS, math.floor(end / _LEAST_SECONDS)))
     edges = np.linspace(0.0, end, count + 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -22,6 +23,7 @@ from distrlcc.evaluate.labels import Box, place_labels
 from distrlcc.evaluate.palette import LIGHT, Look, Theme, looks
 from distrlcc.evaluate.scores import Series, metric
 from distrlcc.evaluate.summary import Interval, SchemeSummary, Summary
+from distrlcc.types import FloatArray
 
 DPI = 200
 _WIDTH = 4.8
@@ -90,24 +92,36 @@ def scatter(
     return figure
 
 
-def time_series(series: Sequence[Series], *, theme: Theme = LIGHT) -> Figure:
+def time_series(
+    series: Sequence[Series],
+    *,
+    theme: Theme = LIGHT,
+    schemes: Sequence[tuple[str, bool]] | None = None,
+) -> Figure:
     """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
+
+    Where senders said something of themselves, their windows, smoothed RTTs and what they sent
+    again stand below.
 
     Args:
         series: One of each scheme, all on the same link.
         theme: Colours.
+        schemes: All that look different, with whether each is learned; None: those of `series`.
     """
+    own = _sender_panels(series)
     with mpl.rc_context(STYLE):
-        figure = blank_figure(3.7, theme)
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1.0))
-        for axes in (upper, lower):
+        figure = blank_figure(3.7 + 1.35 * len(own), theme)
+        heights = (1.35, 1.0, *[0.95] * len(own))
+        panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        for axes in panels:
             dress(axes, theme)
+        upper, lower, *others = panels
         first = series[0]
         edges = _edges(first.time_s)
         upper.stairs(
             first.capacity_mbps, edges, fill=True, color=theme.capacity, lw=0, label="capacity"
         )
-        style = looks([(s.scheme, s.learned) for s in series], theme)
+        style = looks(schemes or [(s.scheme, s.learned) for s in series], theme)
         for one in sorted(series, key=lambda s: s.learned):  # policies on top
             look = style[one.scheme]
             form: dict[str, Any] = {
@@ -119,11 +133,16 @@ def time_series(series: Sequence[Series], *, theme: Theme = LIGHT) -> Figure:
             }
             upper.plot(one.time_s, one.rate_mbps, label=one.scheme, **form)
             lower.plot(one.time_s, one.queueing_delay_ms, **form)
+            for axes, panel in zip(others, own, strict=True):
+                axes.plot(one.time_s, panel.values(one), **form)
         upper.set_xlim(edges[0], edges[-1])
         upper.set_ylim(0, _top([first.capacity_mbps, *(s.rate_mbps for s in series)]))
         upper.set_ylabel("rate (Mbit/s)")
         _queue_axis(lower, series)
-        lower.set_xlabel("time (s)")
+        for axes, panel in zip(others, own, strict=True):
+            axes.set_ylim(0, _top([panel.values(one) for one in series]))
+            axes.set_ylabel(panel.title)
+        panels[-1].set_xlabel("time (s)")
         figure.align_ylabels()
         # Policies first, then the link, then the rest, over the whole width.
         handles, names = upper.get_legend_handles_labels()
@@ -285,6 +304,34 @@ def _scaled(interval: Interval, scale: float) -> Interval:
     if not math.isfinite(interval.half_width):  # of a single value: a point
         low = high = interval.mean
     return Interval(interval.mean * scale, low * scale, high * scale)
+
+
+@dataclass(frozen=True)
+class _SenderPanel:
+    """What senders say of themselves."""
+
+    title: str
+    key: str
+    """Field of :class:`SenderSeries`."""
+    scale: float = 1.0
+
+    def values(self, one: Series) -> FloatArray:
+        """Return what a scheme's sender says, as shown; NaN where it says nothing."""
+        if one.sender is None:
+            return np.full(len(one.time_s), np.nan)
+        return np.asarray(self.scale * getattr(one.sender, self.key))
+
+
+_SENDER_PANELS = (
+    _SenderPanel("cwnd (packets)", "cwnd_packets"),
+    _SenderPanel("smoothed RTT (ms)", "smoothed_rtt_ms"),
+    _SenderPanel("retransmitted (%)", "retransmitted_share", 100.0),
+)
+
+
+def _sender_panels(series: Sequence[Series]) -> list[_SenderPanel]:
+    """Return those of which any sender says something."""
+    return [p for p in _SENDER_PANELS if any(np.isfinite(p.values(s)).any() for s in series)]
 
 
 def _edges(middles: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

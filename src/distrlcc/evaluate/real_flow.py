@@ -49,14 +49,17 @@ class RealFlow:
         return FIRST_PORT + self.number - 1
 
     def figures(self, folder: Path) -> Path:
-        """Return where `distrlcc send` writes its figures."""
+        """Return where its sender writes its figures."""
         return folder / f"sent-{self.number}.json"
 
     def sender(self, folder: Path) -> Part:
         """Return what runs behind the link."""
         if self.contender.is_kernel:
             (control,) = self.contender.words
-            words = (*_TCP, "send", BASE, str(self.port), control, f"{self.seconds:g}", "hold")
+            words = (
+                *_TCP, "send", BASE, str(self.port), control, f"{self.seconds:g}", "hold",
+                str(self.figures(folder)),
+            )  # fmt: skip
             return Part(self.name, words, self.start_s)
         window = () if self.cwnd is None else ("--cwnd", f"{self.cwnd:g}")
         words = (

@@ -8,15 +8,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from distrlcc.config import to_toml
 from distrlcc.errors import LinkError
+from distrlcc.evaluate.flow_log import read_flow_log
 from distrlcc.evaluate.link_scores import LinkScores, score_log
+from distrlcc.evaluate.link_series import link_series
 from distrlcc.evaluate.real_flow import FIRST_PORT, RealFlow
+from distrlcc.evaluate.scores import SenderSeries, Series
+from distrlcc.evaluate.sender_log import read_sender_log
 from distrlcc.net.kernel_calls import die_with_parent
 from distrlcc.net.outside import ENDED
 from distrlcc.net.together import write_parts
@@ -31,15 +37,25 @@ _TOGETHER = (sys.executable, "-m", "distrlcc.net.together")
 _ERROR = "error: "
 
 
-def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> tuple[LinkScores, float]:
+@dataclass(frozen=True)
+class RealRun:
+    """What a run of real packets gave; all but the lateness is of the first flow."""
+
+    scores: LinkScores
+    """By the link's log, from the first second's end on."""
+    sender: SenderSeries
+    """What it says of itself, in one bucket of the same time."""
+    series: Series
+    late_share: float
+    """Of the steps that were more than 1 ms late, of the flow that had most; 0 for the kernel's."""
+
+
+def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
     """Emulate a link, send over it, and score the first flow by its log.
 
     Args:
         scenario: The link.
         flows: Its flows.
-
-    Returns:
-        The scores, and the largest share of late steps of a flow; 0 for the kernel's.
 
     Raises:
         LinkError: A sender or the emulator failed.
@@ -61,7 +77,16 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> tuple[LinkScores,
             for flow in flows
             if not flow.contender.is_kernel
         ]
-        return score_log(whole, scenario, own=own if shared else None), max(late, default=0.0)
+        log = read_flow_log(whole, scenario, own=own if shared else None)
+        first = flows[0]
+        sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
+        scored_s = np.array([log.warm_ms - log.begin_ms, log.end_ms - log.begin_ms]) / 1e3
+        return RealRun(
+            scores=score_log(log),
+            sender=sender.over(scored_s),
+            series=link_series(log, sender, first.contender),
+            late_share=max(late, default=0.0),
+        )
 
 
 def _link_file(scenario: Scenario, flows: Sequence[RealFlow], place: Path) -> Path:

@@ -6,14 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluate.buckets import bucket_edges, totals
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import Series
 from distrlcc.sim import layout as col
 from distrlcc.types import PACKET_BYTES
 
-BUCKET_S = 0.1
-MAX_BUCKETS = 150
-"""A long scenario has longer buckets, so that its lines can be told apart."""
 _MBIT = 8e-6 * PACKET_BYTES
 
 
@@ -37,14 +35,11 @@ class Recorder:
     def series(self) -> Series:
         """Return the link's series, one element per bucket."""
         rows = np.array(self._rows)
-        ends = np.concatenate([[0.0], np.cumsum(rows[:, 0])])
-        bucket = max(BUCKET_S, ends[-1] / MAX_BUCKETS)
-        edges = np.append(np.arange(0.0, ends[-1] - 1e-9, bucket), ends[-1])
+        ends = np.cumsum(rows[:, 0])
+        edges = bucket_edges(float(ends[-1]))
 
         def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            """Sum over buckets; a step longer than a bucket is spread evenly."""
-            sums = np.concatenate([[0.0], np.cumsum(values)])
-            return np.diff(np.interp(edges, ends, sums))
+            return totals(edges, ends, values)
 
         seconds, capacity, acked, delay, queue = rows.T
         length = np.diff(edges)

@@ -25,7 +25,7 @@ import jinja2
 
 from distrlcc.evaluate.palette import DARK, LIGHT, looks
 from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
-from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, Series, metric
+from distrlcc.evaluate.scores import SENDER_METRICS, Metric, SchemeScores, Series, metric
 from distrlcc.evaluate.summary import TABLE_METRICS, SchemeSummary, Summary, summarise, to_json
 from distrlcc.files import require_writable, write_together
 
@@ -86,7 +86,7 @@ def write_report(
         by_link.setdefault(one.link, []).append(one)
     files = {"scatter.png": to_png(scatter(summary))}
     for name, link in zip(_file_names(by_link), by_link, strict=True):
-        files[name] = to_png(time_series(by_link[link]))
+        files[name] = to_png(time_series(by_link[link], schemes=summary.names()))
     files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
     files["report.html"] = render(summary, by_link, info).encode()
     require_writable(folder)
@@ -102,31 +102,46 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     text = resources.files("distrlcc.evaluate").joinpath("report.html.jinja").read_text("utf-8")
     learned = [s for s in summary.schemes if s.learned]
     links = _links(summary, learned)
-    rivals = [s.scheme for s in summary.schemes if s.scheme != _NO_RIVAL]
-    names = [(s.scheme, s.learned) for s in summary.schemes]
+    ranking = summary.ranking()
+    rivals = [scheme for scheme in ranking if scheme != _NO_RIVAL]
+    best = next((s for s in learned if s.scheme in rivals), None)
+    names = summary.names()
     styles = {theme.name: looks(names, theme) for theme in (LIGHT, DARK)}
     page = environment.from_string(text).render(
         info=info,
         summary=summary,
         scatter=_picture(*(to_svg(scatter(summary, theme=theme)) for theme in (LIGHT, DARK))),
-        tiles=[_tile(learned[0], metric(key)) for key in _TILES] if learned else [],
-        best_policy=learned[0].scheme if learned else "",
-        rank=rivals.index(learned[0].scheme) + 1 if learned else 0,
+        tiles=[_tile(best, metric(key)) for key in _TILES] if best else [],
+        best_policy=best.scheme if best else "",
+        rank=rivals.index(best.scheme) + 1 if best else 0,
         rivals=rivals,
-        intervals=len(summary.links) * summary.seeds > 1,
+        ranking=ranking,
+        intervals=summary.has_intervals,
         columns=[metric(key) for key in TABLE_METRICS],
         rows=_rows(summary),
         swatches=[
             (name, styles["light"][name].color, styles["dark"][name].color) for name, _ in names
         ],
-        link_tables=[_link_table(summary, links, metric(key)) for key in _LINK_METRICS],
+        link_tables=[
+            _link_table(summary, links, m)
+            for m in (
+                *map(metric, _LINK_METRICS),
+                *(m for m in summary.metrics if m in SENDER_METRICS),
+            )
+        ],
         left_out=len(summary.links) - len(links),
         worst_first=learned[0].scheme if learned else "",
         series=[
-            (link, _picture(*(to_svg(time_series(s, theme=theme)) for theme in (LIGHT, DARK))))
+            (
+                link,
+                _picture(
+                    *(to_svg(time_series(s, theme=theme, schemes=names)) for theme in (LIGHT, DARK))
+                ),
+            )
             for link, s in by_link.items()
         ],
-        metrics=METRICS,
+        senders=any(one.sender is not None for s in by_link.values() for one in s),
+        metrics=summary.metrics,
     )
     return page + "\n"
 
@@ -155,7 +170,7 @@ def _best(summary: Summary, m: Metric, link: str | None = None) -> set[str]:
     }
     texts = {name: interval.texts(m)[0] for name, interval in shown.items()}
     values = {name: float(text) for name, text in texts.items() if text != "-"}
-    if not values:
+    if not values or m.better is None:
         return set()
     best = max(values.values()) if m.better == "higher" else min(values.values())
     return {name for name, value in values.items() if value == best}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distrlcc.types import FloatArray
 
@@ -22,8 +24,8 @@ class Metric:
     """Unit as shown; empty for plain numbers."""
     digits: int
     """Digits after the point as shown."""
-    better: Literal["higher", "lower"]
-    """Which way is better."""
+    better: Literal["higher", "lower"] | None
+    """Which way is better; None: neither."""
     definition: str
     """One sentence for people."""
     scale: float = 1.0
@@ -83,12 +85,30 @@ METRICS: tuple[Metric, ...] = (
         100.0,
     ),
 )  # fmt: skip
-"""All metrics, in the order in which they are shown."""
+"""What every world measures, in the order in which it is shown."""
+
+SENDER_METRICS: tuple[Metric, ...] = (
+    Metric(
+        "mean_cwnd_packets", "mean cwnd", "packets", 1, None,
+        "Congestion window, mean over time, as the sender itself says.",
+    ),
+    Metric(
+        "mean_smoothed_rtt_ms", "mean smoothed RTT", "ms", 1, "lower",
+        "The sender's own smoothed RTT (RFC 6298), mean over time; unlike the RTT it has in it "
+        "what the two ends' machines add.",
+    ),
+    Metric(
+        "retransmitted_share", "retransmitted", "%", 2, "lower",
+        "Share of the packets sent that the kernel's TCP had sent before; our senders, which "
+        "send nothing again here, have none.", 100.0,
+    ),
+)  # fmt: skip
+"""What senders of real packets say of themselves, shown after :data:`METRICS`."""
 
 
 def metric(key: str) -> Metric:
-    """Return the metric of a key of :data:`METRICS`."""
-    return next(m for m in METRICS if m.key == key)
+    """Return the metric of a key of :data:`METRICS` or :data:`SENDER_METRICS`."""
+    return next(m for m in METRICS + SENDER_METRICS if m.key == key)
 
 
 @dataclass(frozen=True)
@@ -122,6 +142,11 @@ class SchemeScores:
     """Utilisation / (mean RTT / base RTT)."""
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
+    mean_cwnd_packets: FloatArray | None = None
+    """As its sender says, as are the next two; None in the simulator."""
+    mean_smoothed_rtt_ms: FloatArray | None = None
+    retransmitted_share: FloatArray | None = None
+    """NaN where nothing is ever sent again."""
 
     def __post_init__(self) -> None:
         shape = self.power.shape
@@ -142,9 +167,32 @@ class SchemeScores:
         """Runs that failed, of all links and seeds."""
         return int(np.isnan(self.throughput_mbps).sum())
 
-    def values(self) -> FloatArray:
-        """Return all metrics as ``[M, L, S]``, in the order of :data:`METRICS`."""
-        return np.stack([getattr(self, m.key) for m in METRICS])
+    @property
+    def has_run(self) -> NDArray[np.bool_]:
+        """Whether a run of each link did not fail, ``[L]``."""
+        return np.asarray(np.isfinite(self.throughput_mbps).any(axis=1))
+
+    @property
+    def has_sender_metrics(self) -> bool:
+        """Whether its senders said something of themselves."""
+        return self.mean_cwnd_packets is not None
+
+    def values(self, metrics: Sequence[Metric] = METRICS) -> FloatArray:
+        """Return metrics as ``[M, L, S]``; NaN where there is none."""
+        nothing = np.full(self.power.shape, np.nan)
+        found = [getattr(self, m.key) for m in metrics]
+        return np.stack([nothing if values is None else values for values in found])
+
+
+@dataclass(frozen=True)
+class SenderSeries:
+    """What a sender says of itself in B buckets; every array is float64 ``[B]``, NaN where none."""
+
+    cwnd_packets: FloatArray
+    smoothed_rtt_ms: FloatArray
+    """RFC 6298's."""
+    retransmitted_share: FloatArray
+    """Of the packets sent; NaN where nothing is ever sent again."""
 
 
 @dataclass(frozen=True)
@@ -163,3 +211,5 @@ class Series:
     """Queue length."""
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
+    sender: SenderSeries | None = None
+    """In the same buckets; None in the simulator."""

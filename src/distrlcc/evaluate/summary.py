@@ -5,14 +5,19 @@
     {"format": "distrlcc-summary", "version": 1,
      "confidence": 0.95, "links": L, "seeds": S,
      "metrics": {metric: {"unit", "better", "definition"}},
-     "ranking": [scheme, ...],                       best power first
+     "ranking": [scheme, ...],                       best power first; none without a run
+     "common_scenarios": N,                          over which "overall" is; 0: each scheme's own
+     "left_out_scenarios": [{"scenario": link, "schemes": [scheme, ...]}, ...],
+     "without_runs": [scheme, ...],
      "schemes": {scheme: {
          "learned": bool, "failed_runs": N,
          "overall": {metric: {"mean", "low", "high"}},
          "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
 
-Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`; shares are 0 to 1; what is
-undefined (a delay where nothing was delivered, the interval of a single value) is null.
+Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`, and of ``SENDER_METRICS`` where
+real packets were sent; ``better`` is null where neither way is. Shares are 0 to 1; what is
+undefined (a delay where nothing was delivered, what our senders sent again, the interval of a
+single value) is null.
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
-from distrlcc.evaluate.scores import METRICS, Metric, SchemeScores, metric
+from distrlcc.evaluate.common_links import CommonLinks, common_links
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, Metric, SchemeScores, metric
 
 TABLE_METRICS: dict[str, str] = {
     "power": "power",
@@ -85,7 +91,7 @@ class SchemeSummary:
     scheme: str
     learned: bool
     overall: dict[str, Interval]
-    """By metric."""
+    """By metric; over the links that are common to all schemes."""
     scenarios: dict[str, dict[str, Interval]]
     """By link, then by metric."""
     failed: int = 0
@@ -94,13 +100,34 @@ class SchemeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All schemes' means, best power first."""
+    """All schemes' means, best power first, those without a run last."""
 
     schemes: tuple[SchemeSummary, ...]
     links: tuple[str, ...]
     """Names of the L links, each once."""
     seeds: int
     """Runs of each link."""
+    common: CommonLinks
+    """Those that the overall means are over."""
+    metrics: tuple[Metric, ...] = METRICS
+    """What was measured."""
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the overall means are over more than one value."""
+        return (self.common.count or len(self.links)) * self.seeds > 1
+
+    def names(self) -> list[tuple[str, bool]]:
+        """Return each scheme's name and whether it is learned, in order."""
+        return [(s.scheme, s.learned) for s in self.schemes]
+
+    def ranking(self) -> list[str]:
+        """Return the schemes that have a run, best power first."""
+        return [s.scheme for s in self.schemes if s.scheme not in self.common.without_runs]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences that say which runs failed, and what the means leave out for that."""
+        return (*self.failures(), *self.common.notes())
 
     def failures(self) -> tuple[str, ...]:
         """Return a sentence for each scheme of which runs failed."""
@@ -126,9 +153,15 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         if other.links != first.links or other.seeds != first.seeds:
             raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
     links = _unique(first.links)
-    found = [_summarise(s, links) for s in scores]
-    ranked = sorted(found, key=lambda s: -_order(s.overall["power"].mean))
-    return Summary(tuple(ranked), links, first.seeds)
+    metrics = METRICS
+    if any(s.has_sender_metrics for s in scores):
+        metrics += SENDER_METRICS
+    common = common_links(scores, links)
+    found = [_summarise(s, links, common, metrics) for s in scores]
+    ranked = sorted(
+        found, key=lambda s: (s.scheme in common.without_runs, -_order(s.overall["power"].mean))
+    )
+    return Summary(tuple(ranked), links, first.seeds, common, metrics)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -145,9 +178,14 @@ def to_json(summary: Summary) -> dict[str, Any]:
                 "better": m.better,
                 "definition": m.definition,
             }
-            for m in METRICS
+            for m in summary.metrics
         },
-        "ranking": [s.scheme for s in summary.schemes],
+        "ranking": summary.ranking(),
+        "common_scenarios": summary.common.count,
+        "left_out_scenarios": [
+            {"scenario": one.link, "schemes": list(one.schemes)} for one in summary.common.left_out
+        ],
+        "without_runs": list(summary.common.without_runs),
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
@@ -176,10 +214,13 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
         wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
     """
     links, seeds = len(summary.links), summary.seeds
-    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if links * seeds > 1 else ""
+    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
+    common = summary.common.count
+    over = f", means over {common} of them" if 0 < common < links else ""
     result = Table(
-        title=f"{links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each{means}",
-        caption="\n".join(summary.failures()) or None,
+        title=f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each"
+        f"{means}",
+        caption="\n".join(summary.notes()) or None,
         caption_style="",
         caption_justify="left",
         title_style="",
@@ -205,15 +246,19 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
     return result
 
 
-def _summarise(scores: SchemeScores, links: tuple[str, ...]) -> SchemeSummary:
-    values = scores.values()
-    overall, alone = mean_intervals(values).tolist(), link_intervals(values).tolist()
+def _summarise(
+    scores: SchemeScores, links: tuple[str, ...], common: CommonLinks, metrics: Sequence[Metric]
+) -> SchemeSummary:
+    values, taken = scores.values(metrics), common.of(scores)
+    # A scheme without a run has no links of its own: all are NaN, and so are its means.
+    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values).tolist()
+    alone = link_intervals(values).tolist()
     return SchemeSummary(
         scheme=scores.scheme,
         learned=scores.learned,
-        overall={m.key: Interval(*overall[i]) for i, m in enumerate(METRICS)},
+        overall={m.key: Interval(*overall[i]) for i, m in enumerate(metrics)},
         scenarios={
-            link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(METRICS)}
+            link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(metrics)}
             for n, link in enumerate(links)
         },
         failed=scores.failed,

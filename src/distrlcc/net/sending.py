@@ -314,6 +314,7 @@ class _Flow:
             float(stats.rtt_sum[0]) / acked if acked else 0.0,
             float(stats.cwnd[0]),
             float(stats.inflight[0]),
+            sender.rtt.smoothed / NANOSECONDS,
         )
         if self._request.keep_series:
             self.sent.series.append(step)

@@ -20,6 +20,8 @@ class Step(NamedTuple):
     """Mean of its samples, s; 0 without."""
     cwnd: float
     inflight: float
+    smoothed_rtt: float
+    """RFC 6298's at the end of the step, s; 0 before the first sample."""
 
 
 @dataclass

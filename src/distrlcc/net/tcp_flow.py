@@ -1,11 +1,12 @@
 """A flow of the kernel's TCP under a named congestion control, and the sink that it fills.
 
 python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 [60]
-python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [hold]
+python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [hold [FILE]]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
-object: the control, bytes that were acknowledged, retransmissions, and RTTs from TCP_INFO. ``sink``
-waits for so many s for a sender and its bytes; ``hold`` is `distrlcc.net.moment`.
+object, or writes it to FILE: the control, the seconds, the bytes that were acknowledged, and
+``samples_columns``, what `TcpSample` has, each 10 ms. ``sink`` waits for so many s for a sender and
+its bytes; ``hold`` is `distrlcc.net.moment`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,43 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from distrlcc.errors import LinkError
 from distrlcc.net.moment import wait_for_moment
+from distrlcc.net.tcp_sample import TcpSample, read_sample
 
 _CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CHUNK = bytes(1 << 16)
-_INFO_BYTES = 192
 _SAMPLE_SECONDS = 0.01
 _SINK_SECONDS = 120.0
-_RTT, _RETRANSMITTED, _ACKED = 68, 100, 120  # offsets in struct tcp_info
+
+
+@dataclass(frozen=True)
+class TcpSent:
+    """How a flow went."""
+
+    control: str
+    seconds: float
+    samples: tuple[TcpSample, ...]
+    """One each 10 ms from the beginning on, or later where the machine was busy, and the end's."""
+
+    @property
+    def acked_bytes(self) -> int:
+        """All that were acknowledged."""
+        return self.samples[-1].acked_bytes
+
+    def to_json(self) -> dict[str, object]:
+        """Return what ``send`` prints."""
+        columns = zip(TcpSample._fields, zip(*self.samples, strict=True), strict=True)
+        return {
+            "control": self.control,
+            "seconds": self.seconds,
+            "acked_bytes": self.acked_bytes,
+            "samples_columns": {name: list(column) for name, column in columns},
+        }
 
 
 def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
@@ -61,7 +87,7 @@ def send(
     control: str,
     seconds: float,
     on_open: Callable[[], None] = lambda: None,
-) -> dict[str, object]:
+) -> TcpSent:
     """Send as fast as the control lets us.
 
     Args:
@@ -89,30 +115,22 @@ def send(
             raise LinkError(f"asked for {control}, the kernel took {used}")
         flow.setblocking(False)
         on_open()
-        rtts: list[float] = []
+        samples: list[TcpSample] = []
         begin = now = time.monotonic()
         due = begin
         while now < begin + seconds:
             if now >= due:
-                rtts.append(_number(_info(flow), _RTT) / 1e3)
+                samples.append(read_sample(flow, time_s=now - begin))
                 due += _SAMPLE_SECONDS
             writable = select.select([], [flow], [], max(min(due, begin + seconds) - now, 0.0))[1]
             if writable:
                 with suppress(BlockingIOError):
                     flow.send(_CHUNK)
             now = time.monotonic()
-        info = _info(flow)
-        acked = struct.unpack_from("Q", info, _ACKED)[0]
+        samples.append(read_sample(flow, time_s=now - begin))
         # What is queued here would still have to cross the link: it is thrown away.
         flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return {
-        "control": used,
-        "seconds": now - begin,
-        "acked_bytes": acked,
-        "retransmissions": _number(info, _RETRANSMITTED),
-        "mean_rtt_ms": sum(rtts) / len(rtts),
-        "rtt_ms": rtts,
-    }
+    return TcpSent(used, now - begin, tuple(samples))
 
 
 def connect(host: str, port: int, seconds: float = 20.0) -> socket.socket:
@@ -131,14 +149,6 @@ def connect(host: str, port: int, seconds: float = 20.0) -> socket.socket:
             time.sleep(0.05)
 
 
-def _info(flow: socket.socket) -> bytes:
-    return flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-
-
-def _number(info: bytes, offset: int) -> int:
-    return int(struct.unpack_from("I", info, offset)[0])
-
-
 if __name__ == "__main__":
     try:
         if sys.argv[1] == "sink":
@@ -146,8 +156,12 @@ if __name__ == "__main__":
         else:
             host, port, control, seconds, *hold = sys.argv[2:]
             wait = partial(wait_for_moment, sys.stdout) if hold else lambda: None
-            told = send(host, int(port), control, float(seconds), wait)
-            sys.stdout.write(json.dumps(told) + "\n")
+            sent = send(host, int(port), control, float(seconds), wait)
+            text = json.dumps(sent.to_json()) + "\n"
+            if hold[1:]:
+                Path(hold[1]).write_text(text, encoding="utf-8")
+            else:
+                sys.stdout.write(text)
     except LinkError as error:
         sys.stderr.write(f"distrlcc: error: {error}\n")
         sys.exit(error.exit_code)
