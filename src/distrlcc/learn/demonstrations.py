@@ -51,7 +51,7 @@ class Demonstrations:
         actions = np.concatenate([e.expert_actions for e in episodes])[: config.steps]
         self.pairs = self.pairs_of(obs, actions)
         """float32 ``[R, D + A]``."""
-        self.digest = hashlib.sha256(self.pairs.numpy()).hexdigest()
+        self.digest = hashlib.sha256(self.pairs.numpy().tobytes()).hexdigest()
         """Of all of them."""
 
     def pairs_of(self, obs: NDArray[np.float32], actions: NDArray[Any]) -> Tensor:
