@@ -33,7 +33,7 @@ def _stored(
     scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
     with DatasetWriter(folder, spaces, origin, 100) as writer:
         for _ in range(3):
-            writer.add(Episode("", obs, actions, actions, obs[:, 0], obs[0], scores))
+            writer.add(Episode("", obs, actions, actions, obs[:, 0], obs[:, :3], obs[0], scores))
         writer.finish()
 
 

@@ -27,6 +27,7 @@ def _episode(number: int, length: int) -> Episode:
         rng.integers(0, 4, length),
         rng.integers(0, 4, length),
         rng.normal(size=length).astype(np.float32),
+        rng.normal(size=(length, 3)).astype(np.float32),
         rng.normal(size=3).astype(np.float32),
         {"return": 1.5 * number, "utilisation": 0.5, "queueing_delay": 0.25, "loss": 0.125},
     )
@@ -51,6 +52,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         episode, stored = _episode(number, length), data.episode(number)
         np.testing.assert_array_equal(stored.observations, episode.observations)
         np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
+        np.testing.assert_array_equal(stored.outcomes, episode.outcomes)
     steps = pa.Table.from_batches([data.read_steps(k) for k in range(4)]).to_pydict()
     assert steps["episode"] == np.repeat(np.arange(5), LENGTHS).tolist()
     assert steps["step"] == [t for length in LENGTHS for t in range(length)]
@@ -71,7 +73,7 @@ def test_continuous_actions(tmp_path: Path) -> None:
     actions = np.arange(8, dtype=np.float32).reshape(4, 2)
     episode = Episode(
         "toy/0", episode.observations, actions, 2 * actions, episode.rewards,
-        episode.final_observation, episode.scores,
+        episode.outcomes, episode.final_observation, episode.scores,
     )  # fmt: skip
     with DatasetWriter(tmp_path / "d", spaces, ORIGIN, 12) as writer:
         writer.add(episode)

@@ -70,7 +70,11 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
     def _info(self) -> dict[str, Any]:
         # Windows start at 10 and stand at 2; those of even environments once rise at age 4.
         rises = (self.age == 0) | ((self.index % 2 == 0) & (self.age == 4))
-        return {"expert_action": self.label.copy(), "cwnd": np.where(rises, 10.0, 2.0)}
+        return {
+            "expert_action": self.label.copy(),
+            "cwnd": np.where(rises, 10.0, 2.0),
+            "outcome": np.zeros((self.num_envs, 3), np.float32),
+        }
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.seed, self.clock = seed or 0, 0
@@ -174,8 +178,8 @@ def write_data() -> Callable[..., StoredData]:
             for n in range(EPISODES):
                 steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
                 own, seen = (np.array([x[n] for x in rows[steps]]) for rows in (labels, obs))
-                rewards = np.zeros(STEPS, np.float32)
-                writer.add(Episode("", seen, own, own, rewards, seen[0], scores))
+                rewards, outcomes = np.zeros(STEPS, np.float32), np.zeros((STEPS, 3), np.float32)
+                writer.add(Episode("", seen, own, own, rewards, outcomes, seen[0], scores))
             writer.finish()
         return StoredData(folder)
 

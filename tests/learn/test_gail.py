@@ -54,8 +54,8 @@ def test_the_losses_by_hand() -> None:
 
 def test_the_penalty_by_hand() -> None:
     class Square(nn.Module):
-        def forward(self, pairs: torch.Tensor) -> torch.Tensor:
-            return pairs.square().sum(dim=1)
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return features.square().sum(dim=1)
 
     expert, policy = torch.tensor([[4.0, 0.0]]), torch.zeros(1, 2)
     # At a quarter of the way the point is (1, 0) and the slope 2.
@@ -75,7 +75,7 @@ def _train(
     learner: Gail, env: Any, spec: PolicySpec, updates: int
 ) -> tuple[list[float], list[dict[str, float]]]:
     """Return each collection's mean reward, which the learner does not see, and the metrics."""
-    collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16)
+    collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16, 3)
     rewards, rows = [], []
     for _ in range(updates):
         collector.set_weights(learner.weights())
@@ -110,7 +110,10 @@ def test_learns_without_the_reward(
 def test_rewards_are_scaled(make_env: Any, make_spec: MakeSpec, config: GailConfig) -> None:
     spec = make_spec()
     learner = Gail(config, PPO, spec)
-    collector, rollout = Collector(make_env(32, "match"), spec, 0), Rollout.allocate(spec, 32, 32)
+    collector, rollout = (
+        Collector(make_env(32, "match"), spec, 0),
+        Rollout.allocate(spec, 32, 32, outcomes=3),
+    )
     collector.set_weights(learner.weights())
     collector.collect(rollout)
     learner.update(rollout)
@@ -134,10 +137,10 @@ def test_the_same_seed_and_a_resume(make_env: Any, make_spec: MakeSpec, config: 
 
 def test_demonstrations_are_bounded_and_drawn(make_spec: MakeSpec, config: GailConfig) -> None:
     few = Demonstrations(dataclasses.replace(config, steps=50), make_spec(), 0)
-    assert few.pairs.shape == (50, 4 + 3)
-    assert few.pairs[:, :4].mean(dim=0).numpy() == pytest.approx(np.zeros(4), abs=1e-5)
+    assert few.features.shape == (50, 4 + 3 + 3)
+    assert few.features[:, :4].mean(dim=0).numpy() == pytest.approx(np.zeros(4), abs=1e-5)
     whole = Demonstrations(config, make_spec(), 0)
-    assert len(whole.pairs) == EPISODES * STEPS
+    assert len(whole.features) == EPISODES * STEPS
     assert torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 0, 8))
     assert not torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 9, 8))
 

@@ -25,7 +25,8 @@ def data(tmp_path: Path) -> StoredData:
             steps = np.arange(length)
             obs = np.stack([np.full(length, number), steps], axis=1).astype(np.float32)
             scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
-            writer.add(Episode("", obs, steps, steps, 0 * obs[:, 0], obs[0], scores))
+            outcomes = np.zeros((length, 3), np.float32)
+            writer.add(Episode("", obs, steps, steps, 0 * obs[:, 0], outcomes, obs[0], scores))
         writer.finish()
     return StoredData(tmp_path / "d")
 

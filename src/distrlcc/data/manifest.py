@@ -13,7 +13,7 @@ from distrlcc.errors import DatasetError
 from distrlcc.files import write_atomically
 
 FORMAT = "distrlcc-trajectories"
-VERSION = 1
+VERSION = 2
 """Version of the files' layout; a data set of another version is refused."""
 NAME = "manifest.json"
 

@@ -16,12 +16,14 @@ from distrlcc.errors import DatasetError
 
 
 class Steps(NamedTuple):
-    """Steps as views of a shard's file: what imitation needs of them."""
+    """Steps as views of a shard's file: what learning needs of them."""
 
     observations: NDArray[np.float32]
     """``[R, D]``."""
     expert_actions: NDArray[Any]
     """int32 ``[R]`` or float32 ``[R, A]``."""
+    outcomes: NDArray[np.float32]
+    """``[R, 3]``."""
 
 
 class StoredData:
@@ -76,7 +78,9 @@ class StoredData:
         if shard not in self._steps:
             batch = self.read_steps(shard)
             self._steps[shard] = Steps(
-                to_numpy(batch["observation"]), to_numpy(batch["expert_action"])
+                to_numpy(batch["observation"]),
+                to_numpy(batch["expert_action"]),
+                to_numpy(batch["outcome"]),
             )
         return self._steps[shard]
 
@@ -84,7 +88,7 @@ class StoredData:
         """Return views of an episode's steps."""
         whole, first = self.mapped(int(self.shard[index])), int(self.first_row[index])
         rows = slice(first, first + int(self.steps[index]))
-        return Steps(whole.observations[rows], whole.expert_actions[rows])
+        return Steps(*(column[rows] for column in whole))
 
     def _check_size(self, name: str, size: int) -> None:
         path = self.folder / name

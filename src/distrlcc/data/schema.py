@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from distrlcc.data.manifest import Spaces
 
+OUTCOME_SIZE = 3
+
 
 def step_schema(spaces: Spaces) -> pa.Schema:
     """Return the columns of a step: what was seen, what was done, what came of it."""
@@ -21,6 +23,8 @@ def step_schema(spaces: Spaces) -> pa.Schema:
             ("action", _action_type(spaces)),  # taken
             ("expert_action", _action_type(spaces)),  # to imitate; another one where disturbed
             ("reward", pa.float32()),
+            # Wasted share of the capacity, queueing delay (base RTTs, logarithmic above 1), loss.
+            ("outcome", pa.list_(pa.float32(), OUTCOME_SIZE)),
             ("terminated", pa.bool_()),  # never: links do not end
             ("truncated", pa.bool_()),  # the episode's last step: bootstrap from its final one
         ]

@@ -26,6 +26,7 @@ class Episode:
     actions: NDArray[Any]  # int [T] or float32 [T, A], taken
     expert_actions: NDArray[Any]  # likewise, what the expert would have taken
     rewards: NDArray[np.float32]  # [T]
+    outcomes: NDArray[np.float32]  # [T, 3], see `distrlcc.data.schema`
     final_observation: NDArray[np.float32]  # [D]
     scores: dict[str, float]
     """``return``, ``utilisation``, ``queueing_delay``, ``loss``."""
@@ -151,6 +152,7 @@ def _steps(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordBatc
         "action": np.concatenate([e.actions for e in episodes]),
         "expert_action": np.concatenate([e.expert_actions for e in episodes]),
         "reward": np.concatenate([e.rewards for e in episodes]),
+        "outcome": np.concatenate([e.outcomes for e in episodes]),
         "terminated": np.zeros(len(last), np.bool_),
         "truncated": last,
     }

@@ -58,20 +58,28 @@ def _loss(stats: IntervalStats) -> Floats:
     return stats.lost / np.maximum(stats.lost + stats.acked, 1)
 
 
-def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
-    """Ours: utilisation - a * queueing delay in RTTs - b * loss.
+OUTCOMES = ("wasted", "queueing_delay", "loss")
+"""What a step came to on its link, which the sender alone cannot know; see `outcome`."""
+
+
+def outcome(stats: IntervalStats, link: LinkView) -> tuple[Floats, Floats, Floats]:
+    """Return `OUTCOMES`, ``[N]`` each: wasted capacity, queueing delay in RTTs, share lost.
 
     Capacity that is wasted counts against the link's mean rate, so that a trace's quiet moments
-    weigh little. Above one RTT the price of delay grows with its logarithm: an outage alone makes
-    hundreds of RTTs, and shall not be all that is learned from.
+    weigh little. Above one RTT delay grows with its logarithm: an outage alone makes hundreds of
+    RTTs, and shall not be all that is learned from.
     """
     wasted = (link.capacity - link.used) / (link.mean_rate * stats.duration)
     rtt = np.where(stats.rtt_last > 0, _mean_rtt(stats), link.base_rtt)
     delay = np.maximum(rtt / link.base_rtt - 1.0, 0.0)
     delay = np.where(delay > 1.0, 1.0 + np.log(np.maximum(delay, 1.0)), delay)
-    return np.asarray(
-        1.0 - wasted - config.delay_weight * delay - config.loss_weight * _loss(stats)
-    )
+    return wasted, delay, _loss(stats)
+
+
+def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
+    """Ours: utilisation - a * queueing delay in RTTs - b * loss."""
+    wasted, delay, loss = outcome(stats, link)
+    return np.asarray(1.0 - wasted - config.delay_weight * delay - config.loss_weight * loss)
 
 
 def aurora(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:

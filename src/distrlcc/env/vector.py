@@ -6,6 +6,8 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
 - ``expert_action`` ``[N]``: the expert's label for the observation returned, the oracle's unless
   another is named;
+- ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
+  `distrlcc.env.rewards.outcome` has it;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
 - ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
@@ -29,6 +31,7 @@ from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.emulated import EmulatedBatch
+from distrlcc.env.rewards import outcome
 from distrlcc.env.spaces import observation_box
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
@@ -52,6 +55,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         seed: int | None = None,
         first_index: int = 0,
         with_labels: bool = True,
+        with_outcomes: bool = False,
         autoreset: bool = True,
         expert: str = "oracle",
     ) -> None:
@@ -65,6 +69,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             first_index: Global index of the first environment: the same environments in one
                 process or in many draw the same scenarios.
             with_labels: Put the expert's labels in ``info["expert_action"]``, not zeros.
+            with_outcomes: Put each step's outcome in ``info["outcome"]``.
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
@@ -82,6 +87,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_one_agent(suite.scenario(split, index))
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
+        self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
         self.single_observation_space = observation_box(self.batch)
         self.single_action_space = self.batch.actions.space
@@ -167,6 +173,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         truncated = self._time >= self._ends - 1e-9
         late = self.batch.late()
         info: dict[str, Any] = {} if late is None else {"late": late}
+        if self._with_outcomes:
+            info["outcome"] = np.stack(outcome(stats, view), axis=1).astype(np.float32)
         if truncated.any():
             ended = np.flatnonzero(truncated)
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()

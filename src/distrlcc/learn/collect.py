@@ -55,7 +55,8 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, in real time ``late``, and at episodes' ends
+                ``expert_action``, ``cwnd``, ``outcome`` if rollouts keep it, in real time
+                ``late``, and at episodes' ends
                 ``final_obs``, ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
@@ -135,6 +136,8 @@ class Collector:
             obs, rewards, terminated, truncated, info = self._env.step(actions)
             stepped = perf_counter()
             rollout.rewards[t] = rewards
+            if rollout.outcomes.shape[2]:
+                rollout.outcomes[t] = info["outcome"]
             rollout.terminated[t] = terminated
             rollout.truncated[t] = truncated
             rollout.final_values[t] = 0.0

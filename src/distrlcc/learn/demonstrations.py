@@ -49,25 +49,28 @@ class Demonstrations:
         moments.update(obs)
         self._scale = moments.arrays()
         actions = np.concatenate([e.expert_actions for e in episodes])[: config.steps]
-        self.pairs = self.pairs_of(obs, actions)
-        """float32 ``[R, D + A]``."""
-        self.digest = hashlib.sha256(self.pairs.numpy().tobytes()).hexdigest()
+        outcomes = np.concatenate([e.outcomes for e in episodes])[: config.steps]
+        self.features = self.features_of(obs, actions, outcomes)
+        """float32 ``[R, F]``, with F = D + A + 3."""
+        self.digest = hashlib.sha256(self.features.numpy().tobytes()).hexdigest()
         """Of all of them."""
 
-    def pairs_of(self, obs: NDArray[np.float32], actions: NDArray[Any]) -> Tensor:
-        """Return observations ``[R, D]`` beside actions, one-hot where discrete, ``[R, D + A]``."""
+    def features_of(
+        self, obs: NDArray[np.float32], actions: NDArray[Any], outcomes: NDArray[np.float32]
+    ) -> Tensor:
+        """Put observations ``[R, D]``, actions (one-hot where discrete) and outcomes together."""
         scaled = torch.from_numpy(normalize(obs, *self._scale))
         if self.spec.action_kind == "discrete":
             chosen = torch.from_numpy(np.asarray(actions, np.int64))
             done = torch.nn.functional.one_hot(chosen, self.spec.action_size).float()
         else:
             done = torch.from_numpy(np.asarray(actions, np.float32))
-        return torch.cat([scaled, done], dim=1)
+        return torch.cat([scaled, done, torch.from_numpy(outcomes)], dim=1)
 
     def draw(self, key: np.uint64, first: int, count: int) -> Tensor:
-        """Draw steps with replacement, ``[count, D + A]``; other ``first``, other steps."""
-        chosen = uniform(key, first, np.arange(count)) * len(self.pairs)
-        return self.pairs[torch.from_numpy(chosen.astype(np.int64))]
+        """Draw steps with replacement, ``[count, F]``; other ``first``, other steps."""
+        chosen = uniform(key, first, np.arange(count)) * len(self.features)
+        return self.features[torch.from_numpy(chosen.astype(np.int64))]
 
 
 def _check_spaces(data: StoredData, spec: PolicySpec) -> None:

@@ -1,4 +1,4 @@
-"""Tells an expert's steps from a policy's: D(s, a), the probability that a step is the expert's."""
+"""Tells an expert's steps from a policy's: D, the probability that a step is the expert's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Discriminator(nn.Module):
         """Build it from ``seed``.
 
         Args:
-            size: Of an observation beside an action.
+            size: Features of a step, F.
             hidden: Layer widths.
             seed: Of the weights.
         """
@@ -31,9 +31,9 @@ class Discriminator(nn.Module):
             layers += [linear, nn.Tanh()]
         self._layers = nn.Sequential(*layers[:-1])
 
-    def forward(self, pairs: Tensor) -> Tensor:
-        """Return logits ``[R]`` of observations beside actions ``[R, D + A]``."""
-        logits: Tensor = self._layers(pairs).squeeze(-1)
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``[R]`` of steps ``[R, F]``."""
+        logits: Tensor = self._layers(features).squeeze(-1)
         return logits
 
 
@@ -50,8 +50,8 @@ def gradient_penalty(network: nn.Module, expert: Tensor, policy: Tensor, mix: Te
 
     Args:
         network: The discriminator.
-        expert: ``[R, D + A]``.
-        policy: ``[R, D + A]``.
+        expert: ``[R, F]``.
+        policy: ``[R, F]``.
         mix: Where between each two the slope is taken, in [0, 1], ``[R]``.
     """
     between = torch.lerp(policy, expert, mix[:, None]).requires_grad_(True)

@@ -1,8 +1,12 @@
 """Generative adversarial imitation (https://arxiv.org/abs/1606.03476) around PPO.
 
-The environment's reward is not looked at. A step's reward is log D - log(1 - D), the logit of the
+The environment's reward is not looked at: a step's reward is log D - log(1 - D), the logit of the
 discriminator's belief that it is the expert's, scaled to mean 0 and variance 1 over all ranks'
-rollouts; PPO learns from it as from any other, then the discriminator learns from the same rollout.
+rollouts. PPO learns from it as from any other, then the discriminator learns from the same rollout.
+
+The discriminator sees observation, action and, since experts that know the link are imitated, what
+the step came to there: a sender that stands still at half of a link's rate sees what one sees that
+stands still at all of it. It is needed in training alone.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Gail:
         self._ppo = PPO(ppo, spec, seed, self._reducer, device)
         self._expert = Demonstrations(config, spec, seed)
         self._device = torch.device(device)
-        size = self._expert.pairs.shape[1]
+        size = self._expert.features.shape[1]
         self._network = Discriminator(size, config.hidden, seed).to(self._device)
         self._descent = Descent(self._network, self._reducer)
         self._deal_key = stream_key(seed, "discriminator's minibatches")
@@ -72,16 +76,15 @@ class Gail:
         The rollout's rewards are written over.
         """
         version = self._ppo.model.version
-        pairs = self._expert.pairs_of(
-            rollout.obs[: rollout.steps].reshape(rollout.samples, -1),
-            rollout.actions[: rollout.steps].reshape(rollout.samples, *rollout.actions.shape[2:]),
-        ).to(self._device)
-        reward = self._reward(rollout, pairs)
-        return self._ppo.update(rollout) | reward | self._discriminate(rollout, pairs, version)
+        kept = (rollout.obs, rollout.actions, rollout.outcomes)
+        flat = (a[: rollout.steps].reshape(rollout.samples, *a.shape[2:]) for a in kept)
+        features = self._expert.features_of(*flat).to(self._device)
+        reward = self._reward(rollout, features)
+        return self._ppo.update(rollout) | reward | self._discriminate(rollout, features, version)
 
-    def _reward(self, rollout: Rollout, pairs: Tensor) -> dict[str, float]:
+    def _reward(self, rollout: Rollout, features: Tensor) -> dict[str, float]:
         with torch.no_grad():
-            logits = self._network(pairs).cpu().numpy().astype(np.float64)
+            logits = self._network(features).cpu().numpy().astype(np.float64)
         sums = np.array([len(logits), logits.sum(), np.square(logits).sum()])
         samples, total, squares = self._reducer.sum(sums).tolist()
         mean = total / max(samples, 1.0)
@@ -90,7 +93,7 @@ class Gail:
         rollout.rewards[: rollout.steps] = scaled.reshape(rollout.steps, rollout.count)
         return {"gail_reward": mean, "gail_reward_std": std}
 
-    def _discriminate(self, rollout: Rollout, pairs: Tensor, version: int) -> dict[str, float]:
+    def _discriminate(self, rollout: Rollout, features: Tensor, version: int) -> dict[str, float]:
         """Make passes over the rollout, each step beside one of the expert's."""
         config, rows = self.config, len(rollout.obs)
         counts = np.array([rollout.samples, rollout.count], np.float64)
@@ -106,7 +109,7 @@ class Gail:
                 if not len(chosen):  # this rank's rollout was cut short of what the others have
                     self._descent.step(None, 0, config.lr, 0.0)
                     continue
-                policy = pairs[chosen.to(self._device)]
+                policy = features[chosen.to(self._device)]
                 expert = self._expert.draw(draw, rollout.first_index, len(chosen))
                 loss, metrics = self._loss(expert.to(self._device), policy, draw)
                 self._descent.step(loss, len(chosen), config.lr, 0.0)

@@ -37,6 +37,7 @@ class Rollout:
     starts: Bool  # [T, N], obs is the first of its episode
     states: Float32  # [S, 2, N, H], recurrent state before row s · sequence_length; H = 0 for MLPs
     last_values: Float32  # [N], value of the observation after row steps - 1
+    outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if nobody asks
     sequence_length: int
     """Rows between two kept recurrent states."""
     steps: int = 0
@@ -48,7 +49,12 @@ class Rollout:
 
     @classmethod
     def allocate(
-        cls, spec: PolicySpec, length: int, count: int, sequence_length: int = 1
+        cls,
+        spec: PolicySpec,
+        length: int,
+        count: int,
+        sequence_length: int = 1,
+        outcomes: int = 0,
     ) -> Rollout:
         """Allocate a rollout.
 
@@ -57,6 +63,7 @@ class Rollout:
             length: ``T``, rows.
             count: ``N``, environments.
             sequence_length: Rows between two kept recurrent states; of no matter for an MLP.
+            outcomes: ``O``, numbers of a step's outcome to keep.
         """
         if spec.state_size == 0:
             sequence_length = 1
@@ -87,6 +94,7 @@ class Rollout:
             starts=flags(),
             states=np.zeros((segments, 2, count, spec.state_size), np.float32),
             last_values=np.zeros(count, np.float32),
+            outcomes=np.zeros((*shape, outcomes), np.float32),
             sequence_length=sequence_length,
         )
 

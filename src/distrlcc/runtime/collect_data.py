@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from distrlcc.config import to_toml
 from distrlcc.data.manifest import Manifest, Origin, Spaces
+from distrlcc.data.schema import OUTCOME_SIZE
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -55,6 +56,7 @@ class ExpertRounds:
             replace(config.env, stagger=False),
             split=config.split,
             seed=config.seed,
+            with_outcomes=True,
             autoreset=False,
             expert=config.scheme,
         )
@@ -71,6 +73,7 @@ class ExpertRounds:
         observations = np.zeros((count, self._length, self.spaces.observation_size), np.float32)
         actions, experts = self._actions(), self._actions()
         rewards = np.zeros((count, self._length), np.float32)
+        outcomes = np.zeros((count, self._length, OUTCOME_SIZE), np.float32)
         steps = np.zeros(count, np.int64)
         final = np.zeros((count, self.spaces.observation_size), np.float32)
         scores: list[dict[str, float]] = [{} for _ in range(count)]
@@ -82,7 +85,7 @@ class ExpertRounds:
             actions[:, t] = taken.reshape(actions[:, t].shape)
             experts[:, t] = labels.reshape(actions[:, t].shape)
             observation, reward, _, truncated, info = env.step(taken)
-            rewards[:, t] = reward
+            rewards[:, t], outcomes[:, t] = reward, info["outcome"]
             t += 1
             for n in np.flatnonzero(running & truncated):
                 steps[n], final[n] = t, info["final_obs"][n]
@@ -92,7 +95,8 @@ class ExpertRounds:
         return [
             Episode(
                 link, observations[n, : steps[n]], actions[n, : steps[n]],
-                experts[n, : steps[n]], rewards[n, : steps[n]], final[n], scores[n],
+                experts[n, : steps[n]], rewards[n, : steps[n]], outcomes[n, : steps[n]],
+                final[n], scores[n],
             )
             for n, link in enumerate(env.link_names())
         ]  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
 from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
@@ -181,6 +182,11 @@ class RunConfig:
         section = self.ppo or self.dagger
         assert section is not None
         return section.rollout_length
+
+    @property
+    def outcomes(self) -> int:
+        """Numbers of a step's outcome that rollouts keep: GAIL's discriminator looks at them."""
+        return 0 if self.gail is None else len(OUTCOMES)
 
     @property
     def sequence_length(self) -> int:

@@ -12,9 +12,8 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.reducer import Reducer
-from distrlcc.learn.rollout import Rollout
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.training import Training, policy_spec
+from distrlcc.runtime.training import Training, new_rollout, policy_spec
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,11 @@ class Trainer(Training):
             seed=config.seed,
             first_index=share.first,
             with_labels=config.dagger is not None,
+            with_outcomes=config.outcomes > 0,
         )
         super().__init__(config, policy_spec(config, self.env), reducer, device)
         self.collector = Collector(self.env, self.spec, config.seed)
-        self.rollout = Rollout.allocate(
-            self.spec, config.rollout_length, share.count, config.sequence_length
-        )
+        self.rollout = new_rollout(config, self.spec, share.count)
 
     def collect(self, stop: Callable[[int], bool] | None = None) -> CollectStats:
         """Fill the rollout with the learner's present weights; see `Collector.collect`."""

@@ -17,6 +17,7 @@ from distrlcc.learn.learner import Learner, Weights
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.process import prepare_process
 from distrlcc.learn.reducer import Reducer
+from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
@@ -38,6 +39,13 @@ def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
         activation=config.network.activation,
         step_ms=config.env.step_ms,
         interval_rtts=config.env.interval_rtts or None,
+    )
+
+
+def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
+    """Allocate what a run's learner learns from, of so many environments."""
+    return Rollout.allocate(
+        spec, config.rollout_length, environments, config.sequence_length, config.outcomes
     )
 
 

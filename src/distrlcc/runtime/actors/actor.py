@@ -18,12 +18,11 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.learner import Weights
-from distrlcc.learn.rollout import Rollout
 from distrlcc.runtime.actors.pace import LATE_SECONDS, Pace
 from distrlcc.runtime.actors.segment import Report, Segment
 from distrlcc.runtime.actors.stillness import Stillness
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.training import policy_spec
+from distrlcc.runtime.training import new_rollout, policy_spec
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
@@ -62,14 +61,13 @@ class Actor:
             seed=config.seed,
             first_index=job.index * job.envs,
             with_labels=config.dagger is not None,
+            with_outcomes=config.outcomes > 0,
         )
         spec = policy_spec(config, self._env)
         self._collector = Collector(self._env, spec, config.seed)
         if job.first_step:
             self._collector.begin_at(job.first_step)
-        self._rollout = Rollout.allocate(
-            spec, config.rollout_length, job.envs, config.sequence_length
-        )
+        self._rollout = new_rollout(config, spec, job.envs)
         self._episodes = np.zeros(job.envs, np.int64)
         self._number = self._steps = 0
         self._pace = Pace(job.pace_seconds, job.index) if job.pace_seconds else None

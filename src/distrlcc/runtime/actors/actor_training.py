@@ -13,7 +13,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runtime.actors.ledger import Ledger
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.training import Training
+from distrlcc.runtime.training import Training, new_rollout
 
 _UNSEEN = 64
 """Segments that a worker may have acted beyond those that came here."""
@@ -41,9 +41,7 @@ class ActorTraining(Training):
         """See `Training`."""
         self._reducer = _Interruptible()
         super().__init__(config, spec, self._reducer, device)
-        like = Rollout.allocate(
-            spec, config.rollout_length, config.actors.envs_per_worker, config.sequence_length
-        )
+        like = new_rollout(config, spec, config.actors.envs_per_worker)
         self.ledger = Ledger(config.actors.max_lag, like)
         self.first_step = 0
         """Step from which this run's workers began."""

@@ -13,12 +13,11 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.learner import Weights
-from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.runtime.actors.segment import Segment
 from distrlcc.runtime.engine import Engine, Worker
 from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.training import policy_spec
+from distrlcc.runtime.training import new_rollout, policy_spec
 
 _START_SECONDS = 120.0
 _CALL_SECONDS = 30.0
@@ -49,7 +48,7 @@ class Echo:
         """Make one segment."""
         spec = policy_spec(config, LinkVectorEnv(1, config.env))
         envs = config.actors.envs_per_worker
-        rollout = Rollout.allocate(spec, config.rollout_length, envs, config.sequence_length)
+        rollout = new_rollout(config, spec, envs)
         self._segment = Segment(0, 0, np.zeros(envs, np.int64), rollout, CollectStats())
         self.stopped = False
 
