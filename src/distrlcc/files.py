@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from distrlcc.errors import OutputError
@@ -21,12 +22,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
+    The folder is made where there is none.
+
     Raises:
         OutputError: A file cannot be written; a full disk leaves none of them.
     """
     temporary = {name: folder / f".{name}.tmp" for name in files}
     name = ""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             with temporary[name].open("wb") as file:
                 file.write(data)
@@ -40,8 +44,8 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
         finally:
             os.close(place)
     except OSError as error:
-        if not isinstance(error, NotADirectoryError):
-            for path in temporary.values():
+        for path in temporary.values():
+            with suppress(OSError):
                 path.unlink(missing_ok=True)
         raise OutputError(f"cannot write {folder / name}: {error.strerror}") from None
 
@@ -61,3 +65,18 @@ def require_writable(folder: Path) -> None:
         raise OutputError(
             f"cannot write {folder}: {error.strerror}; choose a place you may write to"
         ) from None
+
+
+def check_writable(folder: Path) -> None:
+    """See that a folder can be written, or made, before work is done whose result it takes.
+
+    Nothing is left of a folder that was made for that.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    require_writable(folder)
+    for place in made:
+        with suppress(OSError):
+            place.rmdir()

@@ -159,7 +159,7 @@ def test_damage_is_refused(tmp_path: Path) -> None:
     shard.write_bytes(data)
     values = json.loads(text)
     for change, words in (
-        ({"version": 2}, "has format version 2, this distrlcc reads version 1"),
+        ({"version": 1}, "has format version 1, this distrlcc reads version 2"),
         ({"format": "other"}, "not the manifest of a distrlcc data set"),
         ({"steps": 27}, "27 steps, and 28 in its shards"),
         ({"steps": "many"}, "is damaged"),

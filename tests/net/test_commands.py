@@ -201,7 +201,7 @@ def test_a_peer_of_another_version_is_one_line(start: Callable[..., Command]) ->
         (["send", "127.0.0.1", "--policy", "none.safetensors"], "none.safetensors"),
         (["send", "127.0.0.1", "--scheme", "cubic", "--file", "none"], "cannot be read"),
         (["receive", "--listen", "203.0.113.9:1"], "cannot listen on 203.0.113.9:1"),
-        (["receive", "--folder", "none"], "none: there is no such folder; make it first"),
+        (["receive", "--folder", "none"], "none: there is no such folder; make one first"),
     ],
 )
 def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str], says: str) -> None:

@@ -87,6 +87,34 @@ def test_metrics_are_json_lines_with_numpy_and_without_nan(tmp_path: Path) -> No
     assert json.loads(lines[1]) == {"update": 2, "return": None, "deep": {"x": [None, 1.0]}}
 
 
+def test_an_update_is_logged_whole_once_more_is_known(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        run.log(1, {"reward": 0.25})
+        run.log(2, {"reward": 0.5})
+        run.log_more(2, {"reward": 0.5}, {"held_out_reward": 0.75})
+        run.log(3, {"reward": 1.0})
+        rows = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row) for row in rows] == [
+        {"update": 1, "reward": 0.25},
+        {"update": 2, "reward": 0.5, "held_out_reward": 0.75},
+        {"update": 3, "reward": 1.0},
+    ]
+
+
+def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
+    run = create(tmp_path / "fresh")
+    run.lock()
+    run.discard()
+    run.close()
+    assert not (tmp_path / "fresh").exists()
+    create(tmp_path / "fresh").close()
+    with create(tmp_path / "begun") as begun:
+        begun.log(1, {"reward": 0.25})
+        begun.discard()
+    assert updates(begun) == [1]
+    assert RunDirectory.read_config(begun.path, Config) == Config()
+
+
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         for update in (1, 2, 3):

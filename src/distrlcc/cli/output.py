@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import check_writable, write_atomically
 
 
 def check_json_target(target: str | None) -> None:
@@ -17,7 +17,7 @@ def check_json_target(target: str | None) -> None:
         OutputError: It cannot.
     """
     if target not in (None, "-"):
-        require_writable(Path(str(target)).resolve().parent)
+        check_writable(Path(str(target)).resolve().parent)
 
 
 def emit_json(target: str | None, value: Any) -> None:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or ``--count``; 1 when a session of these did not end well."""
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.net.receiving import ReceiveOptions, ReceiveServer
-    from distrlcc.net.udp_socket import UdpSocket, resolve
+    from distrlcc.net.udp_socket import UdpSocket, resolve, shown
     from distrlcc.runtime.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     def begin(incoming: Incoming) -> None:
         hello, address = incoming.session.hello, incoming.session.address
         what = f"{hello.file_name}, {hello.file_size} bytes" if hello.file_name else "a measurement"
-        say(f"{address[0]}:{address[1]} begins: {what}")
+        say(f"{shown(address)} begins: {what}")
 
     def end(received: Received) -> None:
         if args.json or args.count:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         if server.swept:
             say(f"removed {server.swept} unfinished file(s); transfers are not resumed")
         where = f", files go to {args.folder}" if args.folder else ""
-        say(f"listening on {socket.address[0]}:{socket.address[1]} (UDP){where}")
+        say(f"listening on {shown(socket.address)} (UDP){where}")
         run_soon()
         with Stopper() as stopper:
             server.run(lambda: bool(stopper.signal))
@@ -94,7 +94,9 @@ _ODD = ("refused", "forged", "expired", "replayed", "other_version", "malformed"
 
 
 def _line(received: Received) -> str:
-    who = f"{received.address[0]}:{received.address[1]}"
+    from distrlcc.net.udp_socket import shown
+
+    who = shown(received.address)
     what = f" {received.name}" if received.name else ""
     if received.failure:
         return f"{who}{what} ended: {received.failure}"
@@ -107,7 +109,9 @@ def _line(received: Received) -> str:
 
 
 def _figures(received: Received) -> dict[str, Any]:
+    from distrlcc.net.udp_socket import shown
+
     values = asdict(received)
-    address = f"{received.address[0]}:{received.address[1]}"
+    address = shown(received.address)
     file = str(received.file) if received.file else None
     return values | {"address": address, "file": file, "mbps": received.mbps}

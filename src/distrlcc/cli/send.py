@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Send; 1 when the receiver vanishes or the file does not arrive."""
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
-    from distrlcc.files import require_writable, write_atomically
+    from distrlcc.files import check_writable, write_atomically
     from distrlcc.net.moment import wait_for_moment
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         if args.plot.suffix not in (".png", ".svg"):
             raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
-        require_writable(args.plot.resolve().parent)
+        check_writable(args.plot.resolve().parent)
     name, controller, step_ns = _controller(args)
     seconds = args.seconds if args.seconds is not None else (0.0 if args.file else 10.0)
     request = Request(

@@ -83,7 +83,8 @@ def check_folder(folder: Path) -> None:
         OutputError: They cannot.
     """
     if not folder.is_dir():
-        raise OutputError(f"{folder}: there is no such folder; make it first")
+        what = "is a file; expected a folder" if folder.exists() else "there is no such folder"
+        raise OutputError(f"{folder}: {what}; make one first")
     probe, twin = (folder / f".{os.getpid():08x}{k:08x}{_SUFFIX}" for k in range(2))
     try:
         file = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)

@@ -18,7 +18,7 @@ from distrlcc.net.file_source import FileSource
 from distrlcc.net.rtt_log import RttLog
 from distrlcc.net.sent import Sent, Step
 from distrlcc.net.ticker import Ticker
-from distrlcc.net.udp_socket import Address, UdpSocket, monotonic_ns
+from distrlcc.net.udp_socket import Address, UdpSocket, monotonic_ns, shown
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Closing, Opening, State
 from distrlcc.transport.keys import authentic
@@ -137,7 +137,7 @@ def _open(
         None if source is None else source.size,
         "" if source is None else source.path.name,
     )
-    place = f"{remote[0]}:{remote[1]}"
+    place = shown(remote)
     try:
         limit = _limit(request.handshake_s + request.wait_s)
         opening = Opening(hello, limit, now=monotonic_ns())

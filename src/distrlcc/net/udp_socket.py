@@ -178,6 +178,12 @@ def _segment_size(told: list[tuple[int, int, bytes]]) -> int:
     return 0
 
 
+def shown(address: Address) -> str:
+    """Return an address as `resolve` takes it: ``HOST:PORT``, ``[HOST]:PORT`` for IPv6."""
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"{host}:{address[1]}"
+
+
 def resolve(text: str, what: str, default_port: int | None = None) -> Address:
     """Return the address that ``HOST:PORT`` means.
 

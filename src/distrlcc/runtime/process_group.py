@@ -214,7 +214,7 @@ class ProcessGroup:
         """
         failures = 0
         while True:
-            self._asked = time.monotonic()
+            self._asked = _awake_or_not()
             members = self._membership.meet(
                 step, ready=ready, broken=self._broken, builds=self._builds, group=self._formed
             )
@@ -318,7 +318,7 @@ class ProcessGroup:
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
-        if time.monotonic() - self._asked < SILENCE_SECONDS / 2:
+        if _awake_or_not() - self._asked < SILENCE_SECONDS / 2:
             return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
         key = f"{self.place.attempt}/leader"
         try:
@@ -413,6 +413,11 @@ class ProcessGroup:
             return int(self._store.add(f"{self._key}/rollouts", amount))
         except RuntimeError:
             return 0  # nobody is cut short then; a master that is gone is seen at the meeting
+
+
+def _awake_or_not() -> float:
+    """Return a time, s, that goes on while the machine is suspended, where the system has one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def checked_device(name: str) -> torch.device:

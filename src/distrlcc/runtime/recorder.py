@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.net.ticker import MOST_LATE
@@ -22,6 +22,7 @@ class Recorder:
         progress: Display,
         *,
         shared_only: bool = False,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Take what to record and where.
 
@@ -30,9 +31,11 @@ class Recorder:
             run: Where everything is written; closed by the caller.
             progress: Where the user looks.
             shared_only: Save only what all ranks share, as several processes do.
+            leads: Asked after each scoring, before anything is written: another rank may have taken
+                over while this one stood still.
         """
         self._training, self._run, self._progress = training, run, progress
-        self._shared_only = shared_only
+        self._shared_only, self._leads = shared_only, leads
         self._shown: str | None = None
         self._noted_late = False
 
@@ -52,14 +55,20 @@ class Recorder:
         metrics["seconds"] = counters.seconds
         alarm = training.alarm.check(stats)
         self._shown = alarm or self._shown
+        texts = {"alarm": alarm, "events": list(events)}
+        row = metrics | {k: v for k, v in texts.items() if v}
+        # At once: whoever takes over from a rank that is lost while it scores goes on after it.
+        self._run.log(counters.update, row)
         if counters.update % config.held_out.every == 0:
             best_before = counters.best_update
-            metrics |= training.score()
+            scores = training.score()
+            if not self._leads():
+                return
+            self._run.log_more(counters.update, row, scores)
+            metrics |= scores
             if counters.best_update != best_before:
                 self._save(best=True)
                 save_policy(self._run.policy_path, training.policy())
-        texts = {"alarm": alarm, "events": list(events)}
-        self._run.log(counters.update, metrics | {k: v for k, v in texts.items() if v})
         self._progress.update(metrics, alarm=self._shown)
         if counters.update % config.checkpoint_every == 0:
             self._save()
@@ -80,6 +89,8 @@ class Recorder:
         self._save()
         if scored:
             self._training.score()
+            if not self._leads():
+                return
         if self._training.counters.best_update == self._training.counters.update:
             self._save(best=True)
         save_policy(self._run.policy_path, self._training.policy())

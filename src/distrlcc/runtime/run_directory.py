@@ -115,8 +115,8 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "config.toml").exists():
                 raise OutputError(
-                    f"{path} already holds a run: add --resume to go on with it, or give another "
-                    "--out"
+                    f"{path} already holds a run: add --resume to go on with it (--load in place "
+                    "of --out where workers act for a trainer), or give another --out"
                 )
             if any(path.iterdir()):
                 raise OutputError(
@@ -268,6 +268,22 @@ class RunDirectory:
             metrics: Numbers (NumPy's too), texts or lists of them; what is not finite is written
                 as null. Only numbers go to TensorBoard.
         """
+        self._append(update, metrics)
+        self._show(update, metrics)
+
+    def log_more(self, update: int, metrics: Mapping[str, Any], more: Mapping[str, float]) -> None:
+        """Add to the update that was logged last.
+
+        Args:
+            update: Its number.
+            metrics: What was logged of it.
+            more: What is added.
+        """
+        cut_after(self.path / "metrics.jsonl", update - 1)
+        self._append(update, {**metrics, **more})
+        self._show(update, more)
+
+    def _append(self, update: int, metrics: Mapping[str, Any]) -> None:
         line = json.dumps(_jsonable({"update": update, **metrics}))
         try:
             if self._metrics is None:
@@ -276,6 +292,8 @@ class RunDirectory:
             self._metrics.flush()
         except OSError as error:
             raise OutputError(f"cannot write metrics of {self.path}: {error.strerror}") from None
+
+    def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
         if self._tensorboard:
             try:
                 writer = self._writer = self._writer or _writer(self.path, self._purge)
@@ -305,6 +323,17 @@ class RunDirectory:
     def storage_news(self) -> list[str]:
         """Return what the user should hear of the storage since the last call."""
         return [] if self._keeper is None else self._keeper.news()
+
+    def discard(self) -> None:
+        """Remove what :meth:`create` made, unless something was measured or saved since."""
+        folder = self.path / "checkpoints"
+        if (self.path / "metrics.jsonl").exists() or any(folder.glob("*")):
+            return
+        with suppress(OSError):
+            for name in ("config.toml", "versions.json", ".run", ".lock"):
+                (self.path / name).unlink(missing_ok=True)
+            folder.rmdir()
+            self.path.rmdir()
 
     def lock(self) -> None:
         """Keep other processes from writing here until :meth:`close`.

@@ -56,7 +56,13 @@ def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Ite
                 extendable=EXTENDABLE,
             )
         directory.storage = storage
-        yield stack.enter_context(directory)
+        stack.enter_context(directory)
+        try:
+            yield directory
+        except DistrlccError:
+            if not options.resume:  # the same line shall do once what is wrong was mended
+                directory.discard()
+            raise
 
 
 def start_node(

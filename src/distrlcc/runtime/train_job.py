@@ -118,7 +118,7 @@ def train_rank(
         paths.append(run.path)
         shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
-        return Recorder(trainer, run, shown, shared_only=True)
+        return Recorder(trainer, run, shown, shared_only=True, leads=group.still_leads)
 
     with group, stopper or Stopper(launched=True) as stopper:  # joining has nothing to save
         stopped = train_together(trainer, group, open_recorder, stopper)

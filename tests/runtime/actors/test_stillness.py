@@ -78,3 +78,14 @@ def test_moving_ends_it() -> None:
 
 def test_a_thread_that_is_gone_waited_for_nothing() -> None:
     assert waited_for_core(None) == waited_for_core(2**22 + 1) == 0.0
+
+
+def test_whoever_waits_for_ever_is_still_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stillness, waited = Stillness(), [0.0]
+    monkeypatch.setattr("distrlcc.runtime.actors.stillness.waited_for_core", lambda _: waited[0])
+    monkeypatch.setattr("distrlcc.runtime.actors.stillness.MOST_WAIT_SECONDS", 0.1)
+    stillness.moved()
+    stillness.seconds(1)
+    time.sleep(0.5)
+    waited[0] = 1e3
+    assert stillness.seconds(1) > 0.3

@@ -301,7 +301,7 @@ class Crew:
         """Hold nobody's silence against him while this process itself stood still."""
         if seconds > _STANDSTILL_SECONDS:
             for post in self._posts.values():
-                post.row.heard += seconds
+                post.row.heard = min(post.row.heard + seconds, monotonic())
 
     def _give_up_silent(self) -> None:
         for worker, post in list(self._posts.items()):

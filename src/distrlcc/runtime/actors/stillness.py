@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+MOST_WAIT_SECONDS = 60.0
+"""Wait for a core that counts as no stillness, at most: one that computes without end waits too."""
 _NANOSECONDS = 1e-9
 
 
@@ -35,7 +37,8 @@ class Stillness:
         moved, waited = self._moved, waited_for_core(thread)
         if moved != self._seen:
             self._seen, self._waited = moved, waited
-        return max(time.monotonic() - moved - (waited - self._waited), 0.0)
+        excused = min(waited - self._waited, MOST_WAIT_SECONDS)
+        return max(time.monotonic() - moved - excused, 0.0)
 
 
 def waited_for_core(thread: int | None) -> float:

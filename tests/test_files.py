@@ -1,0 +1,28 @@
+"""Files that are written whole, and places that are looked at first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distrlcc.errors import OutputError
+from distrlcc.files import check_writable, write_atomically
+
+
+def test_looking_leaves_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "kept").mkdir()
+    check_writable(tmp_path / "kept")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="choose a place you may write to"):
+        check_writable(tmp_path / "file" / "below")
+
+
+def test_folders_are_made_for_what_is_written(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a" / "b" / "c.txt", b"x")
+    assert (tmp_path / "a" / "b" / "c.txt").read_bytes() == b"x"
+    with pytest.raises(OutputError, match="cannot write"):
+        write_atomically(tmp_path / "a" / "b" / "c.txt" / "d", b"x")
