@@ -17,11 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
+from distrlcc.evaluate.curves import Curves
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runtime import launcher as launching
@@ -29,7 +31,7 @@ from distrlcc.runtime.checkpoint import load_checkpoint
 from distrlcc.runtime.decentralized import _check_sync
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.membership import Member
-from distrlcc.runtime.parity import check_parity
+from distrlcc.runtime.parity import check_parity, learning_curves
 from distrlcc.runtime.place import Place
 from distrlcc.runtime.train_job import TrainJob
 
@@ -315,3 +317,13 @@ def test_two_processes_learn_what_one_learns(case: str) -> None:
     assert parity.weights < 1e-4
     assert max(parity.metrics.values()) < 1e-4, parity.metrics
     assert parity.holds
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_learning_curves_of_one() -> None:
+    config = override(recipe("quickstart"), list(PPO))
+    one, several = learning_curves(config, 2, 16, seeds=3)
+    assert one.shape == several.shape == (3, 4)
+    assert not np.array_equal(one[0], one[1])  # other seeds, other links
+    assert Curves(one, several).agree, (one, several)
+    assert not Curves(one, several + 10.0).agree

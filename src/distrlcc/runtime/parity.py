@@ -17,6 +17,7 @@ from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.trainer import Share, Trainer
 
 UPDATES = 3
+_QUARTERS = 4
 TOLERANCE = 1e-4
 """Greatest relative difference of weights and losses."""
 
@@ -37,6 +38,8 @@ class Learned:
     """Of each update, ``[T, N]``."""
     metrics: list[dict[str, float]]
     weights: Weights
+    rewards: NDArray[np.float64]
+    """Of each update the sum of this process's rewards, and its steps, ``[U, 2]``."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,28 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
     return Parity(float(np.mean(same)), differences, weights, equal)
 
 
+def learning_curves(
+    config: RunConfig, processes: int, updates: int, seeds: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Train longer, from several seeds, in one process and in several.
+
+    Returns:
+        Of one and of several the mean reward per step in each quarter of the updates, ``[S, 4]``.
+
+    Raises:
+        DistrlccError: A process failed.
+    """
+    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
+    curves: list[list[NDArray[np.float64]]] = [[], []]
+    for seed in range(config.seed, config.seed + seeds):
+        job = ParityJob(replace(config, seed=seed), updates)
+        for curve, count in zip(curves, (1, processes), strict=True):
+            sums = np.sum([learned.rewards for learned in _learn(job, count)], axis=0)
+            quarters = np.array_split(sums, _QUARTERS)
+            curve.append(np.array([part[:, 0].sum() / part[:, 1].sum() for part in quarters]))
+    return np.array(curves[0]), np.array(curves[1])
+
+
 def _learn(job: ParityJob, processes: int) -> list[Learned]:
     places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
     return Launcher(learn_rank, job, places, hosts=True).run().measured()
@@ -110,11 +135,12 @@ def learn_rank(place: Place, job: ParityJob) -> Learned:
     config = job.config
     group = ProcessGroup(place, identity(config))
     trainer = Trainer(config, Share.of(config.num_envs, place.slot, place.size), group)
-    learned = Learned([], [], trainer.learner.weights())
+    learned = Learned([], [], trainer.learner.weights(), np.zeros((job.updates, 2)))
     with group:
         group.meet(0, ready=False)
         for update in range(job.updates):
-            trainer.collect()
+            stats = trainer.collect()
+            learned.rewards[update] = stats.reward, stats.steps
             group.meet(update, ready=True)
             metrics = trainer.learner.update(trainer.rollout)
             learned.metrics.append(metrics)
