@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         _say(
             quiet,
             f"emulated {rate:g} Mbit/s: {link.carried_mbps:.3f} ({link.error:+.3%}), "
-            f"{link.cores:.2f} cores with sender and receiver",
+            f"{link.cores:.2f} cores, {link.all_cores:.2f} with sender and receiver",
         )
     largest = tcp_rate(args.seconds) if rates else None
     if largest is not None:

@@ -9,12 +9,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from time import process_time
 
 import numpy as np
@@ -31,6 +32,7 @@ from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import PACKET_BYTES
 
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
+_LOOK_SECONDS = 0.02
 _START_SECONDS = 30.0
 _SHORT_SECONDS = 1.5
 _FLOW_MBPS = 12.0
@@ -63,7 +65,9 @@ class Emulated:
     asked_mbps: float
     carried_mbps: float
     cores: float
-    """Of the emulator, sender and receiver together."""
+    """Of the emulator alone."""
+    all_cores: float
+    """Of emulator, sender and receiver together."""
 
     @property
     def error(self) -> float:
@@ -151,9 +155,10 @@ def _send(address: str, window: float, seconds: float) -> Sent:
 
 def emulated(mbps: float, seconds: float) -> Emulated:
     """Send more than an emulated link can carry, and count what left it."""
-    _, start_up = _emulate(mbps, _SHORT_SECONDS)
-    carried, used = _emulate(mbps, _SHORT_SECONDS + seconds)
-    return Emulated(mbps, carried, max(used - start_up, 0.0) / seconds)
+    _, *start_up = _emulate(mbps, _SHORT_SECONDS)
+    carried, *used = _emulate(mbps, _SHORT_SECONDS + seconds)
+    own, whole = (max(b - a, 0.0) / seconds for a, b in zip(start_up, used, strict=True))
+    return Emulated(mbps, carried, own, whole)
 
 
 def tcp_rate(seconds: float) -> float:
@@ -164,25 +169,39 @@ def tcp_rate(seconds: float) -> float:
         f"sh -c 'exec {tcp} sink $MAHIMAHI_BASE 4730'", "--", "sh", "-c",
         f"exec {tcp} send $MAHIMAHI_BASE 4730 cubic {seconds:g}",
     ]  # fmt: skip
-    told = json.loads(_output(words, seconds))
+    told = json.loads(_output(words, seconds)[0])
     return float(told["acked_bytes"]) * 8e-6 / float(told["seconds"])
 
 
-def _output(words: list[str], seconds: float) -> str:
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=seconds + _START_SECONDS, check=False
+def _output(words: list[str], seconds: float) -> tuple[str, float]:
+    """Return what a command prints, and its process's own CPU time, s."""
+    limit = seconds + _START_SECONDS
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            words, stdout=out, stderr=err, preexec_fn=partial(die_with_parent, signal.SIGKILL)
         )
-    except subprocess.TimeoutExpired as error:
-        raise LinkError(f"the emulator did not end within {error.timeout:.0f} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise LinkError(f"the emulator failed: {lines[-1].removeprefix('distrlcc: error: ')}")
-    return done.stdout
+        try:
+            deadline = time.monotonic() + limit
+            # What has ended keeps its figures until it is waited for.
+            look = os.WEXITED | os.WNOWAIT | os.WNOHANG
+            while os.waitid(os.P_PID, process.pid, look) is None:
+                if time.monotonic() > deadline:
+                    raise LinkError(f"the emulator did not end within {limit:.0f} s")
+                time.sleep(_LOOK_SECONDS)
+            used = _cpu_seconds(process.pid)
+        finally:
+            process.kill()
+            process.wait()
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            lines = err.read().strip().splitlines() or ["no reason given"]
+            raise LinkError(f"the emulator failed: {lines[-1].removeprefix('distrlcc: error: ')}")
+        return out.read(), used
 
 
-def _emulate(mbps: float, seconds: float) -> tuple[float, float]:
-    """Return what left the link, Mbit/s, and the CPU time of all processes, s."""
+def _emulate(mbps: float, seconds: float) -> tuple[float, float, float]:
+    """Return what left the link, Mbit/s, and CPU time, s: the emulator's and all processes'."""
     with TemporaryDirectory(prefix="distrlcc-") as folder:
         log = Path(folder) / "up.log"
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -194,7 +213,7 @@ def _emulate(mbps: float, seconds: float) -> tuple[float, float]:
             f"exec {sys.executable} -m distrlcc send $MAHIMAHI_BASE:4730 --wait 20 --scheme fixed "
             f"--cwnd {round(mbps * 2 + 200)} --seconds {seconds:g}",
         ]  # fmt: skip
-        _output(words, seconds)
+        _, own = _output(words, seconds)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         events = read_log(log).events
@@ -202,7 +221,7 @@ def _emulate(mbps: float, seconds: float) -> tuple[float, float]:
     begin, end = start + 500, start + 1e3 * seconds - 200
     carried = sum(size for t, kind, size, _ in events if kind == "-" and begin <= t < end)
     # A packet of 1500 bytes counts 1504 on the link, and in its log.
-    return carried * (1500 / PACKET_BYTES) * 8e-3 / (end - begin), used
+    return carried * (1500 / PACKET_BYTES) * 8e-3 / (end - begin), own, used
 
 
 def real_time(flows: int, seconds: float) -> RealTime:
