@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,32 @@ def test_dagger_trains_in_real_time(tmp_path: Path) -> None:
     assert rows[-1]["steps"] == 512
     assert rows[-1]["imitation_loss"] > 0
     assert "late_steps" in rows[-1]
+
+
+def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
+    words = ("--world", "emulated", "--processes", "2", "--set", *SMALL_PPO, "total_steps=256")
+    done = _train(tmp_path / "run", "quickstart", *words)
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "run")
+    assert [(row["steps"], row["ranks"]) for row in rows] == [(128, 2.0), (256, 2.0)]
+    assert all("late_steps" in row for row in rows)
+
+
+def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
+    (tmp_path / "nodes.toml").write_text("nodes = [[3, 7]]")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [
+        sys.executable, "-m", "distrlcc", "node", "--node-index", "0", "--node-num", "1", "--ip",
+        "127.0.0.1", "--port", port, "--nodes", str(tmp_path / "nodes.toml"), "--out",
+        str(tmp_path / "run"), "imitation", "--set", "env.world=emulated", *SMALL_DAGGER,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "run")
+    assert rows[-1]["steps"] >= 512
+    assert rows[-1]["workers"] == 2.0
+    assert rows[-1]["imitation_loss"] > 0
 
 
 @pytest.mark.parametrize(
