@@ -18,6 +18,7 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
 from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.runtime.run_config import (
@@ -62,6 +63,7 @@ def test_every_configuration_key_is_explained() -> None:
         "held_out",
         "ppo",
         "dagger",
+        "gail",
         "distributed",
         "actors",
         "resources",
@@ -83,6 +85,7 @@ def test_every_configuration_key_is_explained() -> None:
         ("actors.", ActorsConfig),
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
+        ("gail.", GailConfig),
     ],
 )
 def test_every_default_is_the_codes(prefix: str, section: type) -> None:

@@ -60,9 +60,10 @@ class ImitationRecorder:
         trainer, counters = self._trainer, self._trainer.counters
         weights = trainer.imitator.weights(counters.epoch)
         scores = self._held_out.score(weights)
-        acting = max(ACTINGS, key=lambda a: scores[a].reward)
+        newest = trainer.config.held_out.keep == "newest"
+        acting = "sample" if newest else max(ACTINGS, key=lambda a: scores[a].reward)
         self._progress.update(asdict(scores[acting]))
-        if scores[acting].reward > counters.best_score:
+        if newest or scores[acting].reward > counters.best_score:
             counters.best_score, counters.best_epoch = scores[acting].reward, counters.epoch
             counters.best_acting = acting
             counters.best_utilisation = scores[acting].utilisation
