@@ -64,7 +64,9 @@ def _grown(folder: Path, update: int, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "kind", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
+)
 def test_no_update_is_lost_or_written_twice(
     run: tuple[subprocess.Popen[bytes], Path], conftest: Any, kind: signal.Signals
 ) -> None:
