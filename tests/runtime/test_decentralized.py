@@ -27,6 +27,7 @@ from distrlcc.evaluate.curves import Curves
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runtime import launcher as launching
+from distrlcc.runtime import membership
 from distrlcc.runtime.checkpoint import load_checkpoint
 from distrlcc.runtime.decentralized import _check_sync
 from distrlcc.runtime.launcher import Launcher
@@ -46,9 +47,10 @@ UPDATE = 5 * 16
 
 
 @contextlib.contextmanager
-def _stop_seconds(seconds: float) -> Iterator[None]:
+def _limits(stop: float, silence: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "STOP_SECONDS", seconds)
+        patch.setattr(launching, "STOP_SECONDS", stop)
+        patch.setattr(membership, "SILENCE_SECONDS", silence)  # nobody is gone who stands still
         yield
 
 
@@ -112,12 +114,12 @@ def finished(
     """Return a run of 10 updates on two processes, whose rank 0 scores slowly; what was said."""
     out = tmp_path_factory.mktemp("runs") / "finished"
     said = out.with_name("said")
-    with said.open("w") as file, _stop_seconds(2.5):
+    with said.open("w") as file, _limits(4.0, 20.0):
         old = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             _run(targets, out, "score_slowly", f"total_steps={10 * UPDATE}",
-                 "distributed.timeout_s=1.5")  # fmt: skip
+                 "distributed.timeout_s=3.0")  # fmt: skip
         finally:
             os.dup2(old, 2)
             os.close(old)
@@ -279,10 +281,12 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
     lines, before = _metrics(cut), 0.0
     for line in lines:
         done, before = line["steps"] - before, line["steps"]
-        # Two environments on each: the slow one does a quarter of its rollout at least.
-        assert envs * length * 5 / 8 <= done
-        assert (done < envs * length) is (line["rollouts_cut_short"] == 1.0)
-    assert sum(line["rollouts_cut_short"] for line in lines) >= len(lines) // 2
+        # Two environments on each: who is cut short does a quarter of its rollout at least. On a
+        # busy machine that may be the fast one too.
+        cuts = line["rollouts_cut_short"]
+        assert envs * length * (1 - cuts * 3 / 8) <= done
+        assert (done < envs * length) is (cuts > 0.0)
+    assert sum(line["rollouts_cut_short"] > 0.0 for line in lines) >= len(lines) // 2
     # Without the rule it does all.
     _run(targets, slow, "slow_steps", *settings, total)
     assert [line["rollouts_cut_short"] for line in _metrics(slow)] == [0.0] * updates

@@ -18,7 +18,7 @@ from distrlcc.policy.policy_file import load_policy
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.place import Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
 
 ENVS, ROWS = 24, 16
 SMALL = (
@@ -27,7 +27,7 @@ SMALL = (
     "held_out.every=40", "held_out.links=4", "held_out.seconds=1", "checkpoint_every=20",
     "distributed.straggler_share=0",
 )  # fmt: skip
-NOTICE_SECONDS = 15.0
+NOTICE_SECONDS = 30.0
 
 
 def _start(
@@ -76,7 +76,8 @@ def test_three_hosts_survive_a_minute_of_faults(
 ) -> None:
     hosts = make_hosts(3)
     dice = random.Random(7)
-    processes = _start(hosts, tmp_path, 75.0, "--restarts", "3")
+    # It is ended by a signal: however long the faults took, they fell into the training.
+    processes = _start(hosts, tmp_path, 10_000.0, "--restarts", "3")
 
     def told(event: str, count: int) -> Callable[[], bool]:
         return lambda: sum(event in line for line in _events(tmp_path)) >= count
@@ -88,7 +89,7 @@ def test_three_hosts_survive_a_minute_of_faults(
     time.sleep(dice.uniform(0.5, 3.0))
     os.kill(rank_of(1), signal.SIGKILL)
     conftest.wait_until(told("gone: rank 1", 1), NOTICE_SECONDS, "the killed rank is named")
-    conftest.wait_until(told("joined: rank 1", 1), 30, "its successor joins")
+    conftest.wait_until(told("joined: rank 1", 1), 60, "its successor joins")
 
     time.sleep(dice.uniform(0.5, 3.0))
     frozen = rank_of(0)  # it leads: another must take over
@@ -96,17 +97,23 @@ def test_three_hosts_survive_a_minute_of_faults(
     conftest.wait_until(told("gone: rank 0", 1), NOTICE_SECONDS, "the frozen rank is named")
     time.sleep(dice.uniform(0.5, 2.0))
     os.kill(frozen, signal.SIGCONT)
-    conftest.wait_until(told("joined: rank 0", 1), 20, "the frozen rank comes back")
+    conftest.wait_until(told("joined: rank 0", 1), 60, "the frozen rank comes back")
 
     time.sleep(dice.uniform(0.5, 3.0))
     hosts.cut(2)
     conftest.wait_until(told("gone: rank 2", 1), NOTICE_SECONDS, "the host that was cut is named")
     time.sleep(dice.uniform(0.5, 2.0))
     hosts.mend(2)
-    conftest.wait_until(told("joined: rank 2", 1), 30, "the host that was cut comes back")
+    conftest.wait_until(told("joined: rank 2", 1), 60, "the host that was cut comes back")
 
-    for process in processes:
-        assert process.wait(120) == 0, hosts.log(process)
+    # The run lasts a minute, and the last fault has a while to show what it has done.
+    after = _rows(tmp_path)[-1]["seconds"] + 5.0
+    conftest.wait_until(
+        lambda: _rows(tmp_path)[-1]["seconds"] >= max(after, 60.0), 120, "training goes on"
+    )
+    processes[0].send_signal(signal.SIGTERM)
+    for process, code in zip(processes, (143, 0, 0), strict=True):
+        assert process.wait(60) == code, hosts.log(process)
     # --debug compared all weights after every update: that they end is that they are equal.
     _check_counters(tmp_path)
     last = _rows(tmp_path)[-1]

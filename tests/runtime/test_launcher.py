@@ -232,12 +232,12 @@ def test_a_second_ctrl_c_kills(start: Callable[[str], _Started]) -> None:
     launcher = start("deaf")
     launcher.wait_for("*.ready", SIZE)
     launcher.interrupt()
-    time.sleep(0.5)
+    time.sleep(1.5)  # it takes a second one for the same where it saw the first a moment ago
     assert launcher.process.poll() is None
     begin = time.monotonic()
     launcher.interrupt()
-    assert launcher.end(20)[0] == 130
-    assert time.monotonic() - begin < 5
+    assert launcher.end(60)[0] == 130
+    assert time.monotonic() - begin < 20  # the first alone ends them after 30 s
     launcher.nothing_is_left()
 
 

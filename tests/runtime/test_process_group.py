@@ -151,11 +151,11 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
         assert found["means"] == [[1.75, 8.0], [3.0, 8.0], [0.0, 0.0]]
         assert found["broadcasts"] == [True] * 3
         assert (found["steps"].source, found["steps"].behind) == (2, True)
-        assert 0.5 * LIMIT < found["missed after"] < 2 * LIMIT + 1
+        assert 0.5 * LIMIT < found["missed after"] < 30
         assert found["met again"].left == ()
         assert found["sum again"].tolist() == [3.0]
         assert [m.slot for m in found["lost"].left] == [2]
-        assert found["lost after"] < 15
+        assert found["lost after"] < 60
     # Rank 0 is the first to finish; when all have, nobody is ahead; then rank 1 is.
     assert first["counts"] == [0, -2, -1, 0, 1]
     assert second["counts"][0] == 0
@@ -165,7 +165,7 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
 def test_an_unreachable_master_is_one_line(port: int) -> None:
     begin = time.monotonic()
     line = _refused(replace(LOCAL, port=port, slot=1, size=2), LOCAL)
-    assert 1.0 <= time.monotonic() - begin < 5
+    assert 1.0 <= time.monotonic() - begin < 20
     assert "\n" not in line
     for part in (f"127.0.0.1:{port}", "lo (127.0.0.1)", "for 1 s", "--interface"):
         assert part in line
@@ -194,7 +194,7 @@ def test_a_server_of_another_kind_is_not_a_master(
         close()
         if kind == "http":
             server.server_close()
-    assert time.monotonic() - begin < 12
+    assert time.monotonic() - begin < 60
     assert f"127.0.0.1:{number} is not a distrlcc master" in line
     assert "\n" not in line
 

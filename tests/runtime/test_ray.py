@@ -213,7 +213,7 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(cluster: Any) -> Non
                 reserve(resources, learners=1, workers=1),
             ):
                 pass
-            assert time.monotonic() - begun < 5.0
+            assert time.monotonic() - begun < 20.0
             assert asked in str(refused.value)
             assert "2 CPU" in str(refused.value).partition("Free:")[2]
 

@@ -39,7 +39,7 @@ from distrlcc.tune.report import read_reports
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
-REFUSED_SECONDS = 5.0
+REFUSED_SECONDS = 20.0
 CUT_SECONDS = 30.0
 SMALL = ("--cpus", "1", "--object-store-mb", "100")
 

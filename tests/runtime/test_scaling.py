@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -93,9 +95,20 @@ def test_ctrl_c_is_one_line(
     scaling = command == "scaling"
     words = (*BENCH, "--rounds", "1000") if scaling else PARITY
 
+    def together() -> bool:
+        """Say whether the ranks share the memory through which they train."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            ranks = conftest.rank_processes(os.getpid())
+            maps = [Path(f"/proc/{pid}/maps").read_text() for pid in ranks]
+            return len(maps) == 2 and all("memfd:distrlcc-sum" in text for text in maps)
+        return False
+
     def interrupt() -> None:
         conftest.wait_until(lambda: bool(conftest.rank_processes(os.getpid())), 60, "a start")
-        time.sleep(6.0 if scaling else 1.0)  # most likely in training, or while they start
+        if scaling:  # in training, else while they start
+            with contextlib.suppress(AssertionError):
+                conftest.wait_until(together, 60, "training begins")
+        time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

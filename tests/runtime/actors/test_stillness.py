@@ -8,12 +8,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from distrlcc.runtime.actors.stillness import Stillness, waited_for_core
 
 SECONDS = 1.0
+
+
+def _counts_waiting() -> bool:
+    """Say whether this kernel counts how long threads wait for a core; else it tells zeros."""
+    try:
+        ran, _, times = map(int, Path("/proc/self/schedstat").read_text().split())
+    except (OSError, ValueError):
+        return False
+    return ran > 0 and times > 0
 
 
 def _compute(until: float) -> None:
@@ -42,38 +52,43 @@ def _measure(work: Callable[[float], None]) -> float:
 
 
 def test_whoever_sleeps_stands_still() -> None:
-    assert _measure(lambda until: time.sleep(until - time.monotonic())) > 0.9
+    assert _measure(lambda until: time.sleep(until - time.monotonic())) > 0.5
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+@pytest.mark.skipif(not _counts_waiting(), reason="the kernel counts no waits for a core")
 def test_whoever_waits_for_a_core_does_not() -> None:
     core = min(os.sched_getaffinity(0))
     rivals = [
         subprocess.Popen(
-            [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile 1: pass"]
+            [sys.executable, "-c",
+             f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile 1: pass"],
+            stdout=subprocess.PIPE,
         )
         for _ in range(4)
-    ]
+    ]  # fmt: skip
 
     def work(until: float) -> None:
         os.sched_setaffinity(0, {core})
         _compute(until)
 
     try:
-        time.sleep(0.5)
+        for rival in rivals:
+            assert rival.stdout is not None
+            assert rival.stdout.readline() == b"\n"
         assert _measure(work) < 0.6
     finally:
         for rival in rivals:
-            rival.kill()
-            rival.wait()
+            with rival:
+                rival.kill()
 
 
 def test_moving_ends_it() -> None:
     stillness = Stillness()
     time.sleep(0.2)
     assert stillness.seconds(None) > 0.19
+    begin = time.monotonic()
     stillness.moved()
-    assert stillness.seconds(None) < 0.19
+    assert stillness.seconds(None) <= time.monotonic() - begin
 
 
 def test_a_thread_that_is_gone_waited_for_nothing() -> None:
