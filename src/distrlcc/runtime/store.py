@@ -202,14 +202,17 @@ class RunWatch:
         self._stop = threading.Event()
         self._place, self._attempt, self._idle = place, attempt, idle
         self._bound = bound
+        self._thread = threading.Thread(target=self._ask, name="run watch", daemon=True)
 
     def __enter__(self) -> RunWatch:
         if not self._idle:
-            threading.Thread(target=self._ask, name="run watch", daemon=True).start()
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        if self._thread.is_alive():  # the interpreter's end would abort a thread inside of torch
+            self._thread.join(_LEAVE_SECONDS)
 
     def _ask(self) -> None:
         interface = interface_towards(self._place.address, self._place.interface)
