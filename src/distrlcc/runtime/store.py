@@ -20,6 +20,7 @@ from distrlcc.runtime.place import Place
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 STORE_SECONDS = 15.0
 """Time limit of one call, s."""
+_LEAVE_SECONDS = 2.0
 _WATCH_SECONDS, _GONE_SECONDS = 5.0, 90.0
 _BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS = 1.0, 20.0
 """The same where the run ends with its master."""
