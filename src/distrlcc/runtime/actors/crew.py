@@ -352,11 +352,14 @@ class Crew:
         for future in stops:
             with suppress(Exception):
                 left += future.result(max(deadline - monotonic(), 0.0))
+        out = sum(post.asked == "report" for post in self._posts.values())
         with suppress(Empty):
-            while True:
-                answer = self._answers.get_nowait()
-                if answer and answer[1] == "report" and answer[2].exception() is None:
-                    left += len(answer[2].result().segments)
+            # A report that is still on its way bears segments, too.
+            while out or not self._answers.empty():
+                answer = self._answers.get(timeout=max(deadline - monotonic(), 0.0))
+                if answer and answer[1] == "report":
+                    out -= answer[0] in self._posts
+                    left += 0 if answer[2].exception() else len(answer[2].result().segments)
         with self._state:
             self._ledger.refuse(left, ENDED)
         self._engine.close()
