@@ -158,6 +158,8 @@ class Launcher:
                 self._outcome.code = 128 + stopper.signal
             elif failure is not None:
                 raise failure
+            elif not self._hosts:
+                self._say("the run is over; node 0 has its results")
             return self._outcome
 
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
