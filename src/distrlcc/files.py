@@ -22,15 +22,12 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
-    The folder is made where there is none.
-
     Raises:
         OutputError: A file cannot be written; a full disk leaves none of them.
     """
     temporary = {name: folder / f".{name}.tmp" for name in files}
     name = ""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             with temporary[name].open("wb") as file:
                 file.write(data)
@@ -70,7 +67,7 @@ def require_writable(folder: Path) -> None:
 def check_writable(folder: Path) -> None:
     """See that a folder can be written, or made, before work is done whose result it takes.
 
-    Nothing is left of a folder that was made for that.
+    Nothing is left of a folder that was made for that; `require_writable` makes it in the end.
 
     Raises:
         OutputError: It cannot.

@@ -335,6 +335,7 @@ def test_the_trainer_goes_on_on_another_machine(
     cluster.remove_node(second if mine is first else first)
 
 
+@pytest.mark.long
 def test_ranks_are_started_again_and_stay_equal(
     cluster: Any, start: Callable[..., Run], conftest: ModuleType
 ) -> None:

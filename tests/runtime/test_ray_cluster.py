@@ -327,6 +327,7 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.net
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "tuning.py").write_text(

@@ -99,6 +99,7 @@ def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
     assert all("late_steps" in row for row in rows)
 
 
+@pytest.mark.long
 def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
     (tmp_path / "nodes.toml").write_text("nodes = [[3, 7]]")
     with socket.create_server(("127.0.0.1", 0)) as free:

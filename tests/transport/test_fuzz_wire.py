@@ -11,6 +11,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None, reason="atheris is missing: pip install atheris"
 )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distrlcc.files import check_writable, write_atomically
+from distrlcc.files import check_writable, require_writable, write_atomically
 
 
 def check_json_target(target: str | None) -> None:
@@ -28,4 +28,5 @@ def emit_json(target: str | None, value: Any) -> None:
     if target == "-":
         sys.stdout.write(text)
     else:
+        require_writable(Path(target).resolve().parent)
         write_atomically(Path(target), text.encode())

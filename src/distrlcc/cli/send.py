@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Send; 1 when the receiver vanishes or the file does not arrive."""
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
-    from distrlcc.files import check_writable, write_atomically
+    from distrlcc.files import check_writable, require_writable, write_atomically
     from distrlcc.net.moment import wait_for_moment
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
@@ -129,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
         figure = flow_plot(sent.series, name, wire_bytes)
         draw: Callable[[Any], Any] = to_svg if args.plot.suffix == ".svg" else to_png
         data = draw(figure)
+        require_writable(args.plot.resolve().parent)
         write_atomically(args.plot, data if isinstance(data, bytes) else data.encode())
     emit_json(args.json, {"name": name} | _figures(sent))
     if sent.failure:
