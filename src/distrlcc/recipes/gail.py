@@ -16,6 +16,7 @@ def gail() -> RunConfig:
     return replace(
         config,
         recipe="gail",
+        max_seconds=0.0,
         held_out=replace(config.held_out, keep="newest"),
         gail=GailConfig(),
     )
