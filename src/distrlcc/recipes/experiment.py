@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from distrlcc.errors import unknown_name
 
@@ -32,48 +31,58 @@ GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe, what must be there before it is trained, and where it is scored."""
+    """What is trained, what must be there before, and where it is scored.
 
-    recipe: str
-    """Its name, or a TOML file."""
+    Commands are `distrlcc`'s, as words; ``FOLDER`` stands for the experiment's own.
+    """
+
+    name: str
+    train: tuple[str, ...]
+    """To which seed and place are added."""
     benchmarks: tuple[Benchmark, ...]
     prepare: tuple[str, ...] = ()
-    """Arguments of a `distrlcc` command that runs once, before the training; ``FOLDER`` stands for
-    the experiment's own."""
-    assignments: tuple[str, ...] = ()
-    """``KEY=VALUE`` for the training; ``FOLDER`` as above."""
+    """Runs once, before the training."""
+    page: str = ""
+    """Its page in the documentation, if not that of its name."""
 
-    @property
-    def name(self) -> str:
-        """The recipe's name."""
-        return Path(self.recipe).stem
 
+def _oracle(*words: str) -> tuple[str, ...]:
+    """Return the command that collects 500,000 steps of the oracle's."""
+    data = ("--recipe", "gail", "--steps", "500000", "--out", "FOLDER/data")
+    return ("collect", "--scheme", "oracle", *data, *words)
+
+
+_OPEN = (RANDOM, CELLULAR, DYNAMIC)
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.recipe: experiment
+    experiment.name: experiment
     for experiment in (
-        Experiment("indigo", (GRID, RANDOM)),
-        Experiment("distrlcc", (GRID, RANDOM)),
+        Experiment("indigo", ("train", "indigo"), (GRID, RANDOM)),
+        Experiment("distrlcc", ("train", "distrlcc"), (GRID, RANDOM)),
         Experiment(
             "gail",
-            (RANDOM, CELLULAR, DYNAMIC),
-            prepare=(
-                "collect", "--recipe", "gail", "--scheme", "oracle", "--disturb", "0",
-                "--steps", "500000", "--out", "FOLDER/demonstrations",
-            ),
-            assignments=("gail.demonstrations=FOLDER/demonstrations",),
+            ("train", "gail", "--set", "gail.demonstrations=FOLDER/data"),
+            _OPEN,
+            prepare=_oracle("--disturb", "0"),
+        ),
+        Experiment("cloning", ("imitate", "FOLDER/data"), _OPEN, prepare=_oracle(), page="gail"),
+        Experiment(
+            "dagger",
+            ("train", "imitation", "--set", "max_seconds=0", "total_steps=4000000"),
+            _OPEN,
+            page="gail",
         ),
     )
-}  # fmt: skip
-"""By recipe."""
+}
+"""By name: the recipes with results, and what stands beside GAIL."""
 
 
-def experiment(recipe: str) -> Experiment:
-    """Return a recipe's experiment.
+def experiment(name: str) -> Experiment:
+    """Return an experiment.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: There is none of that name.
     """
-    if recipe not in EXPERIMENTS:
-        raise unknown_name("recipe with results", recipe, EXPERIMENTS)
-    return EXPERIMENTS[recipe]
+    if name not in EXPERIMENTS:
+        raise unknown_name("recipe with results", name, EXPERIMENTS)
+    return EXPERIMENTS[name]

@@ -143,9 +143,8 @@ class Reproduction:
         if kept.exists():
             return Run.load(kept)
         place = self._folder / f"seed-{seed}"
-        words = ["train", self._experiment.recipe, "--seed", str(seed), "--out", str(place)]
-        for assignment in self._experiment.assignments:
-            words += ["--set", self._placed(assignment)]
+        words = [self._placed(word) for word in self._experiment.train]
+        words += ["--seed", str(seed), "--out", str(place)]
         if place.exists():
             words.append("--resume")
         progress = self._progress(seed)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from distrlcc.evaluate.scores import Metric, metric
-from distrlcc.recipes.experiment import METRICS
+from distrlcc.recipes.experiment import EXPERIMENTS, METRICS
 from distrlcc.recipes.row import Row
 
 _HEAD = """\
@@ -38,9 +38,13 @@ def _recipes(rows: Mapping[str, Row]) -> Iterator[str]:
         minutes = ", ".join(f"{m:.1f}" for m in row.cpu_minutes)
         seeds = ", ".join(map(str, row.seeds))
         yield (
-            f"| [{name}](recipes/{name}.md) | `distrlcc reproduce {name}` | "
+            f"| [{name}](recipes/{_page(name)}.md) | `distrlcc reproduce {name}` | "
             f"{row.steps / 1e6:.1f} M | {minutes} | {seeds} | seed {row.shipped} |"
         )
+
+
+def _page(name: str) -> str:
+    return (name in EXPERIMENTS and EXPERIMENTS[name].page) or name
 
 
 def _suite(suite: str, rows: Mapping[str, Row]) -> Iterator[str]:
