@@ -184,14 +184,32 @@ class Aurora(_Running):
         rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), v["rtt"])
         inflation = np.where((v["rtt"] > 0) & seen, (rtt - v["rtt"]) / stats.duration, 0.0)
         ratio = np.where(stats.min_rtt > 0, rtt / np.maximum(stats.min_rtt, 1e-9), 1.0) - 1.0
-        send = np.where(seen, stats.sent / np.maximum(stats.acked, 1), 1.0 + stats.sent) - 1.0
         v["rtt"] = rtt
         v["history"] = np.roll(v["history"], -1, axis=1)
         v["history"][:, -1] = np.stack(
-            [np.clip(inflation, -1, 10), np.clip(ratio, 0, 100) / 10, np.clip(send, -1, 100) / 10],
+            [np.clip(inflation, -1, 10), np.clip(ratio, 0, 100) / 10, self._load_ratio(stats)],
             axis=1,
         )
         return v["history"].reshape(len(rtt), -1).copy()
+
+    @staticmethod
+    def _load_ratio(stats: IntervalStats) -> Floats:
+        """Return how what was sent compares with what arrived, ``[N]``; 0 where they are equal."""
+        seen = stats.acked > 0
+        send = np.where(seen, stats.sent / np.maximum(stats.acked, 1), 1.0 + stats.sent) - 1.0
+        return np.asarray(np.clip(send, -1, 100) / 10)
+
+
+class Genet(Aurora):
+    """Genet's: as Aurora's, with the receive ratio - 1 in the place of the send ratio - 1.
+
+    Source: Xia et al., SIGCOMM 2022. The ratio is packets acknowledged over packets sent.
+    """
+
+    @staticmethod
+    def _load_ratio(stats: IntervalStats) -> Floats:
+        ratio = np.where(stats.sent > 0, stats.acked / np.maximum(stats.sent, 1), 1.0 + stats.acked)
+        return np.asarray(np.clip(ratio, 0, 10) - 1.0)
 
 
 OBSERVATIONS: dict[str, type[ScaleFree | Indigo | Aurora]] = {
@@ -199,4 +217,5 @@ OBSERVATIONS: dict[str, type[ScaleFree | Indigo | Aurora]] = {
     "indigo": Indigo,
     "indigo-min-rtt": IndigoMinRtt,
     "aurora": Aurora,
+    "genet": Genet,
 }
