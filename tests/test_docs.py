@@ -21,6 +21,7 @@ from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
+from distrlcc.runtime.curriculum_config import CurriculumConfig
 from distrlcc.runtime.run_config import (
     ActorsConfig,
     DistributedConfig,
@@ -28,6 +29,7 @@ from distrlcc.runtime.run_config import (
     NetworkConfig,
     RunConfig,
 )
+from distrlcc.sim.link_family import LinkRanges
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
@@ -64,6 +66,8 @@ def test_every_configuration_key_is_explained() -> None:
         "ppo",
         "dagger",
         "gail",
+        "curriculum",
+        "curriculum.ranges",
         "distributed",
         "actors",
         "resources",
@@ -86,6 +90,8 @@ def test_every_configuration_key_is_explained() -> None:
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
         ("gail.", GailConfig),
+        ("curriculum.", CurriculumConfig),
+        ("curriculum.ranges.", LinkRanges),
     ],
 )
 def test_every_default_is_the_codes(prefix: str, section: type) -> None:

@@ -127,8 +127,8 @@ def _run(
         now = np.where(over, ends, batch.simulator.links[:, col.NOW])
         before.take(batch, now >= warmup)
         after.take(batch, now >= ends)
-        for n in np.flatnonzero((now >= ends) & ~over):
-            batch.retire(int(n))
+        for link in np.flatnonzero((now >= ends) & ~over):
+            batch.retire(int(link))
         over = now >= ends
     return _measure(before, after, sums, shared), [r.series() for r in recorders]
 

@@ -12,11 +12,11 @@ from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 def aurora() -> RunConfig:
     """PPO on the links of the suite ``aurora``, in episodes of 400 monitor intervals."""
+    steps = 6_000_000
     return RunConfig(
         recipe="aurora",
         num_envs=128,
-        total_steps=8_000_000,
-        max_seconds=210.0,
+        total_steps=steps,
         env=EnvConfig(
             suites=("aurora",),
             observation="aurora",
@@ -27,11 +27,11 @@ def aurora() -> RunConfig:
             episode_s=1000.0,  # episodes end with their links, after 400 intervals
         ),
         network=NetworkConfig(hidden=(32, 16), activation="tanh"),
-        held_out=HeldOutConfig(every=50, links=128, seconds=1000.0),
+        held_out=HeldOutConfig(every=60, links=64, seconds=1000.0),
         ppo=PPOConfig(
             gamma=0.99,
             reward_scale=0.01,
-            lr=1e-3,
+            lr_schedule=((0, 1e-3), (steps, 1e-4)),
             entropy_coeff=0.0,
             minibatch_size=2048,
             num_epochs=4,

@@ -13,11 +13,11 @@ from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 def genet() -> RunConfig:
     """Genet's observation, reward, network and PPO, on the widest of its ranges of links."""
+    steps = 4_000_000
     return RunConfig(
         recipe="genet",
         num_envs=128,
-        total_steps=6_000_000,
-        max_seconds=240.0,
+        total_steps=steps,
         env=EnvConfig(
             suites=("genet",),
             observation="genet",
@@ -27,11 +27,11 @@ def genet() -> RunConfig:
             episode_s=30.0,
         ),
         network=NetworkConfig(hidden=(32, 16), activation="tanh"),
-        held_out=HeldOutConfig(every=50, links=128, seconds=30.0),
+        held_out=HeldOutConfig(every=60, seconds=30.0),
         ppo=PPOConfig(
-            gamma=0.99,
+            gamma=0.95,  # Genet's 0.99 ended at two thirds of the utilisation
             reward_scale=0.05,
-            lr=1e-3,
+            lr_schedule=((0, 1e-3), (steps, 1e-4)),
             entropy_coeff=0.0,
             minibatch_size=2048,
             num_epochs=4,

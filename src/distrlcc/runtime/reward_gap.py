@@ -75,7 +75,7 @@ def _mean_rewards(batch: LinkBatch, scenarios: Sequence[Scenario], act: Act) -> 
         steps += running
         time += batch.newest.duration
         over = running & (time >= ends - 1e-9)
-        for n in np.flatnonzero(over):
-            batch.retire(int(n))
+        for link in np.flatnonzero(over):
+            batch.retire(int(link))
         running &= ~over
     return np.asarray(rewards / steps)

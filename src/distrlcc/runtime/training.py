@@ -140,8 +140,9 @@ class Training:
         if config.start_from:
             self.learner.load_weights(starting_weights(config.start_from, spec))
         self.held_out = HeldOut(config, spec)
-        imitates = config.dagger is not None
-        self.alarm = CollapseAlarm(float("-inf")) if imitates else CollapseAlarm()
+        # An imitator may be certain, and a density's entropy falls below 0 without harm.
+        free = config.dagger is not None or spec.action_kind == "continuous"
+        self.alarm = CollapseAlarm(float("-inf")) if free else CollapseAlarm()
         self.counters = Counters()
         self.best: Weights | None = None
         self.curriculum: Curriculum | None = None

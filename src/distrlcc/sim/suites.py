@@ -8,7 +8,6 @@ all splits; their random losses differ, and ``train`` starts traces anywhere.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.sim.aurora_links import SWEEP_S, SWEEPS, training_link
 from distrlcc.sim.draws import SPLITS, bdp_packets, between, draws
 from distrlcc.sim.indigo_links import GRID, LINKS
 from distrlcc.sim.link_family import NAMES, LinkRanges
@@ -117,23 +117,6 @@ def _genet(split: str, index: int) -> Scenario:
     return family.scenario(f"genet/{split}/{index}", seed, 0, 30.0)
 
 
-def _aurora(split: str, index: int) -> Scenario:
-    """Aurora's: 100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets, loss to 5%.
-
-    They last 200 round trips: 400 monitor intervals. All as in PCC-RL's `network_sim.py`.
-    """
-    u = draws("aurora", split, index, 4)
-    rate = round((100.0 + 400.0 * u[0]) / bdp_packets(1.0, 1e3), 6)
-    delay = round(50.0 + 450.0 * u[1], 3)
-    link = Link(
-        rate_mbps=rate,
-        delay_ms=delay,
-        queue_packets=1 + int(math.exp(8.0 * u[2])),
-        loss=round(0.05 * u[3], 6),
-    )
-    return Scenario(f"aurora/{split}/{index}", link, duration_s=0.4 * delay, seed=index)
-
-
 def _given(scenario: Scenario, split: str, index: int) -> Scenario:
     """Return a given link as a split has it: ``test`` as it is, the others with other losses."""
     if split == "test":
@@ -158,12 +141,20 @@ def _grid(split: str, index: int) -> Scenario:
     return _given(scenario, split, index)
 
 
+def _aurora_sweep(split: str, index: int) -> Scenario:
+    number = index % len(SWEEPS)
+    name, link = SWEEPS[number]
+    scenario = Scenario(f"aurora-sweep/{name}", link, duration_s=SWEEP_S, seed=number)
+    return _given(scenario, split, index)
+
+
 SUITES: dict[str, Suite] = {
     "random": Suite("random", _random, TEST_LINKS),
     "dynamic": Suite("dynamic", _dynamic, TEST_LINKS),
     "cellular": Suite("cellular", _cellular, 64),
     "genet": Suite("genet", _genet, TEST_LINKS),
-    "aurora": Suite("aurora", _aurora, TEST_LINKS),
+    "aurora": Suite("aurora", training_link, TEST_LINKS),
+    "aurora-sweep": Suite("aurora-sweep", _aurora_sweep, len(SWEEPS)),
     "indigo": Suite("indigo", _indigo, len(LINKS)),
     "indigo-grid": Suite("indigo-grid", _grid, len(GRID)),
 }
