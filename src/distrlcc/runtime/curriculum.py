@@ -86,7 +86,7 @@ class Curriculum:
             )
         self.proposals: list[Proposal] = []
         self._config, self._env, self._seed = config, env, seed
-        # Compiles the schemes, which takes longer than the other ranks would wait for.
+        # Compiles the schemes now, and not while the other ranks wait for a search.
         first = config.ranges.at(dict.fromkeys(NAMES, 0.0)).scenario("first", 0, 0, 0.1)
         for name in config.baselines:
             baseline_rewards(name, env, [first])
