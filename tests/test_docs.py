@@ -23,6 +23,7 @@ from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.results_page import results_page
 from distrlcc.recipes.row import shipped_rows
+from distrlcc.runtime.curriculum_config import CurriculumConfig
 from distrlcc.runtime.run_config import (
     ActorsConfig,
     DistributedConfig,
@@ -30,6 +31,7 @@ from distrlcc.runtime.run_config import (
     NetworkConfig,
     RunConfig,
 )
+from distrlcc.sim.link_family import LinkRanges
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
@@ -66,6 +68,8 @@ def test_every_configuration_key_is_explained() -> None:
         "ppo",
         "dagger",
         "gail",
+        "curriculum",
+        "curriculum.ranges",
         "distributed",
         "actors",
         "resources",
@@ -88,6 +92,8 @@ def test_every_configuration_key_is_explained() -> None:
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
         ("gail.", GailConfig),
+        ("curriculum.", CurriculumConfig),
+        ("curriculum.ranges.", LinkRanges),
     ],
 )
 def test_every_default_is_the_codes(prefix: str, section: type) -> None:

@@ -79,11 +79,10 @@ class RateActions:
     size = 1
     initial = (MAX_CWND * 8, 100.0)
     MIN_RATE, MAX_RATE = 40.0, 40_000.0
-    least_rate = MIN_RATE
 
-    def __init__(self, scale: float) -> None:
-        """Take the change of rate that an action of 1 makes."""
-        self.scale = scale
+    def __init__(self, scale: float, least_rate: float = MIN_RATE) -> None:
+        """Take the change of rate that an action of 1 makes, and the least rate, packets/s."""
+        self.scale, self.least_rate = scale, least_rate
         self.space: gymnasium.Space[Any] = gymnasium.spaces.Box(-10.0, 10.0, (1,), np.float32)
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
@@ -91,7 +90,7 @@ class RateActions:
         a = np.clip(np.asarray(actions, float).reshape(-1), -10.0, 10.0) * self.scale
         factor = 1.0 + np.abs(a)
         new = np.where(a >= 0, pacing * factor, pacing / factor)
-        return cwnd, np.clip(new, self.MIN_RATE, self.MAX_RATE)
+        return cwnd, np.clip(new, self.least_rate, self.MAX_RATE)
 
     def encode(self, actions: NDArray[Any]) -> Floats:
         """Return the actions themselves, bounded."""
@@ -101,8 +100,8 @@ class RateActions:
         self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
     ) -> NDArray[np.float32]:
         """Return the action that brings the rate to the best window per round trip."""
-        target = np.clip(best_cwnd / np.maximum(rtt, 1e-6), self.MIN_RATE, self.MAX_RATE)
-        ratio = target / np.clip(pacing, self.MIN_RATE, self.MAX_RATE)
+        target = np.clip(best_cwnd / np.maximum(rtt, 1e-6), self.least_rate, self.MAX_RATE)
+        ratio = target / np.clip(pacing, self.least_rate, self.MAX_RATE)
         a = np.where(ratio >= 1, ratio - 1, 1 - 1 / ratio) / self.scale
         return np.asarray(np.clip(a, -10.0, 10.0), np.float32)
 
@@ -112,4 +111,5 @@ ACTIONS: dict[str, ActionSpace] = {
     "indigo": WindowActions((0.5, 1.0, 1.0, 1.0, 2.0), (0.0, -10.0, 0.0, 10.0, 0.0)),
     "rate": RateActions(0.025),
     "fast-rate": RateActions(0.1),
+    "genet": RateActions(1.0, 5.0),
 }

@@ -80,6 +80,9 @@ class AgentBatch(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
 
+    def retire(self, n: int) -> None:  # noqa: B027 - where time is real nothing is saved
+        """Spend no more on link n, whose scenario is over, until the next `load`."""
+
     def late(self) -> NDArray[np.bool_] | None:
         """Return whose newest step was late, ``[N]``; None where time is not real."""
         return None

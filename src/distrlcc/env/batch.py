@@ -15,9 +15,11 @@ from distrlcc.env.agents import AgentBatch, Floats
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col
-from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.types import NANOSECONDS, IntervalStats
+
+_OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
 class LinkBatch(AgentBatch):
@@ -55,6 +57,14 @@ class LinkBatch(AgentBatch):
         """Put a scenario at link n, at its time zero."""
         self.simulator.load(n, scenario)
         self.begin_agent(n, scenario, LinkBatch.held(self))
+
+    def retire(self, n: int) -> None:
+        """Take no more time for link n, whose scenario is over, than a silent sender does.
+
+        Where steps last round trips, long ones would go on for hundreds of times their scenario
+        while short ones end.
+        """
+        self.load(n, _OVER)
 
     def held(self) -> tuple[Floats, Floats]:
         """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""

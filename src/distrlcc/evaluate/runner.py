@@ -111,7 +111,7 @@ def _run(
     # Sums over steps, first during the warm-up and then after it.
     sums = np.zeros((2, len(_SUMS), count))
     observation = batch.first_observation(np.arange(count))
-    everyone = np.arange(count)
+    everyone, over = np.arange(count), np.zeros(count, bool)
     now = batch.simulator.links[:, col.NOW].copy()
     while (now < ends).any():
         phase, running = (now >= warmup).astype(int), (now >= starts) & (now < ends)
@@ -124,9 +124,12 @@ def _run(
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
         for recorder in recorders:
             recorder.record(running)
-        now = batch.simulator.links[:, col.NOW].copy()
+        now = np.where(over, ends, batch.simulator.links[:, col.NOW])
         before.take(batch, now >= warmup)
         after.take(batch, now >= ends)
+        for link in np.flatnonzero((now >= ends) & ~over):
+            batch.retire(int(link))
+        over = now >= ends
     return _measure(before, after, sums, shared), [r.series() for r in recorders]
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.recipes.aurora import aurora
 from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
 from distrlcc.recipes.gail import gail
+from distrlcc.recipes.genet import genet
 from distrlcc.recipes.imitation import imitation, indigo
 from distrlcc.recipes.quickstart import quickstart
 from distrlcc.runtime.run_config import RunConfig
@@ -20,6 +22,8 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "distrlcc": distrlcc,
     "distrlcc-newest": distrlcc_newest,
     "gail": gail,
+    "aurora": aurora,
+    "genet": genet,
 }
 
 

@@ -141,11 +141,11 @@ def train_together(
                 if totals.flags[group.rank]:
                     return stopper.signal
             timer.start()
-            # Rank 0 begins late where it has scored, which is not being slow.
-            scored = group.leads and trainer.counters.update % config.held_out.every == 0
+            # Rank 0 begins late where it has scored or searched, which is not being slow.
+            late = group.leads and trainer.paused()
             rows = len(trainer.rollout.obs)
             paces = totals.paces if meeting.ready else ()
-            rule = StragglerRule(group, config.distributed, rows, paces, exempt=scored)
+            rule = StragglerRule(group, config.distributed, rows, paces, exempt=late)
             stats, ready = trainer.collect(rule), True
             group.count_finished()
             timer.collected()
@@ -205,10 +205,9 @@ def _ended(trainer: Trainer, group: ProcessGroup, totals: _Totals) -> bool:
 
 
 def _catch_up(trainer: Trainer, group: ProcessGroup, meeting: Meeting, *, new: bool) -> bool:
-    """Send the newest state where someone's is older or rank 0 has scored; say if own was older."""
+    """Send the newest state where someone's is older or rank 0's grew; say if own was older."""
     update, config = trainer.counters.update, trainer.config
-    scored = update > 0 and update % config.held_out.every == 0
-    if not (meeting.behind or scored):
+    if not (meeting.behind or trainer.paused()):
         return False
     sends = group.rank == meeting.source
     state = group.broadcast(pack(trainer.shared_state()) if sends else b"", meeting.source)

@@ -75,8 +75,9 @@ class HeldOut:
     def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
         """Return `HeldOutScore`'s values of each link, ``[4, links]``."""
         env = LinkVectorEnv(
-            self._links, self._config, split="validation", seed=0, with_labels=False
-        )
+            self._links, self._config, split="validation", seed=0, with_labels=False,
+            autoreset=False,
+        )  # fmt: skip
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
         state = policy.initial_state(self._links)
         key, rows = stream_key(self._seed, "held-out"), np.arange(self._links)
@@ -100,5 +101,7 @@ class HeldOut:
             if ended.any():
                 for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
                     row[ended] = info["link_episode"][name][ended]
+                for n in np.flatnonzero(ended):
+                    env.batch.retire(int(n))
                 running &= ~truncated
         return np.vstack([rewards / steps, seen])

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import replace
 
 from distrlcc.errors import GroupError
+from distrlcc.runtime.curriculum_config import check_no_curriculum
 from distrlcc.runtime.identity import check_identity, identity
 from distrlcc.runtime.options import RunOptions
 from distrlcc.runtime.progress import Progress
@@ -50,6 +51,7 @@ def train_actors_on_ray(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
+    check_no_curriculum(config.curriculum, "actor-learner training")
     check_fit(config)
     options = replace(options, out=absolute_out(options, config))
     resources = config.resources

@@ -11,6 +11,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.runtime.curriculum_config import CurriculumConfig
 from distrlcc.runtime.resources import ResourcesConfig
 
 MAX_ENVS = 2**20
@@ -153,12 +154,19 @@ class RunConfig:
     """Settings of DAgger."""
     gail: GailConfig | None = None
     """Settings of GAIL, whose generator is PPO with the settings above."""
+    curriculum: CurriculumConfig | None = None
+    """Settings of the curriculum; without it links come from env.suites alone."""
 
     def __post_init__(self) -> None:
         if (self.ppo is None) == (self.dagger is None):
             raise ConfigError("give exactly one of the sections ppo and dagger")
         if self.gail is not None and self.ppo is None:
             raise ConfigError("the section gail needs the section ppo: its generator's settings")
+        if self.curriculum is not None and self.env.world != "simulated":
+            raise ConfigError(
+                f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
+                "links are found and mixed in there"
+            )
         for name, value, low in (
             ("total_steps", self.total_steps, 1),
             ("checkpoint_every", self.checkpoint_every, 1),

@@ -21,6 +21,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.shipped import find_policy
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.runtime.curriculum import Curriculum, Proposal
 from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runtime.run_config import RunConfig
 
@@ -140,10 +141,14 @@ class Training:
         if config.start_from:
             self.learner.load_weights(starting_weights(config.start_from, spec))
         self.held_out = HeldOut(config, spec)
-        imitates = config.dagger is not None
-        self.alarm = CollapseAlarm(float("-inf")) if imitates else CollapseAlarm()
+        # An imitator may be certain, and a density's entropy falls below 0 without harm.
+        free = config.dagger is not None or spec.action_kind == "continuous"
+        self.alarm = CollapseAlarm(float("-inf")) if free else CollapseAlarm()
         self.counters = Counters()
         self.best: Weights | None = None
+        self.curriculum: Curriculum | None = None
+        if config.curriculum is not None:
+            self.curriculum = Curriculum(config.curriculum, config.env, config.seed)
 
     def commit(self, stats: CollectStats) -> None:
         """Count an update that was learned from these statistics."""
@@ -169,6 +174,20 @@ class Training:
             for acting, score in scores.items()
             for name, value in asdict(score).items()
         }
+
+    def paused(self) -> bool:
+        """Say whether rank 0 did something alone after the newest update: score, or search."""
+        update, curriculum = self.counters.update, self.curriculum
+        scored = update > 0 and update % self.config.held_out.every == 0
+        return scored or (curriculum is not None and curriculum.due(update))
+
+    def search(self) -> Proposal | None:
+        """Let the curriculum propose links for the present weights, if its time has come."""
+        update = self.counters.update
+        if self.curriculum is None or not self.curriculum.due(update):
+            return None
+        arrays, acting = self.learner.weights().arrays, self.counters.best_acting
+        return self.curriculum.search(PolicyFile(self.spec, arrays, acting), update)
 
     def policy(self) -> PolicyFile:
         """Return the best policy so far, acting in the better way."""
@@ -198,12 +217,15 @@ class Training:
         best = None
         if self.best is not None:
             best = {"version": self.best.version, "arrays": dict(self.best.arrays)}
-        return {
+        state: dict[str, Any] = {
             "learner": self.learner.shared_state(),
             "alarm": self.alarm.state_dict(),
             "counters": asdict(self.counters),
             "best": best,
         }
+        if self.curriculum is not None:
+            state["curriculum"] = self.curriculum.state_dict()
+        return state
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resume needs."""
@@ -221,3 +243,5 @@ class Training:
         self.best = None
         if state["best"] is not None:
             self.best = Weights(int(state["best"]["version"]), state["best"]["arrays"])
+        if self.curriculum is not None:
+            self.curriculum.load_state_dict(state["curriculum"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distrlcc.errors import ConfigError, OutputError
+from distrlcc.runtime.curriculum_config import check_no_curriculum
 from distrlcc.runtime.ray_session import RayOptions, ray_session, require_ray
 from distrlcc.runtime.run_directory import RunDirectory
 from distrlcc.runtime.stopper import Stopper
@@ -52,6 +53,7 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
+    check_no_curriculum(config.run.curriculum, "tuning")
     require_ray(options.address)
     space = checked_space(config)
     if config.pbt is not None and config.pbt.explore:

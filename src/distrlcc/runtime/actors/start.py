@@ -11,6 +11,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.runtime.actors.job import ActorsJob
 from distrlcc.runtime.actors.rendezvous import check_addresses
 from distrlcc.runtime.actors.rpc_job import rpc_rank
+from distrlcc.runtime.curriculum_config import check_no_curriculum
 from distrlcc.runtime.launcher import Launcher
 from distrlcc.runtime.options import GroupOptions, Node, RunOptions
 from distrlcc.runtime.place import Place
@@ -48,6 +49,7 @@ def start_actors(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
+    check_no_curriculum(config.curriculum, "actor-learner training")
     actors = config.actors
     links, nodes = actors.links, actors.nodes
     if len(nodes) != node.count:
