@@ -58,6 +58,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         with_outcomes: bool = False,
         autoreset: bool = True,
         expert: str = "oracle",
+        preferences: NDArray[np.float64] | None = None,
     ) -> None:
         """Set up N environments; the links come with the first reset.
 
@@ -73,6 +74,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
+            preferences: Of each environment ``[N]``, where the reward asks for any; else each
+                episode draws its own.
 
         Raises:
             ConfigError: A suite or the expert does not exist.
@@ -94,6 +97,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._indices = np.arange(first_index, first_index + num_envs)
+        self._preferences = preferences
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
         self._episodes = np.zeros(num_envs, np.int64)
@@ -157,6 +161,12 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         for n, scenario in zip(which, scenarios, strict=True):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
+        if self.batch.preference.size:
+            self.batch.preference[which, 0] = (
+                uniform(self._key, self._indices[which], self._episodes[which], 2)
+                if self._preferences is None
+                else self._preferences[which]
+            )
         self._episodes[which] += 1
         self._time[which] = 0.0
         self._sums[which] = 0.0

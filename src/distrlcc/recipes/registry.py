@@ -10,6 +10,7 @@ from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
 from distrlcc.recipes.gail import gail
 from distrlcc.recipes.imitation import imitation, indigo
+from distrlcc.recipes.preference import preference
 from distrlcc.recipes.quickstart import quickstart
 from distrlcc.runtime.run_config import RunConfig
 
@@ -20,6 +21,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "distrlcc": distrlcc,
     "distrlcc-newest": distrlcc_newest,
     "gail": gail,
+    "preference": preference,
 }
 
 

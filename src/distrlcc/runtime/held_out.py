@@ -23,6 +23,9 @@ from distrlcc.seeding import normal, stream_key, uniform
 Acting = Literal["argmax", "sample"]
 ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
 
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it fill the preferences from 0 to 1 evenly, however many links there are."""
+
 
 class HeldOutSettings(Protocol):
     """The part of a run's configuration that scoring needs."""
@@ -75,8 +78,9 @@ class HeldOut:
     def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
         """Return `HeldOutScore`'s values of each link, ``[4, links]``."""
         env = LinkVectorEnv(
-            self._links, self._config, split="validation", seed=0, with_labels=False
-        )
+            self._links, self._config, split="validation", seed=0, with_labels=False,
+            preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
+        )  # fmt: skip
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
         state = policy.initial_state(self._links)
         key, rows = stream_key(self._seed, "held-out"), np.arange(self._links)

@@ -1,0 +1,118 @@
+"""A collapse is answered: the last good state, more entropy, and not too often."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import ConfigError
+from distrlcc.learn.alarm import CollapseAlarm
+from distrlcc.learn.alarm_config import AlarmConfig
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.extra_entropy import ExtraEntropy
+from distrlcc.learn.recovery import Recovery
+
+FINE = CollectStats(steps=100, entropy=80)
+CERTAIN = CollectStats(steps=100, entropy=0.1)
+BROKEN = CollectStats(steps=100, entropy=float("nan"))
+CONFIG = AlarmConfig(patience=2, keep_every=3, most_restores=2)
+
+
+class _Learner:
+    """Its state is the update at which it was asked for it."""
+
+    def __init__(self) -> None:
+        self.update = 0
+        self.restored: list[int] = []
+
+    def shared_state(self) -> dict[str, Any]:
+        return {"update": self.update}
+
+    def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
+        self.restored.append(good["update"])
+
+
+class _Run:
+    def __init__(self, config: AlarmConfig = CONFIG) -> None:
+        self.learner, self.alarm = _Learner(), CollapseAlarm()
+        self.recovery = Recovery(config, self.learner)
+        self.lines: list[tuple[int, str]] = []
+
+    def see(self, *stats: CollectStats) -> None:
+        for each in stats:
+            self.learner.update += 1
+            self.alarm.check(each)
+            line = self.recovery.watch(self.alarm, self.learner.update)
+            if line:
+                self.alarm.reset()
+                self.lines.append((self.learner.update, line))
+
+
+def test_the_copy_before_the_newest_comes_back_after_patience() -> None:
+    run = _Run()
+    run.see(*[FINE] * 7)  # copies at 3 and 6
+    run.see(CERTAIN)
+    assert run.learner.restored == []
+    run.see(CERTAIN)
+    assert run.learner.restored == [3]
+    ((update, line),) = run.lines
+    assert update == 9
+    assert "restore 1 of 2" in line
+    assert "\n" not in line
+
+
+def test_it_rests_then_acts_again_and_at_last_only_warns() -> None:
+    run = _Run()
+    run.see(*[FINE] * 6, CERTAIN, CERTAIN, CERTAIN)
+    assert run.learner.restored == [3]  # at 8
+    run.see(CERTAIN)
+    assert run.learner.restored == [3]  # rests until 11
+    run.see(CERTAIN)
+    assert run.learner.restored == [3, 3]
+    assert "from now on the alarm only warns" in run.lines[-1][1]
+    run.see(*[CERTAIN] * 30)
+    assert len(run.learner.restored) == 2
+
+
+def test_one_bad_update_is_forgiven_and_nothing_bad_is_kept() -> None:
+    run = _Run()
+    run.see(FINE, FINE, CERTAIN, FINE, CERTAIN, FINE, FINE, FINE, CERTAIN, CERTAIN)
+    assert run.learner.restored == [0]  # at 3 and 9 the alarm was on, at 6 there was a copy
+    run = _Run(AlarmConfig(patience=5))
+    run.see(FINE, BROKEN)
+    assert run.learner.restored == [0]
+
+
+def test_a_resumed_one_does_the_same() -> None:
+    run, again = _Run(), _Run()
+    run.see(*[FINE] * 7, CERTAIN)
+    again.learner.update = run.learner.update
+    again.alarm.load_state_dict(run.alarm.state_dict())
+    again.recovery.load_state_dict(run.recovery.state_dict())
+    for each in (run, again):
+        each.see(CERTAIN, CERTAIN, CERTAIN, CERTAIN, CERTAIN)
+    assert run.learner.restored == again.learner.restored == [3, 3]
+    assert run.lines == again.lines
+
+
+def test_extra_entropy_falls_to_nothing() -> None:
+    config = AlarmConfig(entropy_factor=5.0, entropy_floor=0.01, decay_updates=4)
+    extra = ExtraEntropy.after(config, 0.02, 10)
+    assert [extra.at(v) for v in range(10, 16)] == pytest.approx([0.08, 0.06, 0.04, 0.02, 0, 0])
+    assert ExtraEntropy.after(config, 0.0, 0).at(0) == pytest.approx(0.05)
+    assert ExtraEntropy.after(dataclasses.replace(config, entropy_factor=1.0), 0.02, 0).at(0) == 0
+    assert ExtraEntropy().at(0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("patience", 0), ("keep_every", 0), ("most_restores", -1), ("entropy_factor", 0.5),
+     ("entropy_floor", -1.0), ("silent_share_bound", 1.5), ("entropy_bound", np.nan),
+     ("decay_updates", 0), ("entropy_factor", np.inf)],
+)  # fmt: skip
+def test_bad_settings_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        AlarmConfig(**{name: value})
