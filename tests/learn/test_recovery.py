@@ -11,9 +11,13 @@ import pytest
 from distrlcc.errors import ConfigError
 from distrlcc.learn.alarm import CollapseAlarm
 from distrlcc.learn.alarm_config import AlarmConfig
+from distrlcc.learn.collect import Collector
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.extra_entropy import ExtraEntropy
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.recovery import Recovery
+from distrlcc.learn.rollout import Rollout
 
 FINE = CollectStats(steps=100, entropy=80)
 CERTAIN = CollectStats(steps=100, entropy=0.1)
@@ -116,3 +120,35 @@ def test_extra_entropy_falls_to_nothing() -> None:
 def test_bad_settings_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
         AlarmConfig(**{name: value})
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_a_policy_that_collapsed_learns_again_if_it_is_restored(
+    make_env: Any, make_spec: Any, acts: bool
+) -> None:
+    # Two updates at a learning rate of 3 make a policy that does the same everywhere.
+    steps = 32 * 16
+    spikes = ((0, 1e-2), (25 * steps, 1e-2), (25 * steps + 1, 3.0), (27 * steps, 3.0),
+              (27 * steps + 1, 1e-2))  # fmt: skip
+    config = PPOConfig(
+        gamma=0.5, lr_schedule=spikes, minibatch_size=512, rollout_length=16, entropy_coeff=0.0
+    )
+    spec = make_spec("match")
+    learner, collector = PPO(config, spec, 0), Collector(make_env(32, "match"), spec, 0)
+    rollout = Rollout.allocate(spec, 16, 32, 16)
+    alarm = CollapseAlarm(silent_share_bound=1.0)
+    recovery = Recovery(AlarmConfig(patience=2, keep_every=5), learner)
+    rewards = []
+    for update in range(1, 51):
+        collector.set_weights(learner.weights())
+        stats = collector.collect(rollout)
+        rewards.append(stats.metrics()["reward"])
+        version = learner.model.version
+        learner.update(rollout)
+        alarm.check(stats)
+        if acts and recovery.watch(alarm, update):
+            alarm.reset()
+        assert learner.model.version == version + 1  # actors and draws go by it
+    assert rewards[24] > 0.6
+    assert recovery.restores == int(acts)
+    assert np.mean(rewards[-5:]) > 0.7 if acts else np.max(rewards[30:]) < 0.5, rewards

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
+from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, preferred
 from distrlcc.sim.scenario import Scenario
@@ -55,6 +56,8 @@ class AgentBatch(ABC):
         self._previous = np.zeros((n, self.actions.size))
         self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
+        self.disturbance: Disturbance | None = None
+        """Between the agents and their links, where the environment has put one."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
 
@@ -132,13 +135,22 @@ class AgentBatch(ABC):
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
         """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
-        cwnd, pacing = self.held()
-        cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
+        self._act(actions)
         self.advance()
         self.newest = stats = self.stats()
-        self._previous = self.actions.encode(actions)
-        seen = (self.observations.observe(stats), self._previous, self.preference)
+        self._previous = self.actions.encode(actions)  # chosen now, whenever it takes effect
+        measured = stats if self.disturbance is None else self.disturbance.measured(stats)
+        seen = (self.observations.observe(measured), self._previous, self.preference)
         return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
+
+    def _act(self, actions: NDArray[Any]) -> None:
+        cwnd, pacing = self.held()
+        if self.disturbance is None:
+            cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
+            return
+        actions, due = self.disturbance.due(actions)
+        new_cwnd, new_pacing = self.actions.apply(actions, cwnd, pacing)
+        cwnd[:], pacing[:] = np.where(due, new_cwnd, cwnd), np.where(due, new_pacing, pacing)
 
     def _paid(self, stats: IntervalStats) -> Floats:
         if self.preference.size:

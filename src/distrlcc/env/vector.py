@@ -30,6 +30,7 @@ from distrlcc.env.agents import AgentBatch
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.demonstration import DemonstrationBatch
+from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import outcome
 from distrlcc.env.spaces import observation_box
@@ -98,6 +99,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._indices = np.arange(first_index, first_index + num_envs)
         self._preferences = preferences
+        if self.config.disturbed:
+            self.batch.disturbance = Disturbance(
+                self._indices, self.config.action_delay_steps, self.config.jitter_ms
+            )
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
         self._episodes = np.zeros(num_envs, np.int64)
@@ -167,6 +172,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 if self._preferences is None
                 else self._preferences[which]
             )
+        if self.batch.disturbance is not None:
+            self.batch.disturbance.begin(which, self._key, self._episodes[which])
         self._episodes[which] += 1
         self._time[which] = 0.0
         self._sums[which] = 0.0
@@ -223,8 +230,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
+        disturbance = self.batch.disturbance
         return {
             "batch": self.batch.state_dict(),
+            "disturbance": None if disturbance is None else disturbance.state_dict(),
             "episodes": self._episodes.copy(),
             "ends": self._ends.copy(),
             "time": self._time.copy(),
@@ -240,6 +249,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._time = np.array(state["time"], float)
         self._sums = np.array(state["sums"], float)
         self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
+        if self.batch.disturbance is not None:
+            self.batch.disturbance.load_state_dict(state["disturbance"], self._key)
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the emulated links, if there are any."""

@@ -22,7 +22,7 @@ class CollapseAlarm:
             entropy_bound: Mean entropy below this is an alarm, nats; ``-inf`` turns it off, as
                 imitation needs, whose entropy is meant to vanish.
             silent_share_bound: More than this share of ended episodes with the window at its
-                minimum throughout is an alarm.
+                minimum nearly throughout is an alarm.
         """
         self._entropy_bound = entropy_bound
         self._silent_share_bound = silent_share_bound
@@ -51,9 +51,9 @@ class CollapseAlarm:
             share = stats.silent_episodes / stats.episodes
             if self._starts("silent", share > self._silent_share_bound):
                 lines.append(
-                    f"{share:.0%} of episodes kept the window at its minimum throughout (bound "
-                    f"{self._silent_share_bound:.0%}): the policy has fallen silent; lower the "
-                    "reward's weight on delay and loss"
+                    f"{share:.0%} of episodes kept the window at its minimum nearly throughout "
+                    f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower "
+                    "the reward's weight on delay and loss"
                 )
         return "; ".join(lines) or None
 

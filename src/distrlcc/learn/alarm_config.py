@@ -15,7 +15,8 @@ class AlarmConfig:
     entropy_bound: float = 0.02
     """Mean entropy below this is an alarm, nats."""
     silent_share_bound: float = 0.2
-    """More than this share of ended episodes with the window at its minimum throughout is one."""
+    """More than this share of ended episodes with the window at its minimum, nearly throughout, is
+    one."""
     act: bool = True
     """Whether an alarm restores the last good state and raises the entropy's weight."""
     patience: int = 3

@@ -64,8 +64,9 @@ class HeldOut:
     def __init__(self, config: HeldOutSettings, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
         self._config = replace(
-            config.env, world="simulated", stagger=False, episode_s=config.held_out.seconds
-        )
+            config.env.undisturbed(), world="simulated", stagger=False,
+            episode_s=config.held_out.seconds,
+        )  # fmt: skip
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:

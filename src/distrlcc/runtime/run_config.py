@@ -163,6 +163,7 @@ class RunConfig:
             raise ConfigError("the section gail needs the section ppo: its generator's settings")
         if self.ppo is None or self.gail is not None:
             check_one_price(self.env, "gail" if self.gail is not None else "dagger")
+            check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
         for name, value, low in (
             ("total_steps", self.total_steps, 1),
             ("checkpoint_every", self.checkpoint_every, 1),
@@ -210,6 +211,19 @@ def check_one_price(env: EnvConfig, who: str) -> None:
         raise ConfigError(
             f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
             "train with PPO, or set env.reward.delay_weights=[]"
+        )
+
+
+def check_prompt_actions(env: EnvConfig, who: str) -> None:
+    """Refuse delayed actions where an expert is followed whose take effect at once.
+
+    Raises:
+        ConfigError: They are delayed.
+    """
+    if env.action_delay_steps:
+        raise ConfigError(
+            f"{who} with env.action_delay_steps: the expert's actions are for now, not for later; "
+            "train with PPO, or set env.action_delay_steps=0"
         )
 
 
