@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,7 +16,9 @@ from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.shipped import find_policy
 from distrlcc.seeding import normal, stream_key, uniform
+from distrlcc.sim.suites import BEST_CWND
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def contender_from_scheme(name: str) -> Contender:
     Raises:
         ConfigError: There is no such scheme.
     """
-    if name not in SCHEMES or name == "agent":
-        raise unknown_name("scheme", name, [n for n in SCHEMES if n != "agent"])
+    if name != BEST_CWND and (name not in SCHEMES or name == "agent"):
+        raise unknown_name("scheme", name, [*(n for n in SCHEMES if n != "agent"), BEST_CWND])
     return Contender(name)
 
 
@@ -93,7 +94,7 @@ def contender_from_file(path: str, taken: set[str], prefer: float | None = None)
     """Return a policy file as a contender, named after the file or its run's folder.
 
     Args:
-        path: The file, or a run's folder.
+        path: The file, a run's folder, or the name of a policy that is shipped.
         taken: Names that it must not have.
         prefer: What the user prefers, from 0 (throughput) to 1 (delay), which stands in the name;
             None: the policy's default, if it has any.
@@ -102,9 +103,7 @@ def contender_from_file(path: str, taken: set[str], prefer: float | None = None)
         PolicyFileError: The file is no whole policy, or of other spaces than it names.
         ConfigError: It names a space that does not exist, or has no preference to set.
     """
-    place = Path(path)
-    if place.is_dir():
-        place = place / "policy.safetensors"
+    place = find_policy(path)
     policy = NumpyPolicy.load(place)
     _check_spaces(path, policy)
     if prefer is not None and policy.spec.preference is None:

@@ -8,6 +8,7 @@ all splits; their random losses differ, and ``train`` starts traces anywhere.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -285,12 +286,46 @@ def check_one_agent(scenario: Scenario) -> None:
         )
 
 
+BEST_CWND = "best-cwnd"
+"""Not a scheme but a window: the link's best constant one, as `with_scheme` has it."""
+
+
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agent runs a scheme instead.
+    """Return a scenario whose agent runs a scheme instead, or holds its link's `BEST_CWND`.
 
     Raises:
         ConfigError: The first flow is not the only agent.
     """
     check_one_agent(scenario)
     agent, *others = scenario.flows
-    return replace(scenario, flows=(replace(agent, scheme=scheme), *others))
+    if scheme == BEST_CWND:
+        agent = replace(agent, scheme="fixed", cwnd=best_cwnd(scenario))
+    else:
+        agent = replace(agent, scheme=scheme)
+    return replace(scenario, flows=(agent, *others))
+
+
+def best_cwnd(scenario: Scenario) -> float:
+    """Return the constant window that suits a link, packets.
+
+    The one that was searched for, or the least whole one that fills the link at its mean rate and
+    first delay.
+    """
+    link = scenario.link
+    if link.best_cwnd is not None:
+        return link.best_cwnd
+    rtt_ms = 2 * link.delay_ms + scenario.flows[0].extra_rtt_ms
+    return 1.0 + math.ceil(round(bdp_packets(mean_rate_mbps(scenario), rtt_ms), 6))
+
+
+def mean_rate_mbps(scenario: Scenario) -> float:
+    """Return a link's mean rate over the scenario's changes, Mbit/s."""
+    link = scenario.link
+    if link.trace is not None:
+        return load_trace(link.trace).mean_mbps
+    rate, since, total = link.rate_mbps or 0.0, 0.0, 0.0
+    for change in link.changes:
+        if change.rate_mbps is not None and change.at_s < scenario.duration_s:
+            total += rate * (change.at_s - since)
+            rate, since = change.rate_mbps, change.at_s
+    return (total + rate * (scenario.duration_s - since)) / scenario.duration_s
