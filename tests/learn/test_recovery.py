@@ -81,6 +81,16 @@ def test_it_rests_then_acts_again_and_at_last_only_warns() -> None:
     assert len(run.learner.restored) == 2
 
 
+def test_silence_is_not_counted_where_no_episode_ended() -> None:
+    silent = CollectStats(steps=100, entropy=80, episodes=2, silent_episodes=2)
+    run = _Run()
+    run.see(silent, FINE, FINE, FINE)
+    assert run.learner.restored == []
+    assert run.alarm.on  # nothing has shown that it passed
+    run.see(silent)
+    assert run.learner.restored == [0]
+
+
 def test_one_bad_update_is_forgiven_and_nothing_bad_is_kept() -> None:
     run = _Run()
     run.see(FINE, FINE, CERTAIN, FINE, CERTAIN, FINE, FINE, FINE, CERTAIN, CERTAIN)

@@ -29,6 +29,9 @@ class CollapseAlarm:
         self._active: set[str] = set()
         self.diverged = False
         """Whether the newest collection's entropy was not a number."""
+        self.confirmed = False
+        """Whether the newest collection itself showed a collapse: silence shows in episodes that
+        end, and where none does nothing was learned of it."""
 
     @property
     def on(self) -> bool:
@@ -55,6 +58,7 @@ class CollapseAlarm:
                     f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower "
                     "the reward's weight on delay and loss"
                 )
+        self.confirmed = "entropy" in self._active or (self.on and stats.episodes > 0)
         return "; ".join(lines) or None
 
     def reset(self) -> None:

@@ -20,7 +20,8 @@ class AlarmConfig:
     act: bool = True
     """Whether an alarm restores the last good state and raises the entropy's weight."""
     patience: int = 3
-    """Updates in a row with an alarm on before it acts; where numbers are not finite it is 1."""
+    """Updates that must show a collapse before an alarm acts; where numbers are not finite it is 1.
+    One that shows none begins the count anew; where no episode ended nothing is said of silence."""
     keep_every: int = 20
     """Updates between two copies of the state while no alarm is on. The copy before the newest is
     the good one, since a collapse begins before it is seen."""

@@ -45,7 +45,7 @@ class Recovery:
             update: Updates so far.
         """
         config = self._config
-        self._in_a_row = self._in_a_row + 1 if alarm.on else 0
+        self._in_a_row = self._in_a_row + int(alarm.confirmed) if alarm.on else 0
         if not alarm.on:
             if update % config.keep_every == 0 and update >= self._rests_until:
                 self._good, self._newest = self._newest, self._learner.shared_state()
