@@ -17,6 +17,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
+from distrlcc.learn.alarm_config import AlarmConfig
 from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
@@ -65,6 +66,7 @@ def test_every_configuration_key_is_explained() -> None:
         "env.reward",
         "network",
         "held_out",
+        "alarm",
         "ppo",
         "dagger",
         "gail",
@@ -87,6 +89,7 @@ def test_every_configuration_key_is_explained() -> None:
         ("env.reward.", RewardConfig),
         ("network.", NetworkConfig),
         ("held_out.", HeldOutConfig),
+        ("alarm.", AlarmConfig),
         ("distributed.", DistributedConfig),
         ("actors.", ActorsConfig),
         ("ppo.", PPOConfig),

@@ -63,7 +63,7 @@ def _assert_equal(a: object, b: object, place: str = "") -> None:
             if key not in ("seconds", "ring", "ring_used"):
                 _assert_equal(a[key], b[key], f"{place}.{key}")
     elif hasattr(a, "shape"):
-        assert np.array_equal(np.asarray(a), np.asarray(b)), place
+        np.testing.assert_array_equal(a, b, err_msg=place)  # NaNs are equal
     else:
         assert a == b, place
 

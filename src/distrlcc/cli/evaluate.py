@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import drawn_links, report_info, scenarios_of
+from distrlcc.cli.evaluate_arguments import drawn_links, preferences, report_info, scenarios_of
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
@@ -47,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", action="extend", nargs="+", default=[], metavar="FILE",
         help="trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prefer", default="", metavar="P,…",
+        help="0: throughput, 1: delay, for policies trained with preferences; each is measured "
+        "once for each (default: the policy's own)",
     )  # fmt: skip
     whole = number(1, whole=True)
     parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
@@ -110,9 +116,9 @@ def _contenders(args: argparse.Namespace) -> list[Contender]:
 
     schemes = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
     contenders: list[Contender] = []
-    for path in args.policies:
+    for path, prefer in product(args.policies, preferences(args)):
         taken = {*schemes, *(contender.name for contender in contenders)}
-        contenders.append(contender_from_file(path, taken))
+        contenders.append(contender_from_file(path, taken, prefer))
     contenders += [contender_from_scheme(name) for name in schemes]
     if not contenders:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")

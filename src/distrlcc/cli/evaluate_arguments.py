@@ -30,6 +30,26 @@ def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
     return scenarios
 
 
+def preferences(args: argparse.Namespace) -> list[float | None]:
+    """Return what policies are told to prefer, one after another; None: their own default.
+
+    Raises:
+        ConfigError: It is no list of numbers from 0 to 1.
+    """
+    words = [word.strip() for word in args.prefer.split(",") if word.strip()]
+    if not words:
+        return [None]
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = [-1.0]
+    if not all(0.0 <= value <= 1.0 for value in values):
+        raise ConfigError(f"--prefer {args.prefer}: expected numbers from 0 to 1, as in 0,0.5,1")
+    if not args.policies:
+        raise ConfigError("--prefer is for a POLICY; there is none")
+    return list(dict.fromkeys(values))
+
+
 def drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
     """Return the places of the links that the report draws over time.
 

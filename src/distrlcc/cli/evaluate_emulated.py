@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import drawn_links, report_info, scenarios_of
+from distrlcc.cli.evaluate_arguments import drawn_links, preferences, report_info, scenarios_of
 from distrlcc.errors import ConfigError, LinkError
 
 if TYPE_CHECKING:
@@ -155,8 +156,8 @@ def _contenders(args: argparse.Namespace) -> list[RealContender]:
 
     names = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
     found: list[RealContender] = []
-    for path in args.policies:
-        found.append(policy_from_file(path, {*names, *(each.name for each in found)}))
+    for path, prefer in product(args.policies, preferences(args)):
+        found.append(policy_from_file(path, {*names, *(each.name for each in found)}, prefer))
     found += [scheme_or_kernel(name) for name in names]
     if not found:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")

@@ -45,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets"
     )
     parser.add_argument(
+        "--prefer", type=number(0.0, 1.0), metavar="P",
+        help="0: throughput, 1: delay, for a --policy trained with preferences (default: its own)",
+    )  # fmt: skip
+    parser.add_argument(
         "--datagram", type=number(512, 1472, whole=True), default=0, metavar="BYTES",
         help="UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
         "takes its part",
@@ -158,11 +162,13 @@ def _controller(
 
     if args.cwnd is not None and args.scheme != "fixed":
         raise ConfigError("--cwnd is for --scheme fixed")
+    if args.prefer is not None and args.policy is None:
+        raise ConfigError("--prefer is for --policy")
     if args.policy is not None:
         from distrlcc.evaluate.contender import contender_from_file
         from distrlcc.evaluate.policy_controller import PolicyController
 
-        contender = contender_from_file(args.policy, set())
+        contender = contender_from_file(args.policy, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
     if args.scheme in ("agent", "oracle"):

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
+from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS, LinkView
+from distrlcc.env.rewards import REWARDS, LinkView, preferred
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import mean_rate_mbps
 from distrlcc.types import PACKET_BYTES, IntervalStats
@@ -39,14 +40,18 @@ class AgentBatch(ABC):
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
         """What the agents saw in the newest `step`, ``[N]``."""
         self._previous = np.zeros((n, self.actions.size))
+        self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
+        """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
+        self.disturbance: Disturbance | None = None
+        """Between the agents and their links, where the environment has put one."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
         self._searched = np.full(n, np.nan)
 
     @property
     def observation_size(self) -> int:
-        """Elements of an observation: the space's and the previous action's."""
-        return self.observations.size + self.actions.size
+        """Elements of an observation: the space's, the previous action's, the preference."""
+        return self.observations.size + self.actions.size + self.preference.shape[1]
 
     @abstractmethod
     def load(self, n: int, scenario: Scenario) -> None:
@@ -123,18 +128,34 @@ class AgentBatch(ABC):
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the observations of links that were just loaded: nothing seen yet."""
-        return np.zeros((len(which), self.observation_size), np.float32)
+        unseen = np.zeros((len(which), self.observation_size), np.float32)
+        if self.preference.size:
+            unseen[:, -1:] = self.preference[which]
+        return unseen
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
         """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
-        cwnd, pacing = self.held()
-        cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
+        self._act(actions)
         self.advance()
         self.newest = stats = self.stats()
-        self._previous = self.actions.encode(actions)
-        observation = np.concatenate([self.observations.observe(stats), self._previous], axis=1)
-        reward = self._reward(stats, self.view(), self.config.reward)
-        return observation.astype(np.float32), reward
+        self._previous = self.actions.encode(actions)  # chosen now, whenever it takes effect
+        measured = stats if self.disturbance is None else self.disturbance.measured(stats)
+        seen = (self.observations.observe(measured), self._previous, self.preference)
+        return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
+
+    def _act(self, actions: NDArray[Any]) -> None:
+        cwnd, pacing = self.held()
+        if self.disturbance is None:
+            cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
+            return
+        actions, due = self.disturbance.due(actions)
+        new_cwnd, new_pacing = self.actions.apply(actions, cwnd, pacing)
+        cwnd[:], pacing[:] = np.where(due, new_cwnd, cwnd), np.where(due, new_pacing, pacing)
+
+    def _paid(self, stats: IntervalStats) -> Floats:
+        if self.preference.size:
+            return preferred(stats, self.view(), self.config.reward, self.preference[:, 0])
+        return self._reward(stats, self.view(), self.config.reward)
 
     def windows(self) -> Floats:
         """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""

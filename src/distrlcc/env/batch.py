@@ -109,6 +109,7 @@ class LinkBatch(AgentBatch):
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
             "previous": self._previous.copy(),
+            "preference": self.preference.copy(),
             "mean_rate": self.mean_rate.copy(),
             "base_rtt": self.base_rtt.copy(),
             "searched": self._searched.copy(),
@@ -119,6 +120,7 @@ class LinkBatch(AgentBatch):
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
         self._previous = np.array(state["previous"], float)
+        self.preference = np.array(state["preference"], float)
         self.mean_rate = np.array(state["mean_rate"], float)
         self.base_rtt = np.array(state["base_rtt"], float)
         self._searched = np.array(state["searched"], float)

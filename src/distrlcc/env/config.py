@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from distrlcc.env.actions import ACTIONS
@@ -38,6 +38,10 @@ class EnvConfig:
     """Whether first episodes start at different ages, so that not all end at once."""
     world: Literal["simulated", "emulated"] = "simulated"
     """``emulated``: real packets through emulated links in real time; scores stay simulated."""
+    action_delay_steps: int = 0
+    """Actions take effect so many steps later, at most; each episode draws its own delay."""
+    jitter_ms: float = 0.0
+    """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
 
     def __post_init__(self) -> None:
         if self.observation not in OBSERVATIONS:
@@ -61,6 +65,10 @@ class EnvConfig:
         ):
             if not low <= value <= 1e5:
                 raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")
+        if not 0 <= self.action_delay_steps <= 100:
+            raise ConfigError(f"action_delay_steps is {self.action_delay_steps}; expected 0 to 100")
+        if not 0.0 <= self.jitter_ms <= 1000.0:
+            raise ConfigError(f"jitter_ms is {self.jitter_ms}; expected 0 to 1000")
         if self.world not in WORLDS:
             raise unknown_name("world", self.world, WORLDS)
         if self.world == "emulated":
@@ -79,6 +87,20 @@ class EnvConfig:
                 f"world emulated: step_ms is {self.step_ms:g}; expected {LEAST_EMULATED_MS:g} or "
                 "more, as no policy acts sooner in real time"
             )
+        if self.disturbed:
+            raise ConfigError(
+                "world emulated has its own jitter and delays: set action_delay_steps and "
+                "jitter_ms to 0"
+            )
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether actions are delayed or measurements jitter."""
+        return self.action_delay_steps > 0 or self.jitter_ms > 0
+
+    def undisturbed(self) -> EnvConfig:
+        """Return the same without either, as held-out links are scored."""
+        return replace(self, action_delay_steps=0, jitter_ms=0.0)
 
     @property
     def weights(self) -> tuple[float, ...]:

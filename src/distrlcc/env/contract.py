@@ -30,6 +30,10 @@ def check_all() -> Iterator[tuple[str, str | None]]:
     suites = ("random", "cellular", "dynamic", "indigo", "indigo-grid")
     config = EnvConfig(suites=suites, episode_s=0.3, interval_rtts=0.5)
     yield "every suite, intervals of RTTs", check(config)
+    late = EnvConfig(action_delay_steps=3, jitter_ms=3.0, episode_s=0.3)
+    yield "late actions, jitter", check(late)
+    prices = RewardConfig(delay_weights=(0.05, 5.0))
+    yield "preferences", check(EnvConfig(reward=prices, episode_s=0.3))
 
 
 def check(config: EnvConfig) -> str | None:
@@ -79,7 +83,8 @@ def _roll(env: LinkVectorEnv, seed: int) -> tuple[Any, ...]:
             ended += int(truncated.sum())
             if not np.array_equal(info["_final_obs"], truncated):
                 return (*rows, "final_obs does not mark the truncated episodes")
-            if np.abs(observation[truncated]).max() > 0:
+            told = env.batch.preference.shape[1]  # known before anything is seen
+            if np.abs(observation[truncated][:, : observation.shape[1] - told]).max() > 0:
                 return (*rows, "an episode's first observation is not the next episode's")
     if not ended:
         return (*rows, "no episode ended")

@@ -5,6 +5,7 @@ Throughputs in the papers' formulas are of acknowledged packets; utilisation in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,9 @@ class RewardConfig:
     """Price of a queueing delay of one round trip."""
     loss_weight: float = 10.0
     """Price of losing every packet."""
+    delay_weights: tuple[float, ...] = ()
+    """Least and greatest price of delay: each episode draws its own from there, by a preference
+    that the agent sees (see `preferred`); empty: `delay_weight` for all."""
 
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
@@ -34,6 +38,21 @@ class RewardConfig:
         for name in ("delay_weight", "loss_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        if self.delay_weights:
+            self._check_range()
+
+    def _check_range(self) -> None:
+        weights = self.delay_weights
+        if len(weights) != 2 or not 0 < weights[0] < weights[1] < float("inf"):
+            raise ConfigError(
+                f"delay_weights is {list(weights)}: expected the least and the greatest weight, "
+                "both above 0, as in [0.05, 5.0], or none: []"
+            )
+        if self.name != "distrlcc":
+            raise ConfigError(
+                f"delay_weights with the reward {self.name}: its paper fixed its weights; "
+                "take reward.name=distrlcc"
+            )
 
 
 @dataclass(slots=True)
@@ -80,6 +99,27 @@ def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floa
     """Ours: utilisation - a * queueing delay in RTTs - b * loss."""
     wasted, delay, loss = outcome(stats, link)
     return np.asarray(1.0 - wasted - config.delay_weight * delay - config.loss_weight * loss)
+
+
+def preferred(
+    stats: IntervalStats, link: LinkView, config: RewardConfig, preference: Floats
+) -> Floats:
+    """Ours, with each sender's own price of delay: ``low * (high / low) ** preference``.
+
+    Args:
+        stats: Of the step.
+        link: Of the step.
+        config: Has `delay_weights`, low and high.
+        preference: ``[N]``, from 0 (throughput) to 1 (delay).
+
+    Returns:
+        Rewards ``[N]``, divided by 1 + the price: what is best for a sender stays so, and those to
+        whom delay is dear do not outshout the others in what all learn from.
+    """
+    low, high = config.delay_weights
+    price = low * np.exp(math.log(high / low) * preference)
+    wasted, delay, loss = outcome(stats, link)
+    return np.asarray((1.0 - wasted - price * delay - config.loss_weight * loss) / (1.0 + price))
 
 
 def aurora(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:

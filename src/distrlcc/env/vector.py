@@ -31,6 +31,7 @@ from distrlcc.env.agents import AgentBatch
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.demonstration import DemonstrationBatch
+from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import outcome
 from distrlcc.env.spaces import observation_box
@@ -59,6 +60,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         with_outcomes: bool = False,
         autoreset: bool = True,
         expert: str = "oracle",
+        preferences: NDArray[np.float64] | None = None,
     ) -> None:
         """Set up N environments; the links come with the first reset.
 
@@ -74,6 +76,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
+            preferences: Of each environment ``[N]``, where the reward asks for any; else each
+                episode draws its own.
 
         Raises:
             ConfigError: A suite or the expert does not exist.
@@ -94,6 +98,11 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._indices = np.arange(first_index, first_index + num_envs)
+        self._preferences = preferences
+        if self.config.disturbed:
+            self.batch.disturbance = Disturbance(
+                self._indices, self.config.action_delay_steps, self.config.jitter_ms
+            )
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
         self._episodes = np.zeros(num_envs, np.int64)
@@ -174,6 +183,14 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         for n, scenario in zip(which, scenarios, strict=True):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
+        if self.batch.preference.size:
+            self.batch.preference[which, 0] = (
+                uniform(self._key, self._indices[which], self._episodes[which], 2)
+                if self._preferences is None
+                else self._preferences[which]
+            )
+        if self.batch.disturbance is not None:
+            self.batch.disturbance.begin(which, self._key, self._episodes[which])
         self._episodes[which] += 1
         self._time[which] = 0.0
         self._sums[which] = 0.0
@@ -230,8 +247,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
+        disturbance = self.batch.disturbance
         return {
             "batch": self.batch.state_dict(),
+            "disturbance": None if disturbance is None else disturbance.state_dict(),
             "episodes": self._episodes.copy(),
             "ends": self._ends.copy(),
             "time": self._time.copy(),
@@ -247,6 +266,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._time = np.array(state["time"], float)
         self._sums = np.array(state["sums"], float)
         self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
+        if self.batch.disturbance is not None:
+            self.batch.disturbance.load_state_dict(state["disturbance"], self._key)
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the emulated links, if there are any."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from distrlcc.control.schemes import SCHEMES
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import PolicyFileError, unknown_name
+from distrlcc.env.rewards import RewardConfig
+from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.policy.shipped import find_policy
@@ -27,6 +28,8 @@ class Contender:
     name: str
     policy: NumpyPolicy | None = None
     """None for a scheme that is named ``name``."""
+    preference: float | None = None
+    """From 0 (throughput) to 1 (delay), of a policy that has this for its last input."""
 
     @property
     def scheme(self) -> str:
@@ -43,6 +46,7 @@ class Contender:
             action=spec.action,
             step_ms=spec.step_ms,
             interval_rtts=spec.interval_rtts or 0.0,
+            reward=RewardConfig(delay_weights=spec.delay_weights),
         )
 
     def actor(self, count: int, seed: int) -> Actor:
@@ -86,24 +90,32 @@ def contender_from_scheme(name: str) -> Contender:
     return Contender(name)
 
 
-def contender_from_file(path: str, taken: set[str]) -> Contender:
+def contender_from_file(path: str, taken: set[str], prefer: float | None = None) -> Contender:
     """Return a policy file as a contender, named after the file or its run's folder.
 
     Args:
         path: The file, a run's folder, or the name of a policy that is shipped.
         taken: Names that it must not have.
+        prefer: What the user prefers, from 0 (throughput) to 1 (delay), which stands in the name;
+            None: the policy's default, if it has any.
 
     Raises:
         PolicyFileError: The file is no whole policy, or of other spaces than it names.
-        ConfigError: It names a space that does not exist.
+        ConfigError: It names a space that does not exist, or has no preference to set.
     """
     place = find_policy(path)
     policy = NumpyPolicy.load(place)
     _check_spaces(path, policy)
+    if prefer is not None and policy.spec.preference is None:
+        raise ConfigError(
+            f"{path}: --prefer needs a policy that was trained with preferences, as the recipe "
+            "'preference' is; this one weighs delay as it was taught"
+        )
     name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name
+    name += "" if prefer is None else f"@{prefer:g}"
     while name in taken:
         name += "'"
-    return Contender(name, policy)
+    return Contender(name, policy, policy.spec.preference if prefer is None else prefer)
 
 
 def _check_spaces(path: str, policy: NumpyPolicy) -> None:
@@ -131,4 +143,4 @@ def _check_spaces(path: str, policy: NumpyPolicy) -> None:
 
 def contender_from_policy(name: str, policy: PolicyFile) -> Contender:
     """Return a policy that is in memory as a contender."""
-    return Contender(name, NumpyPolicy(policy))
+    return Contender(name, NumpyPolicy(policy), policy.spec.preference)

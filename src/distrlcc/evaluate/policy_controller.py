@@ -27,13 +27,16 @@ class PolicyController:
         self._interval_rtts = spec.interval_rtts or 0.0
         self._observations = OBSERVATIONS[spec.observation](1)
         self._actions = ACTIONS[spec.action]
+        preference = [] if contender.preference is None else [contender.preference]
+        self._preference = np.array([preference], float)
         self._actor = contender.actor(1, seed)
         cwnd, pacing = self._actions.initial
         self._cwnd, self._pacing = np.array([cwnd]), np.array([pacing])
-        self._act(np.zeros((1, spec.observation_size), np.float32))
+        unseen = self._observations.size + self._actions.size
+        self._act(np.concatenate([np.zeros((1, unseen)), self._preference], axis=1))
 
-    def _act(self, observation: NDArray[np.float32]) -> None:
-        action = self._actor.act(observation)
+    def _act(self, observation: NDArray[np.float64]) -> None:
+        action = self._actor.act(observation.astype(np.float32))
         self._cwnd, self._pacing = self._actions.apply(action, self._cwnd, self._pacing)
         self._previous = self._actions.encode(action)
 
@@ -59,5 +62,5 @@ class PolicyController:
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Act on one step's statistics."""
-        seen = self._observations.observe(stats)
-        self._act(np.concatenate([seen, self._previous], axis=1).astype(np.float32))
+        seen = (self._observations.observe(stats), self._previous, self._preference)
+        self._act(np.concatenate(seen, axis=1))

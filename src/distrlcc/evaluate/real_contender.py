@@ -65,10 +65,11 @@ def scheme_or_kernel(name: str) -> RealContender:
     return RealContender(name, ("--scheme", name), Contender(name))
 
 
-def policy_from_file(path: str, taken: set[str]) -> RealContender:
+def policy_from_file(path: str, taken: set[str], prefer: float | None = None) -> RealContender:
     """Return a policy file, or a run's folder; see `contender_from_file`."""
-    model = contender_from_file(path, taken)
-    return RealContender(model.name, ("--policy", str(Path(path).resolve())), model)
+    model = contender_from_file(path, taken, prefer)
+    preferred = () if prefer is None else ("--prefer", str(prefer))
+    return RealContender(model.name, ("--policy", str(Path(path).resolve()), *preferred), model)
 
 
 def rival(scheme: str, contender: RealContender, others: str | None) -> RealContender:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from distrlcc.learn.collect_stats import CollectStats
@@ -21,32 +22,48 @@ class CollapseAlarm:
             entropy_bound: Mean entropy below this is an alarm, nats; ``-inf`` turns it off, as
                 imitation needs, whose entropy is meant to vanish.
             silent_share_bound: More than this share of ended episodes with the window at its
-                minimum throughout is an alarm.
+                minimum nearly throughout is an alarm.
         """
         self._entropy_bound = entropy_bound
         self._silent_share_bound = silent_share_bound
         self._active: set[str] = set()
+        self.diverged = False
+        """Whether the newest collection's entropy was not a number."""
+        self.confirmed = False
+        """Whether the newest collection itself showed a collapse: silence shows in episodes that
+        end, and where none does nothing was learned of it."""
+
+    @property
+    def on(self) -> bool:
+        """Whether a collapse was seen that has not passed."""
+        return bool(self._active)
 
     def check(self, stats: CollectStats) -> str | None:
         """Look at one collection; return a line to show, or None."""
         lines = []
         entropy = stats.entropy / max(stats.steps, 1.0)
+        self.diverged = not math.isfinite(entropy)
         # Written so that an entropy that is not a number, as after divergence, rings as well.
         if self._starts("entropy", stats.steps > 0 and not entropy >= self._entropy_bound):
             lines.append(
                 f"the policy's entropy fell to {entropy:.3g} nats (bound "
                 f"{self._entropy_bound:.3g}): it no longer explores; raise entropy_coeff or lower "
-                "lr, and restart from an earlier checkpoint"
+                "lr"
             )
         if stats.episodes > 0:
             share = stats.silent_episodes / stats.episodes
             if self._starts("silent", share > self._silent_share_bound):
                 lines.append(
-                    f"{share:.0%} of episodes kept the window at its minimum throughout (bound "
-                    f"{self._silent_share_bound:.0%}): the policy has fallen silent; lower the "
-                    "reward's weight on delay and loss, and restart from an earlier checkpoint"
+                    f"{share:.0%} of episodes kept the window at its minimum nearly throughout "
+                    f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower "
+                    "the reward's weight on delay and loss"
                 )
+        self.confirmed = "entropy" in self._active or (self.on and stats.episodes > 0)
         return "; ".join(lines) or None
+
+    def reset(self) -> None:
+        """Ring again for a collapse that goes on."""
+        self._active.clear()
 
     def _starts(self, name: str, active: bool) -> bool:
         started = active and name not in self._active

@@ -34,6 +34,9 @@ Acting = Literal["sample", "argmax"]
 
 SILENT_STEPS = 2
 """An episode of fewer steps is not called silent."""
+SILENT_SHARE = 0.9
+"""One whose window stood at its minimum for this share of its steps is: it begins above, and a
+policy that has fallen silent still tries something now and then."""
 # Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -74,7 +77,7 @@ class Collector:
         self._obs = np.zeros((count, spec.observation_size), np.float32)
         self._labels = self._no_actions()
         self._starts = np.ones(count, np.bool_)
-        self._silent = np.ones(count, np.bool_)
+        self._silent = np.zeros(count, np.int64)  # steps at the minimum
         self._age = np.zeros(count, np.int64)
         self._state = np.zeros((2, count, spec.state_size), np.float32)
         self._weights: Weights | None = None
@@ -97,7 +100,7 @@ class Collector:
         self._obs[:] = obs
         self._labels = self._labels_of(info)
         self._starts[:] = True
-        self._silent[:] = True
+        self._silent[:] = 0
         self._age[:] = 0
         self._started = True
 
@@ -199,7 +202,7 @@ class Collector:
             stats.timed_steps += len(info["late"])
             stats.late_steps += float(info["late"].sum())
         # Where an episode ended, info speaks of the next one.
-        self._silent &= at_minimum | done
+        self._silent += at_minimum | done
         self._age += 1
 
     def _value_ends(self, network: NumpyNetwork, rollout: Rollout, ends: list[_Ends]) -> None:
@@ -221,9 +224,9 @@ class Collector:
         stats.utilisation += float(episode["utilisation"][ended].sum())
         stats.queueing_delay += float(episode["queueing_delay"][ended].sum())
         stats.loss += float(episode["loss"][ended].sum())
-        silent = self._silent & (self._age >= SILENT_STEPS)
+        silent = (self._silent >= SILENT_SHARE * self._age) & (self._age >= SILENT_STEPS)
         stats.silent_episodes += float(silent[done].sum())
-        self._silent[done] = True
+        self._silent[done] = 0
         self._age[done] = 0
 
     def _draws(self, length: int) -> NDArray[np.float64]:

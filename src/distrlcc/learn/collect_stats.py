@@ -23,7 +23,7 @@ class CollectStats:
     episodes: float = 0.0
     """Episodes that ended."""
     silent_episodes: float = 0.0
-    """Of these, episodes whose window stood at its minimum at every step seen."""
+    """Of these, episodes whose window stood at its minimum nearly throughout."""
     episode_return: float = 0.0
     """Sum of ended episodes' returns; likewise the next three."""
     utilisation: float = 0.0

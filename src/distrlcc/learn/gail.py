@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from distrlcc.errors import DatasetError
+from distrlcc.learn.alarm_config import AlarmConfig
 from distrlcc.learn.deal import plan_deal
 from distrlcc.learn.demonstrations import Demonstrations
 from distrlcc.learn.descent import Descent
@@ -168,6 +169,11 @@ class Gail:
             )
         self._ppo.load_state_dict(state["ppo"])
         self._descent.load_state_dict(state["discriminator"])
+
+    def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
+        """Go back to an earlier state of both, and weigh the generator's entropy more."""
+        self._ppo.recover(good["ppo"], alarm)
+        self._descent.load_state_dict(good["discriminator"])
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off."""

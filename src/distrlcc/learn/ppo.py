@@ -17,8 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from distrlcc.learn.alarm_config import AlarmConfig
 from distrlcc.learn.batch import Batch, batch_of, check_minibatch
 from distrlcc.learn.deal import plan_deal
+from distrlcc.learn.extra_entropy import ExtraEntropy
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.model import Model
 from distrlcc.learn.ppo_config import PPOConfig
@@ -77,6 +79,7 @@ class PPO:
         self._deal_key = stream_key(seed, "minibatches")
         self._kl_coeff = config.kl_coeff
         self._env_steps = 0
+        self._extra_entropy = ExtraEntropy()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from one rollout of every rank and return metrics.
@@ -103,6 +106,7 @@ class PPO:
         entropy_coeff = scheduled(
             config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff
         )
+        entropy_coeff += self._extra_entropy.at(model.version)
         columns = np.stack([returns.logp, advantages, targets])
         batch = self._batch(rollout, columns)
         metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
@@ -242,6 +246,7 @@ class PPO:
             "model": self.model.state_dict(),
             "kl_coeff": self._kl_coeff,
             "env_steps": self._env_steps,
+            "extra_entropy": self._extra_entropy.state_dict(),
         }
 
     shared_state = state_dict
@@ -252,6 +257,21 @@ class PPO:
         self.model.load_state_dict(state["model"])
         self._kl_coeff = float(state["kl_coeff"])
         self._env_steps = int(state["env_steps"])
+        self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
+
+    def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
+        """Go back to an earlier state, and weigh the entropy more for some updates.
+
+        Args:
+            good: An earlier :meth:`shared_state`; version and environment steps go on.
+            alarm: Says how much more, and for how long.
+        """
+        version = self.model.version
+        self.model.load_state_dict(good["model"] | {"version": version})
+        self._kl_coeff = float(good["kl_coeff"])
+        config = self.config
+        usual = scheduled(config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff)
+        self._extra_entropy = ExtraEntropy.after(alarm, usual, version)
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off."""

@@ -20,6 +20,11 @@ _CHOICES = {
 }
 
 
+PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
+"""Options of a policy whose last input is a preference: the default, and the prices of delay that
+0 and 1 stand for."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
     """A policy's inputs, outputs and network.
@@ -76,6 +81,24 @@ class PolicySpec:
                 continue
             if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} is {value!r}: expected a positive number")
+        if PREFERENCE in self.options:
+            self._check_preference()
+
+    def _check_preference(self) -> None:
+        try:
+            fits = 0.0 <= float(self.options[PREFERENCE]) <= 1.0 and len(self.delay_weights) == 2
+        except (KeyError, TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise ConfigError(
+                f"options {self.options!r}: expected {PREFERENCE} of 0 to 1 and {DELAY_WEIGHTS} "
+                "as in '0.05 5.0'"
+            )
+
+    @property
+    def delay_weights(self) -> tuple[float, ...]:
+        """Prices of delay that preferences 0 and 1 stand for; empty where there is none."""
+        return tuple(map(float, self.options.get(DELAY_WEIGHTS, "").split()))
 
     @property
     def dense(self) -> tuple[int, ...]:
@@ -86,6 +109,15 @@ class PolicySpec:
     def state_size(self) -> int:
         """Width of the recurrent state; 0 where there is none."""
         return 0 if self.kind == "mlp" else self.hidden[-1]
+
+    @property
+    def preference(self) -> float | None:
+        """What a user who says nothing prefers, from 0 (throughput) to 1 (delay).
+
+        None where the policy has no preference for its last input.
+        """
+        said = self.options.get(PREFERENCE)
+        return None if said is None else float(said)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON-ready values."""

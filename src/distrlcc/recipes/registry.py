@@ -12,6 +12,7 @@ from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
 from distrlcc.recipes.gail import gail
 from distrlcc.recipes.genet import genet
 from distrlcc.recipes.imitation import imitation, indigo
+from distrlcc.recipes.preference import preference
 from distrlcc.recipes.quickstart import quickstart
 from distrlcc.runtime.run_config import RunConfig
 
@@ -24,6 +25,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "gail": gail,
     "aurora": aurora,
     "genet": genet,
+    "preference": preference,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.run_config import MAX_ENVS, MAX_VALUE
+from distrlcc.runtime.run_config import MAX_ENVS, MAX_VALUE, check_one_price, check_prompt_actions
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class CollectConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
 
     def __post_init__(self) -> None:
+        check_one_price(self.env, "collect")
+        check_prompt_actions(self.env, "collect")
         if (self.steps == 0) == (self.episodes == 0):
             raise ConfigError("give either steps or episodes")
         for name, low, high in (

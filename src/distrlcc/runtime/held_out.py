@@ -23,6 +23,9 @@ from distrlcc.seeding import normal, stream_key, uniform
 Acting = Literal["argmax", "sample"]
 ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
 
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it fill the preferences from 0 to 1 evenly, however many links there are."""
+
 
 class HeldOutSettings(Protocol):
     """The part of a run's configuration that scoring needs."""
@@ -61,8 +64,9 @@ class HeldOut:
     def __init__(self, config: HeldOutSettings, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
         self._config = replace(
-            config.env, world="simulated", stagger=False, episode_s=config.held_out.seconds
-        )
+            config.env.undisturbed(), world="simulated", stagger=False,
+            episode_s=config.held_out.seconds,
+        )  # fmt: skip
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
@@ -77,6 +81,7 @@ class HeldOut:
         env = LinkVectorEnv(
             self._links, self._config, split="validation", seed=0, with_labels=False,
             autoreset=False,
+            preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
         )  # fmt: skip
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
         state = policy.initial_state(self._links)

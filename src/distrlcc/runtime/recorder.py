@@ -54,9 +54,12 @@ class Recorder:
         self._note_late(metrics.get("late_steps", 0.0))
         counters = training.counters
         metrics["seconds"] = counters.seconds
-        alarm = training.alarm.check(stats)
+        alarm = training.rang
         self._shown = alarm or self._shown
-        texts = {"alarm": alarm, "events": list(events)}
+        if training.restored:
+            self.note(training.restored)
+            self._shown = None
+        texts = {"alarm": alarm, "events": [*events, *filter(None, [training.restored])]}
         row = metrics | {k: v for k, v in texts.items() if v}
         # At once: whoever takes over from a rank that is lost while it scores goes on after it.
         self._run.log(counters.update, row)

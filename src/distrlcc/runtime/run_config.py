@@ -8,6 +8,7 @@ from typing import Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
+from distrlcc.learn.alarm_config import AlarmConfig
 from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
@@ -148,6 +149,7 @@ class RunConfig:
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    alarm: AlarmConfig = field(default_factory=AlarmConfig)
     ppo: PPOConfig | None = None
     """Settings of PPO; exactly one learner's section is given."""
     dagger: DaggerConfig | None = None
@@ -167,6 +169,9 @@ class RunConfig:
                 f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
                 "links are found and mixed in there"
             )
+        if self.ppo is None or self.gail is not None:
+            check_one_price(self.env, "gail" if self.gail is not None else "dagger")
+            check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
         for name, value, low in (
             ("total_steps", self.total_steps, 1),
             ("checkpoint_every", self.checkpoint_every, 1),
@@ -202,6 +207,32 @@ class RunConfig:
         section = self.ppo or self.dagger
         assert section is not None
         return section.sequence_length
+
+
+def check_one_price(env: EnvConfig, who: str) -> None:
+    """Refuse preferences where an expert is followed that has none.
+
+    Raises:
+        ConfigError: The reward asks for preferences.
+    """
+    if env.reward.delay_weights:
+        raise ConfigError(
+            f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
+            "train with PPO, or set env.reward.delay_weights=[]"
+        )
+
+
+def check_prompt_actions(env: EnvConfig, who: str) -> None:
+    """Refuse delayed actions where an expert is followed whose take effect at once.
+
+    Raises:
+        ConfigError: They are delayed.
+    """
+    if env.action_delay_steps:
+        raise ConfigError(
+            f"{who} with env.action_delay_steps: the expert's actions are for now, not for later; "
+            "train with PPO, or set env.action_delay_steps=0"
+        )
 
 
 EXTENDABLE = (

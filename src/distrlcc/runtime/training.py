@@ -16,11 +16,12 @@ from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Learner, Weights
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.process import prepare_process
+from distrlcc.learn.recovery import Recovery
 from distrlcc.learn.reducer import Reducer
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.shipped import find_policy
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
 from distrlcc.runtime.curriculum import Curriculum, Proposal
 from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runtime.run_config import RunConfig
@@ -30,6 +31,9 @@ def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
     """Return the spec of the policy that a run trains on an environment."""
     space = env.single_action_space
     discrete = isinstance(space, gymnasium.spaces.Discrete)
+    prices, options = config.env.reward.delay_weights, dict[str, str]()
+    if prices:
+        options = {PREFERENCE: "0.5", DELAY_WEIGHTS: " ".join(map(str, prices))}
     return PolicySpec(
         observation=config.env.observation,
         observation_size=env.batch.observation_size,
@@ -41,6 +45,7 @@ def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
         activation=config.network.activation,
         step_ms=config.env.step_ms,
         interval_rtts=config.env.interval_rtts or None,
+        options=options,
     )
 
 
@@ -143,7 +148,15 @@ class Training:
         self.held_out = HeldOut(config, spec)
         # An imitator may be certain, and a density's entropy falls below 0 without harm.
         free = config.dagger is not None or spec.action_kind == "continuous"
-        self.alarm = CollapseAlarm(float("-inf")) if free else CollapseAlarm()
+        least_entropy = float("-inf") if free else config.alarm.entropy_bound
+        self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
+        self.recovery: Recovery | None = None
+        if config.alarm.act and isinstance(self.learner, PPO | Gail):
+            self.recovery = Recovery(config.alarm, self.learner)
+        self.rang: str | None = None
+        """What the alarm said of the newest update."""
+        self.restored: str | None = None
+        """What was done about it."""
         self.counters = Counters()
         self.best: Weights | None = None
         self.curriculum: Curriculum | None = None
@@ -151,10 +164,15 @@ class Training:
             self.curriculum = Curriculum(config.curriculum, config.env, config.seed)
 
     def commit(self, stats: CollectStats) -> None:
-        """Count an update that was learned from these statistics."""
+        """Count an update that was learned from these statistics, and see that it did no harm."""
         self.counters.update += 1
         self.counters.steps += int(stats.steps)
         self.counters.episodes += int(stats.episodes)
+        self.rang, self.restored = self.alarm.check(stats), None
+        if self.recovery is not None:
+            self.restored = self.recovery.watch(self.alarm, self.counters.update)
+        if self.restored:
+            self.alarm.reset()
 
     def score(self) -> dict[str, float]:
         """Score the present weights on held-out links, and keep them if they are the best."""
@@ -220,6 +238,7 @@ class Training:
         state: dict[str, Any] = {
             "learner": self.learner.shared_state(),
             "alarm": self.alarm.state_dict(),
+            "recovery": None if self.recovery is None else self.recovery.state_dict(),
             "counters": asdict(self.counters),
             "best": best,
         }
@@ -239,6 +258,8 @@ class Training:
         """Take over what all ranks share; environments and data stay."""
         self.learner.load_state_dict(state["learner"])
         self.alarm.load_state_dict(state["alarm"])
+        if self.recovery is not None:
+            self.recovery.load_state_dict(state["recovery"])
         self.counters = Counters(**state["counters"])
         self.best = None
         if state["best"] is not None:

@@ -75,11 +75,11 @@ def train_with_actors(
             with ledger.lock:
                 ledger.put_back(len(segments))
             break
-        crew.publish(learner.weights())
         stats = CollectStats()
         for segment in segments:
             stats.merge(segment.stats)
-        training.commit(stats)
+        training.commit(stats)  # which may restore earlier weights
+        crew.publish(learner.weights())
         now = perf_counter()
         counters.seconds, seconds, updated = now - begin, now - updated, now
         metrics |= {

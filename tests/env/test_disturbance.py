@@ -1,0 +1,151 @@
+"""Late actions and jitter: what agents measure, and that the links know nothing of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.disturbance import Disturbance
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.recipes.registry import recipe
+from distrlcc.runtime.held_out import HeldOut
+from distrlcc.runtime.run_config import RunConfig
+from distrlcc.types import IntervalStats
+
+N = 6
+PLAIN = EnvConfig(episode_s=0.6, suites=("random", "dynamic"))
+BOTH = replace(PLAIN, action_delay_steps=3, jitter_ms=4.0)
+
+
+def _roll(config: EnvConfig, steps: int = 100, n: int = N, first: int = 0) -> list[Any]:
+    env = LinkVectorEnv(n, config, seed=4, first_index=first)
+    env.reset()
+    return [env.step(_actions(t, n, first))[:2] for t in range(steps)]
+
+
+def _actions(t: int, n: int, first: int = 0) -> Any:
+    return (np.arange(first, first + n) + t) % 6
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    return all(
+        np.array_equal(x, y) for one, two in zip(a, b, strict=True)
+        for x, y in zip(one, two, strict=True)
+    )  # fmt: skip
+
+
+def test_off_it_changes_nothing_and_on_it_does() -> None:
+    plain = _roll(PLAIN)
+    assert LinkVectorEnv(2, PLAIN).batch.disturbance is None
+    for name, value in (("action_delay_steps", 3), ("jitter_ms", 4.0)):
+        assert not _same(plain, _roll(replace(PLAIN, **{name: value})))
+
+
+def test_jitter_moves_what_is_measured_alone() -> None:
+    plain, noisy = _roll(PLAIN), _roll(replace(PLAIN, jitter_ms=4.0))
+    for (seen, paid), (measured, paid_too) in zip(plain, noisy, strict=True):
+        np.testing.assert_array_equal(paid, paid_too)  # the link's truth
+        np.testing.assert_array_equal(seen[:, -6:], measured[:, -6:])
+
+
+def test_one_process_and_two_see_the_same() -> None:
+    whole = _roll(BOTH)
+    low, high = _roll(BOTH, n=N // 2), _roll(BOTH, n=N // 2, first=N // 2)
+    for (seen, paid), (a, p), (b, q) in zip(whole, low, high, strict=True):
+        np.testing.assert_array_equal(seen, np.concatenate([a, b]))
+        np.testing.assert_array_equal(paid, np.concatenate([p, q]))
+
+
+def test_a_resumed_environment_goes_on_as_it_was() -> None:
+    env, again = (LinkVectorEnv(N, BOTH, seed=4) for _ in range(2))
+    env.reset()
+    again.reset(seed=9)
+    for t in range(45):
+        env.step(_actions(t, N))
+    again.load_state_dict(env.state_dict())
+    for t in range(45, 120):  # over episodes' ends
+        one, two = env.step(_actions(t, N)), again.step(_actions(t, N))
+        np.testing.assert_array_equal(one[0], two[0])
+        np.testing.assert_array_equal(one[1], two[1])
+
+
+def test_actions_take_effect_as_much_later_as_drawn() -> None:
+    n, most = 64, 3
+    late = Disturbance(np.arange(n), most, 0.0)
+    late.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
+    stats = IntervalStats(*np.ones((len(IntervalStats.names()), n)))
+    delays = np.full(n, -1)
+    for t in range(12):
+        taken, due = late.due(np.full(n, 10 + t))
+        first = due & (delays < 0)
+        delays[first] = t
+        np.testing.assert_array_equal(taken[due], (10 + t - delays)[due])
+        late.measured(stats)
+    assert sorted(set(delays)) == [0, 1, 2, 3]
+
+
+def test_measurements_add_up_and_are_never_too_short() -> None:
+    n, steps = 32, 400
+    rng = np.random.default_rng(0)
+    noise = Disturbance(np.arange(n), 0, 8.0)
+    noise.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
+    acked = rng.integers(0, 9, (steps, n)).astype(float)
+    low = 0.02 + 0.01 * rng.random((steps, n))
+    least, total, waited = np.full(n, np.inf), np.zeros(n), np.zeros(n)
+    for t in range(steps):
+        sees = acked[t] > 0
+        mean = np.where(sees, low[t] + 0.002, 0.0)
+        stats = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
+        stats = replace(
+            stats, duration=np.full(n, 0.01), acked=acked[t], rtt_sum=mean * acked[t],
+            rtt_min=np.where(sees, low[t], 0.0), rtt_max=np.where(sees, low[t] + 0.004, 0.0),
+            rtt_last=low[t], min_rtt=low[t], inflight=np.full(n, 20.0),
+        )  # fmt: skip
+        got = noise.measured(stats)
+        total += got.acked
+        late = acked[: t + 1].sum(axis=0) - total
+        assert (late >= 0).all()  # an acknowledgement comes once, at most a step late
+        assert (late <= acked[t]).all()
+        np.testing.assert_array_equal(got.inflight, 20.0 + late)
+        some = got.acked > 0
+        average = got.rtt_sum / np.maximum(got.acked, 1)
+        assert (average >= got.rtt_min - 1e-12)[some].all()
+        assert (average <= got.rtt_max + 1e-12)[some].all()
+        assert (got.rtt_min >= 0.02)[some].all()
+        least = np.where(some, np.minimum(least, got.rtt_min), least)
+        np.testing.assert_array_equal(got.min_rtt[some], least[some])
+        waited += np.where(some, average - 0.027, 0.0)
+    mean_wait = waited / steps
+    assert mean_wait.max() < 0.012  # the bound's mean is 8 ms, of the others less
+    assert np.ptp(mean_wait) > 0.003  # episodes differ
+
+
+def test_held_out_links_are_not_disturbed() -> None:
+    config = recipe("quickstart")
+    noisy = replace(config, env=replace(config.env, action_delay_steps=2, jitter_ms=3.0))
+    assert noisy.env.disturbed
+    assert not noisy.env.undisturbed().disturbed
+    spec: Any = None
+    assert not HeldOut(noisy, spec)._config.disturbed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"jitter_ms": -1.0}, "jitter_ms"), ({"action_delay_steps": 101}, "action_delay_steps"),
+     ({"jitter_ms": float("nan")}, "jitter_ms"), ({"jitter_ms": 1.0, "world": "emulated"}, "own")],
+)  # fmt: skip
+def test_bad_settings_are_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        EnvConfig(**change)
+
+
+def test_an_expert_is_not_followed_late() -> None:
+    config = recipe("imitation")
+    with pytest.raises(ConfigError, match="action_delay_steps"):
+        replace(config, env=replace(config.env, action_delay_steps=1))
+    assert isinstance(replace(config, env=replace(config.env, jitter_ms=1.0)), RunConfig)

@@ -1,0 +1,111 @@
+"""A preference at the wheel: policy files that take one, contenders by it, and refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.evaluate.contender import contender_from_file
+from distrlcc.evaluate.policy_controller import PolicyController
+from distrlcc.evaluate.real_contender import policy_from_file
+from distrlcc.policy.numpy_network import expected_shapes
+from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.recipes.registry import recipe
+from distrlcc.runtime.training import policy_spec
+from distrlcc.sim.suites import scenario_by_id, with_scheme
+
+
+def _write(path: Path, recipe_name: str = "preference") -> PolicySpec:
+    config = recipe(recipe_name)
+    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+    rng = np.random.default_rng(5)
+    arrays = {
+        name: rng.normal(0.0, 0.3, shape).astype(np.float32)
+        for name, shape in expected_shapes(spec).items()
+    }
+    arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + 0.5
+    # The more delay is minded, the more often the window shrinks.
+    arrays["trunk.0.weight"][:, -1] *= 20.0
+    save_policy(path, PolicyFile(spec, arrays))
+    return spec
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("preference") / "demo.safetensors"
+    _write(path)
+    return path
+
+
+def test_the_file_says_what_it_takes(policy: Path, tmp_path: Path) -> None:
+    spec = load_policy(policy).spec
+    assert (spec.preference, spec.delay_weights) == (0.5, (0.05, 5.0))
+    plain = _write(tmp_path / "plain.safetensors", "quickstart")
+    assert (plain.preference, plain.delay_weights) == (None, ())
+    assert plain.options == {}
+    assert spec.observation_size == plain.observation_size + 1
+    for options in ({"preference": "2", "delay_weights": "0.1 1"}, {"preference": "0.5"},
+                    {"preference": "x", "delay_weights": "0.1 1"}):  # fmt: skip
+        with pytest.raises(ConfigError, match="options"):
+            replace(spec, options=options)
+
+
+@pytest.mark.parametrize("prefer", [None, 0.0, 0.9])
+def test_windows_are_those_of_the_environment(policy: Path, prefer: float | None) -> None:
+    contender = contender_from_file(str(policy), set(), prefer)
+    assert contender.name == ("demo" if prefer is None else f"demo@{prefer:g}")
+    batch = LinkBatch(1, contender.env_config())
+    batch.load(0, with_scheme(scenario_by_id("random/3"), "agent"))
+    batch.preference[:] = 0.5 if prefer is None else prefer
+    actor, controller = contender.actor(1, 3), PolicyController(contender, seed=3)
+    seen = batch.first_observation(np.array([0]))
+    for _ in range(60):
+        assert seen[0, -1] == np.float32(0.5 if prefer is None else prefer)
+        seen, _ = batch.step(actor.act(seen))
+        assert controller.cwnd == batch.held()[0][0]
+        controller.on_interval(batch.newest, now=0)
+
+
+def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.json"
+    assert main(["evaluate", str(policy), "--prefer", "0,0.5,1", "--against", "reno", "--links",
+                 "2", "--seeds", "1", "--json", str(out)]) == 0  # fmt: skip
+    text = out.read_text()
+    assert isinstance(json.loads(text), dict)
+    for name in ("demo@0", "demo@0.5", "demo@1", "reno"):
+        assert f'"{name}"' in text
+    words = policy_from_file(str(policy), set(), 0.25).words
+    assert words[2:] == ("--prefer", "0.25")
+    assert policy_from_file(str(policy), set()).words[2:] == ()
+
+
+def test_what_does_not_fit_is_refused_in_a_line(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = tmp_path / "plain.safetensors"
+    _write(plain, "quickstart")
+    for words, says in (
+        (["evaluate", str(plain), "--prefer", "0.5"], "trained with preferences"),
+        (["evaluate", str(policy), "--prefer", "0,1.5"], "from 0 to 1"),
+        (["evaluate", str(policy), "--prefer", "much"], "from 0 to 1"),
+        (["evaluate", str(policy), "--prefer", "nan"], "from 0 to 1"),
+        (["evaluate", "--against", "reno", "--prefer", "1"], "there is none"),
+        (["send", "127.0.0.1", "--policy", str(plain), "--prefer", "1"], "trained with"),
+        (["send", "127.0.0.1", "--scheme", "reno", "--prefer", "1"], "--policy"),
+        (["send", "127.0.0.1", "--policy", str(policy), "--prefer", "2"], "from 0 to 1"),
+        (["train", "quickstart", "--load", str(policy), "--out", str(tmp_path / "r")],
+         "observation_size"),
+    ):  # fmt: skip
+        assert main(words) == 2, words
+        line = capsys.readouterr().err
+        assert says in line
+        assert line.count("\n") == 1
