@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
     """Return the links that the arguments name."""
-    from distrlcc.sim.suites import check_one_agent, load_suite, trace_suite
+    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
 
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
@@ -26,7 +26,7 @@ def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
     if args.trace:
         scenarios += trace_suite(args.trace).scenarios("test")
     for scenario in scenarios:
-        check_one_agent(scenario)
+        check_agents(scenario)
     return scenarios
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS, LinkView
+from distrlcc.env.rewards import REWARDS, LinkView, with_fairness
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import PACKET_BYTES, IntervalStats
@@ -39,19 +39,21 @@ def mean_packet_rate(scenario: Scenario) -> float:
 
 
 class AgentBatch(ABC):
-    """N links with one agent each (flow 0)."""
+    """N agents, K on each link, which are the first of its flows; mostly K is 1."""
 
     resumable = True
     """Whether `load_state_dict` goes on where `state_dict` was taken."""
 
     def __init__(self, n: int, config: EnvConfig) -> None:
-        """Take how many links there are, and what the agents see, do and are paid for."""
+        """Take how many agents there are, and what they see, do and are paid for."""
         self.config = config
         self.observations = OBSERVATIONS[config.observation](n)
         self.actions = ACTIONS[config.action]
         self._reward = REWARDS[config.reward.name]
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
         """What the agents saw in the newest `step`, ``[N]``."""
+        self.active = np.ones(n, bool)
+        """Which agents run, ``[N]``, so that their next action counts; of one a link, all."""
         self._previous = np.zeros((n, self.actions.size))
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
@@ -100,15 +102,18 @@ class AgentBatch(ABC):
     def close(self) -> None:  # noqa: B027 - most hold nothing open
         """Give back what is held open."""
 
-    def begin_agent(self, n: int, scenario: Scenario, held: tuple[Floats, Floats]) -> None:
+    def begin_agent(
+        self, n: int, scenario: Scenario, held: tuple[Floats, Floats], place: int = 0
+    ) -> None:
         """Begin an agent's episode, after its link is there.
 
         Args:
-            n: The link.
-            scenario: Its scenario.
+            n: The agent.
+            scenario: Its link's scenario.
             held: Views of windows and pacing rates; what the scenario leaves open is set there.
+            place: Its place among the scenario's flows.
         """
-        flow, link = scenario.flows[0], scenario.link
+        flow, link = scenario.flows[place], scenario.link
         cwnd, pacing = held
         if flow.scheme == "agent":
             if flow.cwnd is None:
@@ -122,7 +127,7 @@ class AgentBatch(ABC):
         self._previous[n] = 0.0
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the observations of links that were just loaded: nothing seen yet."""
+        """Return the observations of agents that just began: nothing seen yet."""
         return np.zeros((len(which), self.observation_size), np.float32)
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
@@ -133,7 +138,8 @@ class AgentBatch(ABC):
         self.newest = stats = self.stats()
         self._previous = self.actions.encode(actions)
         observation = np.concatenate([self.observations.observe(stats), self._previous], axis=1)
-        reward = self._reward(stats, self.view(), self.config.reward)
+        view, paid = self.view(), self.config.reward
+        reward = with_fairness(self._reward(stats, view, paid), view, paid)
         return observation.astype(np.float32), reward
 
     def windows(self) -> Floats:

@@ -13,6 +13,8 @@ from distrlcc.errors import ConfigError, unknown_name
 
 WORLDS = ("simulated", "emulated")
 LEAST_EMULATED_MS = 2.0
+MAX_AGENTS = 16
+"""Agents on one link: the simulator looks at all of a link's flows for each event."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class EnvConfig:
     """Length of a step, ms; the least length when `interval_rtts` is set."""
     interval_rtts: float = 0.0
     """Length of a step in minimum RTTs, as Aurora's monitor intervals; 0: `step_ms` alone."""
+    agents: int = 1
+    """Agents on each link, K, which share one policy; each is an environment of its own."""
     episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
@@ -61,6 +65,8 @@ class EnvConfig:
         ):
             if not low <= value <= 1e5:
                 raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")
+        if not 1 <= self.agents <= MAX_AGENTS:
+            raise ConfigError(f"agents is {self.agents}; expected 1 to {MAX_AGENTS}")
         if self.world not in WORLDS:
             raise unknown_name("world", self.world, WORLDS)
         if self.world == "emulated":
@@ -69,6 +75,11 @@ class EnvConfig:
     def _check_emulated(self) -> None:
         if not hasattr(select, "epoll"):
             raise ConfigError("world emulated needs Linux; take world=simulated here")
+        if self.agents > 1:
+            raise ConfigError(
+                f"world emulated: agents is {self.agents}, but its links have one agent each; "
+                "take agents=1, or world=simulated"
+            )
         if self.interval_rtts:
             raise ConfigError(
                 "world emulated: real links' steps end together, so interval_rtts must be 0; "

@@ -27,11 +27,13 @@ class RewardConfig:
     """Price of a queueing delay of one round trip."""
     loss_weight: float = 10.0
     """Price of losing every packet."""
+    fairness_weight: float = 0.0
+    """Weight of the log of an agent's share of what its link's flows deliver; see `with_fairness`."""
 
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
             raise unknown_name("reward", self.name, REWARDS)
-        for name in ("delay_weight", "loss_weight"):
+        for name in ("delay_weight", "loss_weight", "fairness_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
 
@@ -48,6 +50,8 @@ class LinkView:
     """The link's mean rate, packets/s."""
     base_rtt: Floats
     """Propagation and transmission, s."""
+    share: Floats | None = None
+    """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -58,6 +62,8 @@ def _loss(stats: IntervalStats) -> Floats:
     return stats.lost / np.maximum(stats.lost + stats.acked, 1)
 
 
+LEAST_SHARE = 0.1
+"""Of a fair share; less is paid as this much."""
 OUTCOMES = ("wasted", "queueing_delay", "loss")
 """What a step came to on its link, which the sender alone cannot know; see `outcome`."""
 
@@ -110,6 +116,17 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     rtt = _mean_rtt(stats)
     near = np.where(rtt > 0, 1.25 * stats.min_rtt / np.maximum(rtt, 1e-9), 1.0)
     return np.asarray(rate / link.mean_rate * np.minimum(1.0, near))
+
+
+def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:
+    """Add the fairness term: the log of the agent's share, at least that of a tenth of a fair one.
+
+    Proportional fairness (Kelly, 1997): where all maximise it, rates on one link are equal. Alone
+    the share is 1, and the term 0.
+    """
+    if link.share is None or not config.fairness_weight:
+        return reward
+    return reward + config.fairness_weight * np.log(np.maximum(link.share, LEAST_SHARE))
 
 
 REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {

@@ -55,7 +55,7 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, ``outcome`` if rollouts keep it, in real time
+                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` if rollouts keep it, in real time
                 ``late``, and at episodes' ends
                 ``final_obs``, ``link_episode``.
             spec: The policy's spec.
@@ -74,6 +74,7 @@ class Collector:
         self._obs = np.zeros((count, spec.observation_size), np.float32)
         self._labels = self._no_actions()
         self._starts = np.ones(count, np.bool_)
+        self._active: NDArray[np.bool_] | None = None  # None: every row always
         self._silent = np.ones(count, np.bool_)
         self._age = np.zeros(count, np.int64)
         self._state = np.zeros((2, count, spec.state_size), np.float32)
@@ -97,6 +98,7 @@ class Collector:
         self._obs[:] = obs
         self._labels = self._labels_of(info)
         self._starts[:] = True
+        self._active = info.get("active")
         self._silent[:] = True
         self._age[:] = 0
         self._started = True
@@ -129,6 +131,7 @@ class Collector:
                 rollout.states[t // rollout.sequence_length] = self._state
             rollout.obs[t] = self._obs
             rollout.starts[t] = self._starts
+            rollout.active[t] = True if self._active is None else self._active
             rollout.expert_actions[t] = self._labels
             actions = self._act(self._network, rollout, t, draws[t], expert_acts[t], stats)
             rollout.actions[t] = actions
@@ -152,7 +155,7 @@ class Collector:
                     )
             self._obs[:] = obs
             self._labels = self._labels_of(info)
-            self._starts = done
+            self._starts = self._turn_over(info, done)
             stats.environment_seconds += stepped - acted
             stats.inference_seconds += acted - begin + perf_counter() - stepped
             rollout.steps = t + 1
@@ -184,16 +187,29 @@ class Collector:
             actions = log_probs.argmax(-1) if greedy else sample_categorical(log_probs, draws)
             actions = np.where(expert_acts, self._labels, actions)
             rollout.logp[t] = log_probs[self._rows, actions]
-            stats.entropy += float(categorical_entropy(log_probs).sum(dtype=np.float64))
+            seen = log_probs if self._active is None else log_probs[self._active]
+            stats.entropy += float(categorical_entropy(seen).sum(dtype=np.float64))
             return actions
         actions = head if greedy else sample_gaussian(head, network.log_std, draws)
         actions = np.where(expert_acts[:, None], self._labels, actions)
         rollout.logp[t] = gaussian_log_prob(head, network.log_std, actions)
-        stats.entropy += gaussian_entropy(network.log_std) * len(head)
+        count = len(head) if self._active is None else np.count_nonzero(self._active)
+        stats.entropy += gaussian_entropy(network.log_std) * count
         return actions
+
+    def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Note who is active from now on; return where an episode begins."""
+        if self._active is None:
+            return done
+        joined = info["active"] & ~self._active
+        self._active = info["active"]
+        self._silent[joined], self._age[joined] = True, 0
+        return done | joined
 
     def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         at_minimum = info["cwnd"] <= self._minimum_window
+        if self._active is not None:
+            at_minimum &= self._active & info["active"]
         stats.minimum_window += float(at_minimum.sum())
         if "late" in info:
             stats.timed_steps += len(info["late"])
@@ -266,6 +282,7 @@ class Collector:
             "obs": self._obs.copy(),
             "labels": self._labels.copy(),
             "starts": self._starts.copy(),
+            **({} if self._active is None else {"active": self._active.copy()}),
             "silent": self._silent.copy(),
             "age": self._age.copy(),
             "state": self._state.copy(),
@@ -278,6 +295,7 @@ class Collector:
         self._obs = np.array(state["obs"])
         self._labels = np.array(state["labels"])
         self._starts = np.array(state["starts"])
+        self._active = np.array(state["active"]) if "active" in state else None
         self._silent = np.array(state["silent"])
         self._age = np.array(state["age"])
         self._state = np.array(state["state"])

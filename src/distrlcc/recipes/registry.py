@@ -8,6 +8,7 @@ from pathlib import Path
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
+from distrlcc.recipes.fair import fair
 from distrlcc.recipes.gail import gail
 from distrlcc.recipes.imitation import imitation, indigo
 from distrlcc.recipes.quickstart import quickstart
@@ -20,6 +21,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "distrlcc": distrlcc,
     "distrlcc-newest": distrlcc_newest,
     "gail": gail,
+    "fair": fair,
 }
 
 

@@ -169,6 +169,17 @@ class RunConfig:
                 raise ConfigError(f"{name} is {value}; expected {low} to {MAX_VALUE}")
         if not 1 <= self.num_envs <= MAX_ENVS:
             raise ConfigError(f"num_envs is {self.num_envs}; expected 1 to {MAX_ENVS}")
+        agents = self.env.agents
+        if self.num_envs % agents:
+            raise ConfigError(
+                f"num_envs is {self.num_envs}; expected a multiple of env.agents, {agents}: each "
+                "environment is an agent, and a link has so many"
+            )
+        if agents > 1 and self.gail is not None:
+            raise ConfigError(
+                f"env.agents is {agents}: GAIL's demonstrations are of one agent on a link; take "
+                "env.agents=1, or ppo without gail"
+            )
         if self.ppo is not None:
             self.ppo.validate()
         if self.dagger is not None:

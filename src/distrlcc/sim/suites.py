@@ -14,17 +14,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.seeding import stream_key, uniform
+from distrlcc.sim.draws import SPLITS, bdp_packets, between, draws
 from distrlcc.sim.indigo_links import GRID, LINKS
 from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim.shared_suites import MOST_FLOWS, SHARED
 from distrlcc.sim.trace import load_trace
-from distrlcc.types import NANOSECONDS, PACKET_BYTES
+from distrlcc.types import NANOSECONDS
 
-SPLITS = ("train", "validation", "test")
 MIN_TRACE_S, MAX_TRACE_S = 30.0, 1000.0
 """Bounds of a trace's scenario, s."""
 TEST_LINKS = 512
@@ -62,28 +60,12 @@ class Suite:
         return [self.build(split, index) for index in range(count)]
 
 
-def _draws(suite: str, split: str, index: int, count: int) -> list[float]:
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
-    key = stream_key(0, f"suite/{suite}/{split}")
-    return [float(u) for u in uniform(key, index, np.arange(count))]
-
-
-def _between(u: float, low: float, high: float) -> float:
-    return float(low * (high / low) ** u)
-
-
-def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
-    """Return a bandwidth-delay product in packets."""
-    return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
-
-
 def _random(split: str, index: int) -> Scenario:
     """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter."""
-    u = _draws("random", split, index, 5)
-    rate = round(_between(u[0], 5.0, 100.0), 3)
+    u = draws("random", split, index, 5)
+    rate = round(between(u[0], 5.0, 100.0), 3)
     rtt = round(10.0 + 90.0 * u[1], 3)
-    queue = max(2, round(_between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
+    queue = max(2, round(between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
     loss = round(0.01 * u[4], 6) if u[3] < 0.25 else 0.0
     link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
     return Scenario(f"random/{split}/{index}", link, seed=index)
@@ -91,10 +73,10 @@ def _random(split: str, index: int) -> Scenario:
 
 def _dynamic(split: str, index: int) -> Scenario:
     """Random links whose rate and delay step every 1.5 to 4 s."""
-    u = _draws("dynamic", split, index, 44)
-    rate = round(_between(u[0], 5.0, 60.0), 3)
+    u = draws("dynamic", split, index, 44)
+    rate = round(between(u[0], 5.0, 60.0), 3)
     delay = round(5.0 + 35.0 * u[1], 3)
-    queue = max(8, round(_between(u[2], 1.0, 4.0) * bdp_packets(rate, 2 * delay)))
+    queue = max(8, round(between(u[2], 1.0, 4.0) * bdp_packets(rate, 2 * delay)))
     changes, time = [], 0.0
     for k in range(10):
         a, b, c, d = u[4 + 4 * k : 8 + 4 * k]
@@ -115,13 +97,13 @@ def _dynamic(split: str, index: int) -> Scenario:
 
 def _cellular(split: str, index: int) -> Scenario:
     """Generated cellular-like traces, RTT 20-100 ms, queue of 50-500 packets."""
-    u = _draws("cellular", split, index, 4)
+    u = draws("cellular", split, index, 4)
     seed = len(SPLITS) * (index % 256) + SPLITS.index(split)
     link = Link(
         trace=f"cellular:{seed}",
         trace_start_s=round(60 * u[0], 3),
         delay_ms=round(10 + 40 * u[1], 3),
-        queue_packets=round(_between(u[2], 50, 500)),
+        queue_packets=round(between(u[2], 50, 500)),
     )
     return Scenario(f"cellular/{split}/{index}", link, duration_s=20.0, seed=index)
 
@@ -130,7 +112,7 @@ def _given(scenario: Scenario, split: str, index: int) -> Scenario:
     """Return a given link as a split has it: ``test`` as it is, the others with other losses."""
     if split == "test":
         return scenario
-    draw = _draws(scenario.name, split, index, 2)
+    draw = draws(scenario.name, split, index, 2)
     link = scenario.link
     if link.trace is not None:
         period = load_trace(link.trace).period_ns / NANOSECONDS
@@ -156,6 +138,7 @@ SUITES: dict[str, Suite] = {
     "cellular": Suite("cellular", _cellular, 64),
     "indigo": Suite("indigo", _indigo, len(LINKS)),
     "indigo-grid": Suite("indigo-grid", _grid, len(GRID)),
+    **{name: Suite(name, build, TEST_LINKS, MOST_FLOWS) for name, build in SHARED.items()},
 }
 
 
@@ -271,26 +254,36 @@ def scenario_by_id(identifier: str) -> Scenario:
     return suite.scenario(split, index)
 
 
-def check_one_agent(scenario: Scenario) -> None:
-    """Refuse a scenario whose first flow is not the only agent: one policy drives one flow.
+def check_agents(scenario: Scenario, most: int = 1) -> None:
+    """Refuse a scenario whose first flows are not its only agents, or that has too many.
+
+    Args:
+        scenario: What is to be run.
+        most: Agents that a link may have, K.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: They are not.
     """
     schemes = [flow.scheme for flow in scenario.flows]
-    if schemes[0] != "agent" or "agent" in schemes[1:]:
+    count = schemes.count("agent")
+    if count == 0 or "agent" in schemes[count:]:
         raise ConfigError(
             f"scenario {scenario.name}: its flows are {', '.join(schemes)}; expected agent first "
             "and schemes after it"
         )
+    if count > most:
+        raise ConfigError(
+            f"scenario {scenario.name}: it has {count} agents; expected {most}, as here a link has "
+            f"no more (agents={count} trains on it, distrlcc fairness measures it)"
+        )
 
 
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agent runs a scheme instead.
+    """Return a scenario whose agents run a scheme instead.
 
     Raises:
-        ConfigError: The first flow is not the only agent.
+        ConfigError: Its first flows are not its only agents.
     """
-    check_one_agent(scenario)
-    agent, *others = scenario.flows
-    return replace(scenario, flows=(replace(agent, scheme=scheme), *others))
+    check_agents(scenario, len(scenario.flows))
+    flows = (replace(f, scheme=scheme) if f.scheme == "agent" else f for f in scenario.flows)
+    return replace(scenario, flows=tuple(flows))
