@@ -12,8 +12,24 @@ from typing import TYPE_CHECKING
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from distrlcc.evaluate.contender import Contender
     from distrlcc.evaluate.report import ReportInfo
     from distrlcc.sim.scenario import Scenario
+
+
+def contenders_of(args: argparse.Namespace) -> list[Contender]:
+    """Return the policies and schemes that the arguments name."""
+    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
+
+    schemes = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
+    contenders: list[Contender] = []
+    for path in args.policies:
+        taken = {*schemes, *(contender.name for contender in contenders)}
+        contenders.append(contender_from_file(path, taken))
+    contenders += [contender_from_scheme(name) for name in schemes]
+    if not contenders:
+        raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
+    return contenders
 
 
 def scenarios_of(args: argparse.Namespace) -> list[Scenario]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "imitate": "train a policy on such a data set",
     "node": "take part in a run on several machines",
     "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
+    "fairness": "measure how policies and schemes share links",
     "send": "send real packets, or a file, under a policy or a scheme",
     "receive": "receive what 'send' sends",
     "list": "list recipes, suites, schemes, observations, actions and rewards",

@@ -28,7 +28,7 @@ class RewardConfig:
     loss_weight: float = 10.0
     """Price of losing every packet."""
     fairness_weight: float = 0.0
-    """Weight of the log of an agent's share of what its link's flows deliver; see `with_fairness`."""
+    """Weight of the log of agents' shares of their link's throughput; see `with_fairness`."""
 
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
@@ -50,8 +50,8 @@ class LinkView:
     """The link's mean rate, packets/s."""
     base_rtt: Floats
     """Propagation and transmission, s."""
-    share: Floats | None = None
-    """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
+    fairness: Floats | None = None
+    """Mean over a link's agents of the log of each one's share; None: one agent on each link."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -63,7 +63,8 @@ def _loss(stats: IntervalStats) -> Floats:
 
 
 LEAST_SHARE = 0.1
-"""Of a fair share; less is paid as this much."""
+"""Of an equal share: less is paid as if it were this much."""
+
 OUTCOMES = ("wasted", "queueing_delay", "loss")
 """What a step came to on its link, which the sender alone cannot know; see `outcome`."""
 
@@ -119,14 +120,16 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
 
 
 def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:
-    """Add the fairness term: the log of the agent's share, at least that of a tenth of a fair one.
+    """Add the fairness term: the mean over a link's agents of the log of each one's share.
 
-    Proportional fairness (Kelly, 1997): where all maximise it, rates on one link are equal. Alone
-    the share is 1, and the term 0.
+    A share is relative to an equal one among the flows that run, and counts as `LEAST_SHARE` where
+    it is less. The sum of logs is greatest where rates are equal (proportional fairness, Kelly
+    1997). All of a link's agents are paid the same: paid for its own share alone, each would gain
+    by pushing the others aside, at the price of a queue.
     """
-    if link.share is None or not config.fairness_weight:
+    if link.fairness is None or not config.fairness_weight:
         return reward
-    return reward + config.fairness_weight * np.log(np.maximum(link.share, LEAST_SHARE))
+    return reward + config.fairness_weight * link.fairness
 
 
 REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {

@@ -1,4 +1,4 @@
-"""N simulated links with K agents each, which share one policy; row ``K n + k`` is agent k of link n.
+"""N simulated links with K agents each, which share one policy; row ``K n + k`` is link n's k-th.
 
 A link's agents are its scenario's first flows. A scenario may have fewer than K, and schemes' flows
 after them; agents may start later and stop before the end. An agent is active from the first step
@@ -17,7 +17,7 @@ from distrlcc.control.state import CWND, PACING
 from distrlcc.env.agents import Floats
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import LinkView
+from distrlcc.env.rewards import LEAST_SHARE, LinkView
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, IntervalStats
@@ -53,7 +53,7 @@ class SharedBatch(LinkBatch):
         self._held = np.zeros((2, n * agents))
         # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
         self._rates = np.zeros((n, self.n_flows))
-        self._share = np.ones(n * agents)
+        self._fairness = np.zeros(n * agents)
         self.active = np.zeros(n * agents, bool)
         self.acted = np.zeros(n * agents, bool)
         """Which agents' actions counted in the newest step."""
@@ -75,7 +75,7 @@ class SharedBatch(LinkBatch):
         self.active[rows] = self._running()[rows]
 
     def held(self) -> tuple[Floats, Floats]:
-        """Return the agents' windows, packets, and pacing rates, packets/s; `advance` takes them."""
+        """Return the agents' windows, packets, and pacing rates, packets/s, for `advance`."""
         return self._held[0], self._held[1]
 
     def _running(self) -> Bools:
@@ -96,10 +96,8 @@ class SharedBatch(LinkBatch):
         acked = simulator.flows[:, col.STEP_ACKED].reshape(self._rates.shape)
         weight = np.minimum(duration / base_rtt, 1.0)
         self._rates += weight * (acked / duration - self._rates)
-        start, stop = (
-            simulator.flows[:, c].reshape(self._rates.shape) for c in (col.START, col.STOP)
-        )
-        self._share = self._shares((start < end) & (begin < stop))
+        if self.config.reward.fairness_weight:
+            self._fairness = self._mean_log_share()
 
     def step_ns(self) -> NDArray[np.int64]:
         """Return each link's next step, ns; intervals are in its agents' least round trip."""
@@ -140,29 +138,29 @@ class SharedBatch(LinkBatch):
         results = self.simulator.results[self._link]
         return LinkView(
             results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            self._team(self._share),
+            self._fairness,
         )  # fmt: skip
 
-    def _team(self, share):
-        import os
-
-        if not os.environ.get("FAIR_TEAM"):
-            return share
-        a = self.acted.reshape(-1, self.agents)
-        logs = np.log(np.maximum(share, 0.1)).reshape(-1, self.agents)
-        m = (logs * a).sum(1) / np.maximum(a.sum(1), 1)
-        return np.exp(m)[self._link]
-
-    def _shares(self, running: Bools) -> Floats:
-        """Return what agents deliver, relative to an equal share among the flows that run, ``[N, F]``.
+    def share(self) -> Floats:
+        """Return what agents deliver, relative to an equal share among their link's flows.
 
         Rates are smoothed over a round trip; 1 is a fair share, and what one alone has.
         """
+        begin, end = self.simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
+        start, stop = (
+            self.simulator.flows[:, c].reshape(self._rates.shape) for c in (col.START, col.STOP)
+        )
+        running = (start < end) & (begin < stop)
         rates = np.where(running, self._rates, 0.0)
-        fair = rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1)
+        fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self._link]
         own = rates[:, : self.agents].reshape(-1)
-        fair = fair[self._link]
         return np.where(fair > 0, own / np.maximum(fair, 1e-9), 1.0)
+
+    def _mean_log_share(self) -> Floats:
+        logs = np.log(np.maximum(self.share(), LEAST_SHARE)) * self.active
+        agents = (self.simulator.n_links, self.agents)
+        counts = np.maximum(self.active.reshape(agents).sum(axis=1), 1)
+        return (logs.reshape(agents).sum(axis=1) / counts)[self._link]
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment: a fair share of the rate for each agent."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.evaluate.shared_run import BUCKET_S, SharedRun
+from distrlcc.evaluate.shared_run import BUCKET_S, MBIT, SharedRun
 from distrlcc.types import FloatArray
 
 WINDOW_S = 1.0
@@ -46,6 +46,8 @@ class FairnessScores:
     share: float
     """What an agent delivers beside a scheme's flow, of what both do, in settled windows; 0.5 is
     equal. Of several flows the means of each kind are compared."""
+    tolerable: float
+    """1 where that is between a third and three times what the scheme's flow has, else 0."""
     utilisation: float
     queueing_delay_rtt: float
     """Mean over packets of all flows, in their own base RTTs."""
@@ -97,15 +99,23 @@ def fairness_of(run: SharedRun) -> FairnessScores:
     warm = slice(round(WARMUP_S / BUCKET_S), None)
     acked, sent = run.acked[:, warm], run.sent[:, warm]
     delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
+    share = _share(run, rates[:, calm])
     return FairnessScores(
         jain=_mean(jain),
         converged=_mean(np.isfinite(times).astype(float)),
         convergence_s=_mean(times),
-        share=_share(run, rates[:, calm]),
+        share=share,
+        tolerable=float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
         utilisation=float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
         queueing_delay_rtt=float(delay / acked.sum()) if acked.sum() else math.nan,
         excess_loss=float(run.dropped[:, warm].sum() / max(sent.sum(), 1.0)),
     )
+
+
+def running_rates(run: SharedRun) -> FloatArray:
+    """Return each flow's throughput while it runs, Mbit/s ``[F]``."""
+    starts, stops = _times(run)
+    return np.asarray(run.acked.sum(axis=1) * MBIT / np.maximum(stops - starts, BUCKET_S))
 
 
 def convergence_times(run: SharedRun) -> FloatArray:

@@ -55,9 +55,9 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` if rollouts keep it, in real time
-                ``late``, and at episodes' ends
-                ``final_obs``, ``link_episode``.
+                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` if
+                rollouts keep it, in real time ``late``, and at episodes' ends ``final_obs``,
+                ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
             acting: Draw from the policy, or take its likeliest action (its mean).

@@ -191,7 +191,7 @@ class PPO:
         head, values, _ = self.model.network(batch.obs, batch.starts, batch.states)
         distribution = self.model.network.distribution(head)
         old_logp, advantages, targets = batch.columns.unbind(0)
-        log_ratio = distribution.log_prob(batch.actions) - old_logp
+        log_ratio = batch.masked(distribution.log_prob(batch.actions) - old_logp)
         ratio = log_ratio.exp()
 
         # The clipped surrogate objective: https://arxiv.org/abs/1707.06347, equation 7.

@@ -33,15 +33,15 @@ def _time(low: float, high: float, u: float) -> float:
 
 
 def _shared(split: str, index: int) -> Scenario:
-    """1 to 4 agents for 12 s: starts in the first 5 s, a third leave, a third have other RTTs."""
+    """1 to 4 agents for 12 s: starts in the first 4 s, a third leave, a third have other RTTs."""
     u = draws("shared", split, index, 20)
-    count = 1 + int(MOST_FLOWS * u[3])
+    count = 1 if u[3] < 0.15 else 2 + int(3 * (u[3] - 0.15) / 0.85)
     link = _link(u, count, loss=round(0.01 * u[5], 6) if u[4] < 0.25 else 0.0)
     unequal = u[6] < 1 / 3
     flows = []
     for k in range(count):
         a, b, c = u[7 + 3 * k : 10 + 3 * k]
-        start = _time(0.0, 5.0, a) if k else 0.0
+        start = _time(0.0, 4.0, a) if k else 0.0
         stop = _time(start + 2.0, 11.0, 3 * b) if b < 1 / 3 else None
         extra = round(3.0 * c * 2 * link.delay_ms, 3) if unequal and k else 0.0
         flows.append(Flow(start_s=start, stop_s=stop, extra_rtt_ms=extra))
