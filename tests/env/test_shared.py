@@ -100,10 +100,9 @@ def test_shares_and_the_fairness_term() -> None:
     # The queue stands, so that throughputs are as the windows: 3 to 1.
     np.testing.assert_allclose(np.mean(shares[50:], axis=0), [1.5, 0.5], atol=0.03)
     view = batch.view()
-    assert view.fairness is not None
-    np.testing.assert_allclose(view.fairness, np.log(shares[-1]).mean())
+    assert view.share is not None
     paid = with_fairness(np.ones(2), view, RewardConfig(fairness_weight=0.3))
-    np.testing.assert_allclose(paid, 1.0 + 0.3 * view.fairness)
+    np.testing.assert_allclose(paid, 1.0 + 0.3 * np.log(shares[-1]))
     np.testing.assert_array_equal(with_fairness(paid, view, RewardConfig()), paid)
 
 
@@ -114,8 +113,8 @@ def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
         batch.step(np.full(2, ACTION))
     assert batch.active.all()
     assert batch.share()[1] == 0.0
-    expected = (np.log(2.0) + np.log(0.1)) / 2
-    np.testing.assert_allclose(batch.view().fairness, [expected, expected])
+    paid = with_fairness(np.zeros(2), batch.view(), RewardConfig(fairness_weight=1.0))
+    np.testing.assert_allclose(paid, np.log([2.0, 0.1]))
 
 
 def _steps(env: LinkVectorEnv, count: int, seed: int = 0) -> list[tuple[Any, ...]]:

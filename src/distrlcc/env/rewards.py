@@ -28,7 +28,7 @@ class RewardConfig:
     loss_weight: float = 10.0
     """Price of losing every packet."""
     fairness_weight: float = 0.0
-    """Weight of the log of agents' shares of their link's throughput; see `with_fairness`."""
+    """Weight of the log of an agent's share of its link's throughput; see `with_fairness`."""
 
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
@@ -50,8 +50,8 @@ class LinkView:
     """The link's mean rate, packets/s."""
     base_rtt: Floats
     """Propagation and transmission, s."""
-    fairness: Floats | None = None
-    """Mean over a link's agents of the log of each one's share; None: one agent on each link."""
+    share: Floats | None = None
+    """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -120,16 +120,17 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
 
 
 def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:
-    """Add the fairness term: the mean over a link's agents of the log of each one's share.
+    """Add the fairness term: the log of the agent's share of what its link's flows deliver.
 
-    A share is relative to an equal one among the flows that run, and counts as `LEAST_SHARE` where
-    it is less. The sum of logs is greatest where rates are equal (proportional fairness, Kelly
-    1997). All of a link's agents are paid the same: paid for its own share alone, each would gain
-    by pushing the others aside, at the price of a queue.
+    A share is relative to an equal one among the flows that run; alone it is 1, and the term 0. The
+    sum of logs is greatest where rates are equal (proportional fairness, Kelly 1997). Each is paid
+    for its own: the mean over a link's agents taught all of them to hold the least window, where
+    shares are equal too. An agent among K then gains by pushing until a queue costs it more, so
+    keep the weight below ``delay_weight / (K - 1)``.
     """
-    if link.fairness is None or not config.fairness_weight:
+    if link.share is None or not config.fairness_weight:
         return reward
-    return reward + config.fairness_weight * link.fairness
+    return reward + config.fairness_weight * np.log(np.maximum(link.share, LEAST_SHARE))
 
 
 REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {

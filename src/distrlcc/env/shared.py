@@ -17,7 +17,7 @@ from distrlcc.control.state import CWND, PACING
 from distrlcc.env.agents import Floats
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import LEAST_SHARE, LinkView
+from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, IntervalStats
@@ -53,7 +53,7 @@ class SharedBatch(LinkBatch):
         self._held = np.zeros((2, n * agents))
         # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
         self._rates = np.zeros((n, self.n_flows))
-        self._fairness = np.zeros(n * agents)
+        self._share = np.ones(n * agents)
         self.active = np.zeros(n * agents, bool)
         self.acted = np.zeros(n * agents, bool)
         """Which agents' actions counted in the newest step."""
@@ -97,7 +97,7 @@ class SharedBatch(LinkBatch):
         weight = np.minimum(duration / base_rtt, 1.0)
         self._rates += weight * (acked / duration - self._rates)
         if self.config.reward.fairness_weight:
-            self._fairness = self._mean_log_share()
+            self._share = self.share()
 
     def step_ns(self) -> NDArray[np.int64]:
         """Return each link's next step, ns; intervals are in its agents' least round trip."""
@@ -138,7 +138,7 @@ class SharedBatch(LinkBatch):
         results = self.simulator.results[self._link]
         return LinkView(
             results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            self._fairness,
+            self._share,
         )  # fmt: skip
 
     def share(self) -> Floats:
@@ -155,12 +155,6 @@ class SharedBatch(LinkBatch):
         fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self._link]
         own = rates[:, : self.agents].reshape(-1)
         return np.where(fair > 0, own / np.maximum(fair, 1e-9), 1.0)
-
-    def _mean_log_share(self) -> Floats:
-        logs = np.log(np.maximum(self.share(), LEAST_SHARE)) * self.active
-        agents = (self.simulator.n_links, self.agents)
-        counts = np.maximum(self.active.reshape(agents).sum(axis=1), 1)
-        return (logs.reshape(agents).sum(axis=1) / counts)[self._link]
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment: a fair share of the rate for each agent."""

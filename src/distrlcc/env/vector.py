@@ -173,6 +173,11 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """How many episodes each row's link has begun, ``[N]``."""
         return self._episodes[self._link]
 
+    @property
+    def over(self) -> NDArray[np.bool_]:
+        """Whether each link's time is over, ``[N / K]``; after an autoreset none is."""
+        return np.asarray(self._time >= self._ends - 1e-9)
+
     def _links(self) -> NDArray[np.int64]:
         return np.arange(self.num_envs // self.agents)
 
@@ -204,7 +209,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums += np.array(
             [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
         ).T
-        over = truncated = self._time >= self._ends - 1e-9
+        over = truncated = self.over
         if isinstance(self.batch, SharedBatch):
             truncated = self.batch.left() | (self.batch.acted & over[self._link])
         late = self.batch.late()

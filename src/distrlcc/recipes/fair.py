@@ -21,7 +21,7 @@ def fair() -> RunConfig:
         env=EnvConfig(
             suites=("shared", "beside-cubic", "random", "cellular", "dynamic"),
             suite_weights=(0.65, 0.12, 0.05, 0.12, 0.06),
-            reward=RewardConfig(delay_weight=0.6, fairness_weight=1.0),
+            reward=RewardConfig(delay_weight=0.8, fairness_weight=0.2),
             episode_s=12.0,
             agents=4,
         ),
