@@ -37,8 +37,8 @@ def test_pettingzoos_own_test(action: str) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the actions' bounds
-        parallel_api_test(SharedLinkParallelEnv(action=action, episode_s=6.0), num_cycles=1000)
-        parallel_seed_test(lambda: SharedLinkParallelEnv(action=action), num_cycles=300)
+        parallel_api_test(SharedLinkParallelEnv(action=action, episode_s=6.0), num_cycles=400)
+        parallel_seed_test(lambda: SharedLinkParallelEnv(action=action), num_cycles=100)
 
 
 def test_agents_enter_and_leave(config: EnvConfig) -> None:

@@ -117,7 +117,7 @@ class Trainer(Training):
 
         Emulated links begin anew, too: packets on their way are in no state.
         """
-        same = "env" in state and len(state["env"]["episodes"]) == self.env.num_envs
+        same = "env" in state and len(state["env"]["sums"]) == self.env.num_envs
         if same and not self.env.batch.resumable:
             self.load_shared_state(state)
             self.collector.begin_at(self.counters.update * self.config.rollout_length)
