@@ -21,6 +21,8 @@ from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
+from distrlcc.recipes.results_page import results_page
+from distrlcc.recipes.row import shipped_rows
 from distrlcc.runtime.run_config import (
     ActorsConfig,
     DistributedConfig,
@@ -32,7 +34,7 @@ from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCKS = [
     (page.name, number, code)
     for page in PAGES
@@ -96,6 +98,10 @@ def test_every_default_is_the_codes(prefix: str, section: type) -> None:
         if key in said and field.default is not MISSING:
             written = f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
             assert said[key].replace("'", '"') == written.replace("'", '"'), key
+
+
+def test_the_results_are_those_of_the_result_files() -> None:
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(shipped_rows())
 
 
 def test_every_toml_block_is_a_scenario() -> None:

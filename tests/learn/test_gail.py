@@ -138,7 +138,13 @@ def test_the_same_seed_and_a_resume(make_env: Any, make_spec: MakeSpec, config: 
 def test_demonstrations_are_bounded_and_drawn(make_spec: MakeSpec, config: GailConfig) -> None:
     few = Demonstrations(dataclasses.replace(config, steps=50), make_spec(), 0)
     assert few.features.shape == (50, 4 + 3 + 3)
-    assert few.features[:, :4].mean(dim=0).numpy() == pytest.approx(np.zeros(4), abs=1e-5)
+    states, actions, outcomes = few.features.split([4, 3, 3], dim=1)
+    assert states.abs().max() > 1.0  # as they are: not scaled by what the expert meets
+    assert torch.equal(actions.sum(dim=1), torch.ones(50))
+    again = few.features_of(
+        states.numpy(), actions.argmax(1).numpy(), outcomes.exp().numpy() - 0.01
+    )
+    assert again.numpy() == pytest.approx(few.features.numpy(), abs=1e-4)
     whole = Demonstrations(config, make_spec(), 0)
     assert len(whole.features) == EPISODES * STEPS
     assert torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 0, 8))

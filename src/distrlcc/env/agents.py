@@ -16,26 +16,12 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, with_fairness
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.trace import load_trace
+from distrlcc.sim.suites import mean_rate_mbps
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
 Floats = NDArray[np.float64]
 
 _PACKETS_PER_MBIT = 1e6 / (8 * PACKET_BYTES)
-
-
-def mean_packet_rate(scenario: Scenario) -> float:
-    """Return a link's mean rate over the scenario's changes, packets/s."""
-    link = scenario.link
-    if link.trace is not None:
-        return load_trace(link.trace).mean_mbps * _PACKETS_PER_MBIT
-    rate, since, total = link.rate_mbps or 0.0, 0.0, 0.0
-    for change in link.changes:
-        if change.rate_mbps is not None and change.at_s < scenario.duration_s:
-            total += rate * (change.at_s - since)
-            rate, since = change.rate_mbps, change.at_s
-    total += rate * (scenario.duration_s - since)
-    return total / scenario.duration_s * _PACKETS_PER_MBIT
 
 
 class AgentBatch(ABC):
@@ -57,6 +43,7 @@ class AgentBatch(ABC):
         self._previous = np.zeros((n, self.actions.size))
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
+        self._searched = np.full(n, np.nan)
 
     @property
     def observation_size(self) -> int:
@@ -120,11 +107,21 @@ class AgentBatch(ABC):
                 cwnd[n] = self.actions.initial[0]
             if flow.pacing_mbps is None:
                 pacing[n] = self.actions.initial[1]
-        self.mean_rate[n] = mean_packet_rate(scenario)
+        self.mean_rate[n] = mean_rate_mbps(scenario) * _PACKETS_PER_MBIT
+        self._searched[n] = np.nan if link.best_cwnd is None else link.best_cwnd
         service = 0.0 if link.rate_mbps is None else 1 / (link.rate_mbps * _PACKETS_PER_MBIT)
         self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
         self.observations.reset(np.array([n]))
         self._previous[n] = 0.0
+
+    def best_cwnd(self, carried: Floats) -> Floats:
+        """Return what the expert's windows are, packets ``[N]``.
+
+        Args:
+            carried: Packets that the links carry in a round trip; what was searched for counts
+                before them.
+        """
+        return np.where(np.isnan(self._searched), carried, self._searched)
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the observations of agents that just began: nothing seen yet."""

@@ -90,7 +90,7 @@ class LinkBatch(AgentBatch):
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment, ``[N]``."""
-        best = self.simulator.results[:, col.BEST_CWND]
+        best = self.best_cwnd(self.simulator.results[:, col.BEST_CWND])
         return self.actions.label(best, *self.held(), self.base_rtt)
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,6 +101,7 @@ class LinkBatch(AgentBatch):
             "previous": self._previous.copy(),
             "mean_rate": self.mean_rate.copy(),
             "base_rtt": self.base_rtt.copy(),
+            "searched": self._searched.copy(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,3 +111,4 @@ class LinkBatch(AgentBatch):
         self._previous = np.array(state["previous"], float)
         self.mean_rate = np.array(state["mean_rate"], float)
         self.base_rtt = np.array(state["base_rtt"], float)
+        self._searched = np.array(state["searched"], float)

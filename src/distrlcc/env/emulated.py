@@ -98,7 +98,7 @@ class EmulatedBatch(AgentBatch):
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment, ``[N]``."""
-        return self.actions.label(self._best, *self.held(), self.base_rtt)
+        return self.actions.label(self.best_cwnd(self._best), *self.held(), self.base_rtt)
 
     def late(self) -> NDArray[np.bool_]:
         """Return whose newest step was late, ``[N]``: they share a clock, so all or none."""

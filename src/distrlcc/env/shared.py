@@ -70,6 +70,7 @@ class SharedBatch(LinkBatch):
             self._is_agent[row] = (
                 place < len(scenario.flows) and scenario.flows[place].scheme == "agent"
             )
+        self._searched[rows] /= len(scenario.flows)
         control[flows[:, None], _HELD] = self._held[:, rows].T
         self._rates[n] = 0.0
         self.active[rows] = self._running()[rows]
@@ -80,7 +81,8 @@ class SharedBatch(LinkBatch):
 
     def _running(self) -> Bools:
         flows, now = self.simulator.flows[self._flow], self.simulator.links[self._link, col.NOW]
-        return self._is_agent & (flows[:, col.START] <= now) & (now < flows[:, col.STOP])
+        running = (flows[:, col.START] <= now) & (now < flows[:, col.STOP])
+        return np.asarray(self._is_agent & running)
 
     def advance(self) -> None:
         """Advance every link by its step, with active agents' windows and rates as they are."""
@@ -108,7 +110,7 @@ class SharedBatch(LinkBatch):
         rtts = np.where(self.active & (rtts > 0), rtts, col.FOREVER).reshape(-1, self.agents)
         shortest = rtts.min(axis=1)
         intervals = np.where(shortest < col.FOREVER, shortest * self.config.interval_rtts, 0.0)
-        return np.maximum(least, intervals.astype(np.int64))
+        return np.asarray(np.maximum(least, intervals.astype(np.int64)))
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
         """Act, advance one step, and return observations and rewards; see the module.
@@ -160,7 +162,8 @@ class SharedBatch(LinkBatch):
         """Return the oracle's actions at this moment: a fair share of the rate for each agent."""
         best = self.simulator.results[self._link, col.BEST_CWND]
         first = self.base_rtt.reshape(-1, self.agents)[:, 0][self._link]
-        return self.actions.label(best * self.base_rtt / first, *self.held(), self.base_rtt)
+        best = self.best_cwnd(best * self.base_rtt / first)
+        return self.actions.label(best, *self.held(), self.base_rtt)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,7 +15,9 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.errors import PolicyFileError, unknown_name
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.shipped import find_policy
 from distrlcc.seeding import normal, stream_key, uniform
+from distrlcc.sim.suites import BEST_CWND
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def contender_from_scheme(name: str) -> Contender:
     Raises:
         ConfigError: There is no such scheme.
     """
-    if name not in SCHEMES or name == "agent":
-        raise unknown_name("scheme", name, [n for n in SCHEMES if n != "agent"])
+    if name != BEST_CWND and (name not in SCHEMES or name == "agent"):
+        raise unknown_name("scheme", name, [*(n for n in SCHEMES if n != "agent"), BEST_CWND])
     return Contender(name)
 
 
@@ -93,16 +94,14 @@ def contender_from_file(path: str, taken: set[str]) -> Contender:
     """Return a policy file as a contender, named after the file or its run's folder.
 
     Args:
-        path: The file, or a run's folder.
+        path: The file, a run's folder, or the name of a policy that is shipped.
         taken: Names that it must not have.
 
     Raises:
         PolicyFileError: The file is no whole policy, or of other spaces than it names.
         ConfigError: It names a space that does not exist.
     """
-    place = Path(path)
-    if place.is_dir():
-        place = place / "policy.safetensors"
+    place = find_policy(path)
     policy = NumpyPolicy.load(place)
     _check_spaces(path, policy)
     name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name

@@ -201,10 +201,11 @@ class Collector:
         """Note who is active from now on; return where an episode begins."""
         if self._active is None:
             return done
-        joined = info["active"] & ~self._active
-        self._active = info["active"]
+        active: NDArray[np.bool_] = info["active"]
+        joined = active & ~self._active
+        self._active = active
         self._silent[joined], self._age[joined] = True, 0
-        return done | joined
+        return np.asarray(done | joined)
 
     def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         at_minimum = info["cwnd"] <= self._minimum_window

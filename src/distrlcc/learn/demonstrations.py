@@ -14,15 +14,20 @@ from torch import Tensor
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.gail_config import GailConfig
-from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import stream_key, uniform
 
+_LEAST_OUTCOME = np.float32(0.01)
+"""A hundredth of the link, of a round trip or of the packets is as good as nothing."""
 _SPACES = ("observation", "observation_size", "action", "action_kind", "action_size")
 
 
 class Demonstrations:
-    """``R`` steps of an expert; observations are scaled by their own moments."""
+    """``R`` steps of an expert.
+
+    Observations stay as they are, near 1 in size. Scaled by the expert's own moments, a delay that
+    it never has would lie tens of deviations away, where a discriminator tells no more how far.
+    """
 
     def __init__(self, config: GailConfig, spec: PolicySpec, seed: int) -> None:
         """Read whole episodes, the same on every rank.
@@ -45,9 +50,6 @@ class Demonstrations:
         if not np.isfinite(obs).all():
             raise DatasetError(f"{data.folder}: an observation is not finite; collect it again")
         self.spec = spec
-        moments = Normalizer(spec.observation_size)
-        moments.update(obs)
-        self._scale = moments.arrays()
         actions = np.concatenate([e.expert_actions for e in episodes])[: config.steps]
         outcomes = np.concatenate([e.outcomes for e in episodes])[: config.steps]
         self.features = self.features_of(obs, actions, outcomes)
@@ -58,14 +60,17 @@ class Demonstrations:
     def features_of(
         self, obs: NDArray[np.float32], actions: NDArray[Any], outcomes: NDArray[np.float32]
     ) -> Tensor:
-        """Put observations ``[R, D]``, actions (one-hot where discrete) and outcomes together."""
-        scaled = torch.from_numpy(normalize(obs, *self._scale))
+        """Put observations ``[R, D]``, actions (one-hot where discrete) and outcomes together.
+
+        Outcomes as logarithms: from a tenth of a round trip to none is as far as from one to that.
+        """
         if self.spec.action_kind == "discrete":
             chosen = torch.from_numpy(np.asarray(actions, np.int64))
             done = torch.nn.functional.one_hot(chosen, self.spec.action_size).float()
         else:
             done = torch.from_numpy(np.asarray(actions, np.float32))
-        return torch.cat([scaled, done, torch.from_numpy(outcomes)], dim=1)
+        logs = np.log(np.maximum(outcomes, 0.0) + _LEAST_OUTCOME)
+        return torch.cat([torch.from_numpy(obs), done, torch.from_numpy(logs)], dim=1)
 
     def draw(self, key: np.uint64, first: int, count: int) -> Tensor:
         """Draw steps with replacement, ``[count, F]``; other ``first``, other steps."""

@@ -21,7 +21,5 @@ def fair() -> RunConfig:
             agents=4,
         ),
         held_out=HeldOutConfig(seconds=12.0),
-        ppo=PPOConfig(
-            reward_scale=0.05, lr_schedule=((0, 1e-3), (1_500_000, 1e-3), (steps, 1e-4))
-        ),
+        ppo=PPOConfig(reward_scale=0.05, lr_schedule=((0, 1e-3), (1_500_000, 1e-3), (steps, 1e-4))),
     )

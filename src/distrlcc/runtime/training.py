@@ -19,6 +19,7 @@ from distrlcc.learn.process import prepare_process
 from distrlcc.learn.reducer import Reducer
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.policy_file import PolicyFile, load_policy
+from distrlcc.policy.shipped import find_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runtime.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runtime.run_config import RunConfig
@@ -73,7 +74,7 @@ def starting_weights(path: str, spec: PolicySpec) -> Weights:
     Raises:
         PolicyFileError: There is no such file, or its policy has another shape.
     """
-    policy = load_policy(path)
+    policy = load_policy(find_policy(path))
     given, wanted = policy.spec.to_dict(), spec.to_dict()
     differing = [name for name in _SHAPE if given[name] != wanted[name]]
     if differing:

@@ -77,6 +77,9 @@ class Link:
     """Droptail limit in bytes; with both limits the smaller holds, with neither none."""
     changes: tuple[Change, ...] = ()
     """Changes in order of time."""
+    best_cwnd: float | None = None
+    """The constant window with the greatest power, packets, where it was searched for: the expert
+    of imitation then aims at it, and not at what the link is about to carry."""
 
     def __post_init__(self) -> None:
         if (self.rate_mbps is None) == (self.trace is None):
@@ -87,6 +90,7 @@ class Link:
         _check("link.loss", self.loss, 0.0, 1.0)
         _check("link.queue_packets", self.queue_packets, 1, MAX_QUEUE_PACKETS)
         _check("link.queue_bytes", self.queue_bytes, 1504, MAX_QUEUE_PACKETS * 1504)
+        _check("link.best_cwnd", self.best_cwnd, 1.0, 1e9)
         times = [change.at_s for change in self.changes]
         if times != sorted(set(times)):
             raise ConfigError(f"link.changes: times {times} do not increase")

@@ -8,11 +8,13 @@ all splits; their random losses differ, and ``train`` starts traces anywhere.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
@@ -278,12 +280,46 @@ def check_agents(scenario: Scenario, most: int = 1) -> None:
         )
 
 
+BEST_CWND = "best-cwnd"
+"""Not a scheme but a window: the link's best constant one, as `with_scheme` has it."""
+
+
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agents run a scheme instead.
+    """Return a scenario whose agents run a scheme instead, or share its link's `BEST_CWND`.
 
     Raises:
         ConfigError: Its first flows are not its only agents.
     """
     check_agents(scenario, len(scenario.flows))
-    flows = (replace(f, scheme=scheme) if f.scheme == "agent" else f for f in scenario.flows)
+    agents = sum(flow.scheme == "agent" for flow in scenario.flows)
+    changes: dict[str, Any] = {"scheme": scheme}
+    if scheme == BEST_CWND:
+        changes = {"scheme": "fixed", "cwnd": max(best_cwnd(scenario) / agents, 1.0)}
+    flows = (replace(f, **changes) if f.scheme == "agent" else f for f in scenario.flows)
     return replace(scenario, flows=tuple(flows))
+
+
+def best_cwnd(scenario: Scenario) -> float:
+    """Return the constant window that suits a link, packets.
+
+    The one that was searched for, or the least whole one that fills the link at its mean rate and
+    first delay.
+    """
+    link = scenario.link
+    if link.best_cwnd is not None:
+        return link.best_cwnd
+    rtt_ms = 2 * link.delay_ms + scenario.flows[0].extra_rtt_ms
+    return 1.0 + math.ceil(round(bdp_packets(mean_rate_mbps(scenario), rtt_ms), 6))
+
+
+def mean_rate_mbps(scenario: Scenario) -> float:
+    """Return a link's mean rate over the scenario's changes, Mbit/s."""
+    link = scenario.link
+    if link.trace is not None:
+        return load_trace(link.trace).mean_mbps
+    rate, since, total = link.rate_mbps or 0.0, 0.0, 0.0
+    for change in link.changes:
+        if change.rate_mbps is not None and change.at_s < scenario.duration_s:
+            total += rate * (change.at_s - since)
+            rate, since = change.rate_mbps, change.at_s
+    return (total + rate * (scenario.duration_s - since)) / scenario.duration_s

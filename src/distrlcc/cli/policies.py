@@ -1,0 +1,51 @@
+"""List the policies that come with the package: name one wherever a policy is asked for.
+
+distrlcc evaluate gail --against cubic,bbr
+distrlcc send HOST:PORT --policy gail
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--json", metavar="FILE", help="write the list as JSON; - for stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a line for each policy."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from distrlcc.cli.output import check_json_target, emit_json
+    from distrlcc.policy.policy_file import load_policy
+    from distrlcc.policy.shipped import shipped_policies
+    from distrlcc.recipes.row import shipped_rows
+
+    check_json_target(args.json)
+    rows, listed = shipped_rows(), []
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("policy", "network", "observation", "action", "kB", "seed", "suite", "power"):
+        table.add_column(head, justify="right" if head in ("kB", "seed", "power") else "left")
+    for name, path in shipped_policies().items():
+        policy = load_policy(path)
+        spec, row = policy.spec, rows.get(name)
+        power = (
+            {s: row.mean(s, "power") for s in row.scores if "power" in row.scores[s]} if row else {}
+        )
+        suite = next(iter(power), "")
+        size = path.stat().st_size
+        listed.append({"name": name, "file": str(path), "bytes": size, "power": power})
+        hidden = "-".join(map(str, spec.hidden))
+        table.add_row(
+            name, f"{spec.kind} {hidden}", spec.observation, spec.action, f"{size / 1e3:.0f}",
+            str(policy.notes.get("seed", "")), suite, f"{power[suite]:.3f}" if suite else "",
+        )  # fmt: skip
+    console = Console(stderr=args.json == "-")
+    console.width = max(console.width, 80)
+    console.print(table)
+    emit_json(args.json, listed)
+    return 0

@@ -1,0 +1,71 @@
+"""Train a recipe anew and see whether it comes out as its row of results says.
+
+distrlcc reproduce gail
+distrlcc reproduce indigo --seeds 1 --out runs/again
+
+Each seed is trained in full, minutes each, and scored on the links that the row was scored on. Done
+again it goes on with what is missing. Exit code 1: it came out differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from distrlcc.cli.parser import number
+from distrlcc.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("recipe", metavar="RECIPE", help="one with results; see 'policies'")
+    parser.add_argument(
+        "--seeds", type=number(1, 10, whole=True), default=3, metavar="N",
+        help="train with the seeds 0 to N - 1 (default: 3)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce/RECIPE")
+    parser.add_argument(
+        "--record", action="store_true",
+        help="do not compare: make this the row, and the best seed's policy the one that comes "
+        "with the package",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reproduce, and say what differs."""
+    from distrlcc.cli.main import main
+    from distrlcc.recipes.experiment import experiment
+    from distrlcc.recipes.reproduction import Reproduction, StoppedError
+    from distrlcc.recipes.row import shipped_rows
+
+    chosen = experiment(args.recipe)
+    expected = shipped_rows().get(args.recipe)
+    if expected is None and not args.record:
+        raise ConfigError(
+            f"there is no row of results for {args.recipe!r} to compare with; add --record to make "
+            "one"
+        )
+    folder = args.out or Path("runs") / "reproduce" / args.recipe
+    reproduction = Reproduction(chosen, folder, main, _tell)
+    try:
+        row = reproduction.row(range(args.seeds))
+    except StoppedError as stopped:
+        _tell("stopped; the same command goes on")
+        return stopped.code
+    row.save(folder / "row.json")
+    if args.record:
+        reproduction.ship(row)
+        print(f"{args.recipe}: recorded, with the policy of seed {row.shipped}")
+        return 0
+    assert expected is not None
+    differences = expected.differences(row)
+    for line in differences:
+        print(f"differs: {line}")
+    count = sum(len(metrics) for metrics in expected.scores.values())
+    print(f"{args.recipe}: {count - len(differences)} of {count} scores as the results say")
+    return 1 if differences else 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)

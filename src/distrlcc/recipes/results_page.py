@@ -1,0 +1,75 @@
+"""The page of results: written from the rows that come with the package, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from distrlcc.evaluate.scores import Metric, metric
+from distrlcc.recipes.experiment import EXPERIMENTS, METRICS
+from distrlcc.recipes.row import Row
+
+_HEAD = """\
+# Results
+
+Written by `distrlcc results --markdown` from the result files in the package; nothing is typed in.
+
+Each recipe was trained once for each of its seeds, in one process, and every run's policy was
+scored on links of the split `test`, which no training and no choice among checkpoints has seen
+(Indigo's links are the same in all splits). What stands here is the mean over the runs ± half of
+its 95% interval, from the runs' spread (Student's t). One simulated run per link;
+[Metrics](metrics.md) defines the scores. `distrlcc reproduce RECIPE` trains a recipe anew and
+compares: it must come out within the interval that the spread gives.
+"""
+
+
+def results_page(rows: Mapping[str, Row]) -> str:
+    """Return the page as Markdown, with a table of the recipes and one for each suite."""
+    parts = [_HEAD, "\n".join(_recipes(rows))]
+    suites = sorted({suite for row in rows.values() for suite in row.scores})
+    parts += [f"## `{suite}`\n\n" + "\n".join(_suite(suite, rows)) for suite in suites]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _recipes(rows: Mapping[str, Row]) -> Iterator[str]:
+    yield "| recipe | command | steps | CPU-minutes | seeds | shipped |"
+    yield "|---|---|---|---|---|---|"
+    for name, row in sorted(rows.items()):
+        minutes = ", ".join(f"{m:.1f}" for m in row.cpu_minutes)
+        seeds = ", ".join(map(str, row.seeds))
+        yield (
+            f"| [{name}](recipes/{_page(name)}.md) | `distrlcc reproduce {name}` | "
+            f"{row.steps / 1e6:.1f} M | {minutes} | {seeds} | seed {row.shipped} |"
+        )
+
+
+def _page(name: str) -> str:
+    return (name in EXPERIMENTS and EXPERIMENTS[name].page) or name
+
+
+def _suite(suite: str, rows: Mapping[str, Row]) -> Iterator[str]:
+    chosen = [row for row in rows.values() if suite in row.scores]
+    metrics = [m for m in METRICS if m in chosen[0].scores[suite]]
+    yield "| | " + " | ".join(metric(key).title for key in metrics) + " |"
+    yield "|---" * (len(metrics) + 1) + "|"
+    chosen.sort(key=lambda row: -row.mean(suite, metrics[0]))
+    for row in chosen:
+        cells = (
+            _cell(metric(key), row.mean(suite, key), row.half_width(suite, key)) for key in metrics
+        )
+        yield f"| **{row.recipe}** | " + " | ".join(cells) + " |"
+    yield from _peers(suite, chosen, metrics)
+
+
+def _peers(suite: str, rows: Sequence[Row], metrics: Sequence[str]) -> Iterator[str]:
+    peers: dict[str, dict[str, float]] = {}
+    for row in rows:
+        peers |= row.peers.get(suite, {})
+    for name, scores in sorted(peers.items(), key=lambda item: -item[1][metrics[0]]):
+        cells = (_cell(metric(key), scores[key], math.nan) for key in metrics)
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _cell(of: Metric, mean: float, half: float) -> str:
+    text = f"{mean * of.scale:.{of.digits}f}"
+    return text if math.isnan(half) else f"{text} ± {half * of.scale:.{of.digits}f}"

@@ -1,0 +1,138 @@
+"""A recipe's row of results: what its training runs scored, and whether others agree with it.
+
+Kept as JSON beside the policy that it belongs to::
+
+    {"recipe": "gail", "version": "0.6.0", "steps": 7000000,
+     "seeds": [0, 1, 2], "cpu_minutes": [3.1, 3.0, 3.2], "shipped": 1,
+     "scores": {"random": {"power": [0.95, 0.96, 0.95], ...}, ...},
+     "peers": {"random": {"cubic": {"power": 0.44, ...}, ...}, ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from distrlcc.errors import DatasetError
+from distrlcc.files import write_atomically
+from distrlcc.policy.shipped import SHIPPED
+
+Scores = dict[str, dict[str, float]]
+"""Means over a suite's links, by suite and metric."""
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""97.5% points of Student's t with 1 to 9 degrees of freedom."""
+LEAST_TOLERANCE = 0.005
+"""Differences below this are none: machines round differently, and a policy may act on it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Scores of a recipe's training runs, one for each seed."""
+
+    recipe: str
+    version: str
+    """Of distrlcc."""
+    steps: int
+    """Environment steps of each run."""
+    seeds: tuple[int, ...]
+    cpu_minutes: tuple[float, ...]
+    shipped: int
+    """The seed whose policy is shipped: the one with the best score on validation links."""
+    scores: dict[str, dict[str, tuple[float, ...]]]
+    """By suite and metric, one for each seed."""
+    peers: dict[str, dict[str, dict[str, float]]]
+    """Of schemes on the same links, by suite, scheme and metric."""
+
+    def mean(self, suite: str, metric: str) -> float:
+        """Return a score's mean over the runs."""
+        values = self.scores[suite][metric]
+        return math.fsum(values) / len(values)
+
+    def half_width(self, suite: str, metric: str, others: int = 0) -> float:
+        """Return half of the 95% interval of the mean, from the spread over the runs.
+
+        Args:
+            suite: Which.
+            metric: Which.
+            others: If above 0, the interval of the difference to the mean of so many runs more.
+        """
+        values = self.scores[suite][metric]
+        count = len(values)
+        if count < 2:
+            return math.nan
+        mean = self.mean(suite, metric)
+        spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+        student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
+        return student * spread * math.sqrt(1 / count + (1 / others if others else 0.0))
+
+    def differences(self, other: Row) -> list[str]:
+        """Return a line for each score in which another row's runs do not agree with these.
+
+        They agree where the difference of the means lies within the 95% interval that the spread
+        of these runs gives it, or is below `LEAST_TOLERANCE`.
+        """
+        lines = []
+        for suite, metrics in self.scores.items():
+            for metric in metrics:
+                if metric not in other.scores.get(suite, {}):
+                    lines.append(f"{suite}, {metric}: it was not measured")
+                    continue
+                ours, theirs = self.mean(suite, metric), other.mean(suite, metric)
+                half = self.half_width(suite, metric, len(other.seeds))
+                bound = LEAST_TOLERANCE if math.isnan(half) else max(half, LEAST_TOLERANCE)
+                if not abs(ours - theirs) <= bound:
+                    lines.append(
+                        f"{suite}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}"
+                    )
+        return lines
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON.
+
+        Raises:
+            OutputError: The place cannot be written.
+        """
+        text = json.dumps(_rounded(asdict(self)), indent=1)
+        write_atomically(path, f"{text}\n".encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Row:
+        """Read what `save` wrote.
+
+        Raises:
+            DatasetError: The file is missing or damaged.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            for name in ("seeds", "cpu_minutes"):
+                values[name] = tuple(values[name])
+            values["scores"] = {
+                suite: {metric: tuple(runs) for metric, runs in metrics.items()}
+                for suite, metrics in values["scores"].items()
+            }
+            return cls(**values)
+        except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"{path}: no row of results ({error}); write it again") from None
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def shipped_rows() -> dict[str, Row]:
+    """Return the rows that come with the package, by recipe.
+
+    Raises:
+        DatasetError: One is damaged.
+    """
+    return {path.stem: Row.load(path) for path in sorted(SHIPPED.glob("*.json"))}

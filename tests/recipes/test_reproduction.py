@@ -1,0 +1,112 @@
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli import train
+from distrlcc.cli.main import main
+from distrlcc.cli.run_arguments import run_config
+from distrlcc.errors import DatasetError
+from distrlcc.policy.policy_file import load_policy
+from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
+from distrlcc.recipes.reproduction import Reproduction, StoppedError
+from distrlcc.recipes.row import Row
+from distrlcc.sim.suites import SUITES
+
+RECIPE = """
+recipe = "tiny"
+num_envs = 4
+total_steps = 256
+[env]
+episode_s = 0.5
+[network]
+hidden = [8]
+[held_out]
+every = 1
+links = 2
+seconds = 0.5
+[ppo]
+rollout_length = 32
+"""
+
+
+class Commands:
+    """Runs commands and remembers them; may stop half-way, as after Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[str]] = []
+        self.stop = False
+
+    def __call__(self, words: Sequence[str]) -> int:
+        self.lines.append(list(words))
+        if self.stop:
+            return main([*words, "--set", "total_steps=128"]) or 130
+        return main(words)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Experiment:
+    path = tmp_path / "tiny.toml"
+    path.write_text(RECIPE)
+    return Experiment("tiny", ("train", str(path)), (Benchmark("random", ("cubic",), links=3),))
+
+
+def _reproduce(tiny: Experiment, folder: Path, commands: Commands, seeds: int = 2) -> Row:
+    return Reproduction(tiny, folder, commands, lambda line: None).row(range(seeds))
+
+
+def test_what_was_stopped_goes_on_and_comes_out_the_same(tiny: Experiment, tmp_path: Path) -> None:
+    commands = Commands()
+    whole = _reproduce(tiny, tmp_path / "whole", commands)
+    assert [line[3] for line in commands.lines] == ["0", "1"]
+
+    commands.stop = True
+    with pytest.raises(StoppedError) as stopped:
+        _reproduce(tiny, tmp_path / "again", commands)
+    assert stopped.value.code == 130
+    commands.stop = False
+    again = _reproduce(tiny, tmp_path / "again", commands)
+    assert "--resume" in commands.lines[3]
+    assert again.scores == whole.scores
+    assert whole.differences(again) == []
+
+    done = len(commands.lines)
+    assert _reproduce(tiny, tmp_path / "again", commands) == again
+    assert len(commands.lines) == done
+
+
+def test_the_better_policy_is_shipped_with_its_row(tiny: Experiment, tmp_path: Path) -> None:
+    reproduction = Reproduction(tiny, tmp_path / "runs", main, lambda line: None)
+    row = reproduction.row(range(2))
+    assert row.steps == 256
+    assert all(minutes > 0 for minutes in row.cpu_minutes)
+    assert set(row.peers["random"]) == {"cubic"}
+    package = tmp_path / "package"
+    package.mkdir()
+    reproduction.ship(row, package)
+    rewards = [
+        load_policy(tmp_path / f"runs/seed-{k}/policy.safetensors").notes["held_out_reward"]
+        for k in range(2)
+    ]
+    (policy,) = package.glob("*.safetensors")
+    assert load_policy(policy).notes["held_out_reward"] == max(rewards)
+
+
+def test_a_damaged_result_is_named(tiny: Experiment, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "seed-0.json").write_text("{")
+    with pytest.raises(DatasetError, match=r"seed-0\.json.*remove it"):
+        _reproduce(tiny, folder, Commands())
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda e: e.name)
+def test_every_experiment_ends_by_its_steps(experiment: Experiment) -> None:
+    command, *words = experiment.train
+    assert {b.suite for b in experiment.benchmarks} <= set(SUITES)
+    if command == "train":
+        parser = argparse.ArgumentParser()
+        train.add_arguments(parser)
+        config = run_config(parser.parse_args(words))
+        assert config.max_seconds == 0.0, "how far that is depends on the machine"
