@@ -16,7 +16,7 @@ def fair() -> RunConfig:
         env=EnvConfig(
             suites=("shared", "random", "cellular", "dynamic"),
             suite_weights=(0.75, 0.05, 0.13, 0.07),
-            reward=RewardConfig(delay_weight=0.6, fairness_weight=0.3),
+            reward=RewardConfig(fairness_weight=0.2),
             episode_s=12.0,
             agents=4,
         ),
