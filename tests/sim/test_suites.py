@@ -7,6 +7,7 @@ from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
+    check_agents,
     load_suite,
     scenario_by_id,
     trace_suite,
@@ -148,3 +149,42 @@ def test_equal_names_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / folder / "t.trace").write_text("1\n")
     suite = trace_suite([str(tmp_path / "a" / "t.trace"), str(tmp_path / "b" / "t.trace")])
     assert [s.name for s in suite.scenarios("test")] == ["trace/t.trace", "trace/t.trace (2)"]
+
+
+@pytest.mark.parametrize("name", ["shared", "shared-2", "shared-4", "shared-rtt", "beside-bbr"])
+def test_links_that_are_shared(name: str) -> None:
+    scenarios = SUITES[name].scenarios("test", 200)
+    assert scenarios[7] == scenario_by_id(f"{name}/test/7")
+    assert scenarios[7].link != SUITES[name].scenario("train", 7).link
+    for scenario in scenarios:
+        link, flows = scenario.link, scenario.flows
+        bdp = (link.rate_mbps or 0) * 2 * link.delay_ms * 1e3 / (8 * 1504)
+        assert bdp >= 4 * len(flows) - 0.1
+        assert 5 <= (link.rate_mbps or 0) <= 100
+        assert 0.4 * bdp <= (link.queue_packets or 0) <= 4.1 * bdp
+        assert len(flows) <= SUITES[name].most_flows
+        assert all(
+            f.start_s < (scenario.duration_s if f.stop_s is None else f.stop_s) for f in flows
+        )
+        schemes = [flow.scheme for flow in flows]
+        assert schemes == (["agent", "bbr"] if name == "beside-bbr" else ["agent"] * len(flows))
+        rtts = [2 * link.delay_ms + flow.extra_rtt_ms for flow in flows]
+        if name == "shared-rtt":
+            assert max(rtts) == pytest.approx(4 * min(rtts), rel=1e-3)
+        assert name in ("shared", "shared-rtt") or len(set(rtts)) == 1
+    counts = {len(scenario.flows) for scenario in scenarios}
+    assert counts == ({1, 2, 3, 4} if name == "shared" else counts)
+    assert any(flow.stop_s for s in scenarios for flow in s.flows) == (name in SHARED_LEAVING)
+
+
+SHARED_LEAVING = ("shared", "shared-4")
+
+
+def test_agents_stand_first_and_are_not_too_many() -> None:
+    two = SUITES["shared-2"].scenario("test", 0)
+    check_agents(two, 2)
+    assert [flow.scheme for flow in with_scheme(two, "cubic").flows] == ["cubic", "cubic"]
+    with pytest.raises(ConfigError, match="has 2 agents; expected 1"):
+        check_agents(two)
+    with pytest.raises(ConfigError, match="agent first"):
+        check_agents(Scenario("late", two.link, (Flow("cubic"), Flow())), 2)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import drawn_links, preferences, report_info, scenarios_of
+from distrlcc.cli.evaluate_arguments import (
+    contenders_of,
+    drawn_links,
+    report_info,
+    scenarios_of,
+)
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from distrlcc.evaluate.contender import Contender
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         return run_emulated(args)
     if args.others is not None:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
-    contenders = _contenders(args)
+    contenders = contenders_of(args)
     scenarios = scenarios_of(args)
     drawn = drawn_links(args.series, scenarios)
     if args.out is not None:
@@ -109,17 +109,3 @@ def run(args: argparse.Namespace) -> int:
         page = write_report(args.out, scores, series, report_info(args))
         print(f"report: {page}", file=sys.stderr if args.json == "-" else sys.stdout)
     return 0
-
-
-def _contenders(args: argparse.Namespace) -> list[Contender]:
-    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
-
-    schemes = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
-    contenders: list[Contender] = []
-    for path, prefer in product(args.policies, preferences(args)):
-        taken = {*schemes, *(contender.name for contender in contenders)}
-        contenders.append(contender_from_file(path, taken, prefer))
-    contenders += [contender_from_scheme(name) for name in schemes]
-    if not contenders:
-        raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
-    return contenders

@@ -6,19 +6,36 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from distrlcc.evaluate.contender import Contender
     from distrlcc.evaluate.report import ReportInfo
     from distrlcc.sim.scenario import Scenario
 
 
+def contenders_of(args: argparse.Namespace) -> list[Contender]:
+    """Return the policies and schemes that the arguments name."""
+    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
+
+    schemes = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
+    contenders: list[Contender] = []
+    for path, prefer in product(args.policies, preferences(args)):
+        taken = {*schemes, *(contender.name for contender in contenders)}
+        contenders.append(contender_from_file(path, taken, prefer))
+    contenders += [contender_from_scheme(name) for name in schemes]
+    if not contenders:
+        raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
+    return contenders
+
+
 def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
     """Return the links that the arguments name."""
-    from distrlcc.sim.suites import check_one_agent, load_suite, trace_suite
+    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
 
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
@@ -26,7 +43,7 @@ def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
     if args.trace:
         scenarios += trace_suite(args.trace).scenarios("test")
     for scenario in scenarios:
-        check_one_agent(scenario)
+        check_agents(scenario)
     return scenarios
 
 

@@ -15,7 +15,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS, LinkView, preferred
+from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import mean_rate_mbps
 from distrlcc.types import PACKET_BYTES, IntervalStats
@@ -26,19 +26,21 @@ _PACKETS_PER_MBIT = 1e6 / (8 * PACKET_BYTES)
 
 
 class AgentBatch(ABC):
-    """N links with one agent each (flow 0)."""
+    """N agents, K on each link, which are the first of its flows; mostly K is 1."""
 
     resumable = True
     """Whether `load_state_dict` goes on where `state_dict` was taken."""
 
     def __init__(self, n: int, config: EnvConfig) -> None:
-        """Take how many links there are, and what the agents see, do and are paid for."""
+        """Take how many agents there are, and what they see, do and are paid for."""
         self.config = config
         self.observations = OBSERVATIONS[config.observation](n)
         self.actions = ACTIONS[config.action]
         self._reward = REWARDS[config.reward.name]
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
         """What the agents saw in the newest `step`, ``[N]``."""
+        self.active = np.ones(n, bool)
+        """Which agents run, ``[N]``, so that their next action counts; of one a link, all."""
         self._previous = np.zeros((n, self.actions.size))
         self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
@@ -95,15 +97,18 @@ class AgentBatch(ABC):
     def close(self) -> None:  # noqa: B027 - most hold nothing open
         """Give back what is held open."""
 
-    def begin_agent(self, n: int, scenario: Scenario, held: tuple[Floats, Floats]) -> None:
+    def begin_agent(
+        self, n: int, scenario: Scenario, held: tuple[Floats, Floats], place: int = 0
+    ) -> None:
         """Begin an agent's episode, after its link is there.
 
         Args:
-            n: The link.
-            scenario: Its scenario.
+            n: The agent.
+            scenario: Its link's scenario.
             held: Views of windows and pacing rates; what the scenario leaves open is set there.
+            place: Its place among the scenario's flows.
         """
-        flow, link = scenario.flows[0], scenario.link
+        flow, link = scenario.flows[place], scenario.link
         cwnd, pacing = held
         if flow.scheme == "agent":
             if flow.cwnd is None:
@@ -127,7 +132,7 @@ class AgentBatch(ABC):
         return np.where(np.isnan(self._searched), carried, self._searched)
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the observations of links that were just loaded: nothing seen yet."""
+        """Return the observations of agents that just began: nothing seen yet."""
         unseen = np.zeros((len(which), self.observation_size), np.float32)
         if self.preference.size:
             unseen[:, -1:] = self.preference[which]
@@ -153,9 +158,12 @@ class AgentBatch(ABC):
         cwnd[:], pacing[:] = np.where(due, new_cwnd, cwnd), np.where(due, new_pacing, pacing)
 
     def _paid(self, stats: IntervalStats) -> Floats:
+        view, paid = self.view(), self.config.reward
         if self.preference.size:
-            return preferred(stats, self.view(), self.config.reward, self.preference[:, 0])
-        return self._reward(stats, self.view(), self.config.reward)
+            reward = preferred(stats, view, paid, self.preference[:, 0])
+        else:
+            reward = self._reward(stats, view, paid)
+        return with_fairness(reward, view, paid)
 
     def windows(self) -> Floats:
         """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""

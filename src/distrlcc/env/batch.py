@@ -43,7 +43,7 @@ class LinkBatch(AgentBatch):
             with_histograms: Keep the simulator's delay histograms.
             with_labels: Keep the oracle's labels.
         """
-        super().__init__(n, config)
+        super().__init__(n * config.agents, config)
         self.simulator = Simulator(
             n,
             n_flows,

@@ -13,6 +13,8 @@ from distrlcc.errors import ConfigError, unknown_name
 
 WORLDS = ("simulated", "emulated")
 LEAST_EMULATED_MS = 2.0
+MAX_AGENTS = 16
+"""Agents on one link: the simulator looks at all of a link's flows for each event."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class EnvConfig:
     """Length of a step, ms; the least length when `interval_rtts` is set."""
     interval_rtts: float = 0.0
     """Length of a step in minimum RTTs, as Aurora's monitor intervals; 0: `step_ms` alone."""
+    agents: int = 1
+    """Agents on each link, K, which share one policy; each is an environment of its own."""
     episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
@@ -65,18 +69,33 @@ class EnvConfig:
         ):
             if not low <= value <= 1e5:
                 raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")
-        if not 0 <= self.action_delay_steps <= 100:
-            raise ConfigError(f"action_delay_steps is {self.action_delay_steps}; expected 0 to 100")
-        if not 0.0 <= self.jitter_ms <= 1000.0:
-            raise ConfigError(f"jitter_ms is {self.jitter_ms}; expected 0 to 1000")
+        self._check_agents()
         if self.world not in WORLDS:
             raise unknown_name("world", self.world, WORLDS)
         if self.world == "emulated":
             self._check_emulated()
 
+    def _check_agents(self) -> None:
+        if not 0 <= self.action_delay_steps <= 100:
+            raise ConfigError(f"action_delay_steps is {self.action_delay_steps}; expected 0 to 100")
+        if not 0.0 <= self.jitter_ms <= 1000.0:
+            raise ConfigError(f"jitter_ms is {self.jitter_ms}; expected 0 to 1000")
+        if not 1 <= self.agents <= MAX_AGENTS:
+            raise ConfigError(f"agents is {self.agents}; expected 1 to {MAX_AGENTS}")
+        if self.agents > 1 and self.disturbed:
+            raise ConfigError(
+                f"agents is {self.agents}: action_delay_steps and jitter_ms are for links of one "
+                "agent; take 0 for both, or agents=1"
+            )
+
     def _check_emulated(self) -> None:
         if not hasattr(select, "epoll"):
             raise ConfigError("world emulated needs Linux; take world=simulated here")
+        if self.agents > 1:
+            raise ConfigError(
+                f"world emulated: agents is {self.agents}, but its links have one agent each; "
+                "take agents=1, or world=simulated"
+            )
         if self.interval_rtts:
             raise ConfigError(
                 "world emulated: real links' steps end together, so interval_rtts must be 0; "

@@ -31,11 +31,13 @@ class RewardConfig:
     delay_weights: tuple[float, ...] = ()
     """Least and greatest price of delay: each episode draws its own from there, by a preference
     that the agent sees (see `preferred`); empty: `delay_weight` for all."""
+    fairness_weight: float = 0.0
+    """Weight of the log of an agent's share of its link's throughput; see `with_fairness`."""
 
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
             raise unknown_name("reward", self.name, REWARDS)
-        for name in ("delay_weight", "loss_weight"):
+        for name in ("delay_weight", "loss_weight", "fairness_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
         if self.delay_weights:
@@ -67,6 +69,8 @@ class LinkView:
     """The link's mean rate, packets/s."""
     base_rtt: Floats
     """Propagation and transmission, s."""
+    share: Floats | None = None
+    """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -76,6 +80,9 @@ def _mean_rtt(stats: IntervalStats) -> Floats:
 def _loss(stats: IntervalStats) -> Floats:
     return stats.lost / np.maximum(stats.lost + stats.acked, 1)
 
+
+LEAST_SHARE = 0.1
+"""Of an equal share: less is paid as if it were this much."""
 
 OUTCOMES = ("wasted", "queueing_delay", "loss")
 """What a step came to on its link, which the sender alone cannot know; see `outcome`."""
@@ -150,6 +157,20 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     rtt = _mean_rtt(stats)
     near = np.where(rtt > 0, 1.25 * stats.min_rtt / np.maximum(rtt, 1e-9), 1.0)
     return np.asarray(rate / link.mean_rate * np.minimum(1.0, near))
+
+
+def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:
+    """Add the fairness term: the log of the agent's share of what its link's flows deliver.
+
+    A share is relative to an equal one among the flows that run; alone it is 1, and the term 0. The
+    sum of logs is greatest where rates are equal (proportional fairness, Kelly 1997). Each is paid
+    for its own: the mean over a link's agents taught all of them to hold the least window, where
+    shares are equal too. An agent among K then gains by pushing until a queue costs it more, so
+    keep the weight below ``delay_weight / (K - 1)``.
+    """
+    if link.share is None or not config.fairness_weight:
+        return reward
+    return reward + config.fairness_weight * np.log(np.maximum(link.share, LEAST_SHARE))
 
 
 REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {

@@ -4,6 +4,8 @@ Autoreset is SAME_STEP: where an episode ended, the observation is the next epis
 ``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
 does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
+- ``active`` ``[N]``, where links have several agents: whose next action counts; the others' rows
+  are zeros, are paid nothing and learn nothing;
 - ``expert_action`` ``[N]``: the expert's label for the observation returned, the oracle's unless
   another is named;
 - ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
@@ -34,17 +36,22 @@ from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import outcome
+from distrlcc.env.shared import SharedBatch
 from distrlcc.env.spaces import observation_box
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import Suite, check_one_agent, load_suite
+from distrlcc.sim.suites import Suite, check_agents, load_suite
 
 Array = NDArray[Any]
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
-    """N senders, each on its own link, each its own episode."""
+    """N senders: each on its own link, or K on each (`EnvConfig.agents`), row r on link r // K.
+
+    Where K share a link an agent's episode begins when it joins and is truncated when it leaves, or
+    when the link's time is over.
+    """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
@@ -65,31 +72,38 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """Set up N environments; the links come with the first reset.
 
         Args:
-            num_envs: Environments, N.
+            num_envs: Environments, N, one for each agent: a multiple of K.
             config: What the environments are.
             split: Which scenarios of the suites: ``train`` or ``test``.
             seed: Chooses the scenarios, by environment and episode; None draws one.
-            first_index: Global index of the first environment: the same environments in one
-                process or in many draw the same scenarios.
+            first_index: Global index of the first environment, a multiple of K: the same
+                environments in one process or in many draw the same scenarios.
             with_labels: Put the expert's labels in ``info["expert_action"]``, not zeros.
             with_outcomes: Put each step's outcome in ``info["outcome"]``.
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
-            preferences: Of each environment ``[N]``, where the reward asks for any; else each
+            preferences: Of each link's agents ``[N / K]``, where the reward asks for any; else each
                 episode draws its own.
 
         Raises:
-            ConfigError: A suite or the expert does not exist.
+            ConfigError: A suite or the expert does not exist, or K does not divide N.
         """
         self.config = config or EnvConfig()
+        self.agents = self.config.agents
+        if num_envs % self.agents or first_index % self.agents:
+            raise ConfigError(
+                f"{num_envs} environments from number {first_index} on, with agents={self.agents} "
+                f"on each link; expected multiples of {self.agents}"
+            )
+        links, first_link = num_envs // self.agents, first_index // self.agents
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
         self._mixture(())
         self._n_flows = max(suite.most_flows for suite in self._suites)
         for suite in self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
-                check_one_agent(suite.scenario(split, index))
+                check_agents(suite.scenario(split, index), self.agents)
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
@@ -97,7 +111,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._indices = np.arange(first_index, first_index + num_envs)
+        self._indices = np.arange(first_link, first_link + links)
+        self._link = np.arange(num_envs) // self.agents
         self._preferences = preferences
         if self.config.disturbed:
             self.batch.disturbance = Disturbance(
@@ -105,9 +120,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             )
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
-        self._episodes = np.zeros(num_envs, np.int64)
-        self._ends = np.zeros(num_envs)
-        self._time = np.zeros(num_envs)
+        # Of links; the rest is of agents.
+        self._episodes = np.zeros(links, np.int64)
+        self._ends = np.zeros(links)
+        self._time = np.zeros(links)
         self._sums = np.zeros((num_envs, 7))
 
     def mix_in(self, suites: Sequence[Suite], shares: Sequence[float]) -> None:
@@ -135,6 +151,16 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                     "take world=simulated"
                 )
             return EmulatedBatch(self.num_envs, self.config)
+        if self.agents > 1:
+            if expert != "oracle":
+                raise ConfigError(
+                    f"expert {expert!r}: links of several agents have the oracle's labels alone; "
+                    "take agents=1"
+                )
+            return SharedBatch(
+                len(self._links()), self.config, n_flows=self._n_flows,
+                with_labels=self._with_labels,
+            )  # fmt: skip
         if expert == "oracle":
             return LinkBatch(
                 self.num_envs, self.config, n_flows=self._n_flows, with_labels=self._with_labels
@@ -157,7 +183,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if options and "episode" in options:
             self._episodes[:] = options["episode"]
         everyone = np.arange(self.num_envs)
-        self._start(everyone)
+        self._start(self._links())
         if self.config.stagger:
             # First episodes are cut at different ages, so that later ones do not end together.
             age = uniform(self._key, self._indices, -1)
@@ -165,11 +191,19 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return self.batch.first_observation(everyone), self._info()
 
     def link_names(self) -> list[str]:
-        """Return the names of the scenarios that the environments are on."""
-        return [s.name for s in self._scenarios(np.arange(self.num_envs), self._episodes - 1)]
+        """Return the names of the scenarios that the links are on."""
+        return [s.name for s in self._scenarios(self._links(), self._episodes - 1)]
+
+    @property
+    def over(self) -> NDArray[np.bool_]:
+        """Whether each link's time is over, ``[N / K]``; after an autoreset none is."""
+        return np.asarray(self._time >= self._ends - 1e-9)
+
+    def _links(self) -> NDArray[np.int64]:
+        return np.arange(self.num_envs // self.agents)
 
     def _scenarios(self, which: NDArray[np.int64], episodes: NDArray[np.int64]) -> list[Scenario]:
-        """Draw the scenarios of some environments' episodes, of which ``episodes`` went before."""
+        """Draw the scenarios of some links' episodes, of which ``episodes`` went before."""
         draws = uniform(self._key, self._indices[which], episodes, 0)
         numbers = bits(self._key, self._indices[which], episodes, 1) >> np.uint64(33)
         suites = np.searchsorted(self._suite_edges, draws, side="right")
@@ -184,38 +218,45 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
         if self.batch.preference.size:
-            self.batch.preference[which, 0] = (
-                uniform(self._key, self._indices[which], self._episodes[which], 2)
+            rows = np.flatnonzero(np.isin(self._link, which))
+            link = self._link[rows]
+            self.batch.preference[rows, 0] = (
+                uniform(self._key, self._indices[link], self._episodes[link], 2)
                 if self._preferences is None
-                else self._preferences[which]
+                else self._preferences[link]
             )
         if self.batch.disturbance is not None:
             self.batch.disturbance.begin(which, self._key, self._episodes[which])
         self._episodes[which] += 1
         self._time[which] = 0.0
-        self._sums[which] = 0.0
+        self._sums[np.isin(self._link, which) if self.agents > 1 else which] = 0.0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Advance every environment by one step."""
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.newest, self.batch.view()
-        self._time += stats.duration
+        self._time += stats.duration[:: self.agents]
         queueing = np.maximum(stats.rtt_sum - stats.acked * view.base_rtt, 0.0) / view.base_rtt
         self._sums += np.array(
             [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
         ).T
-        truncated = self._time >= self._ends - 1e-9
+        over = truncated = self.over
+        if isinstance(self.batch, SharedBatch):
+            truncated = self.batch.left() | (self.batch.acted & over[self._link])
         late = self.batch.late()
         info: dict[str, Any] = {} if late is None else {"late": late}
         if self._with_outcomes:
             info["outcome"] = np.stack(outcome(stats, view), axis=1).astype(np.float32)
         if truncated.any():
-            ended = np.flatnonzero(truncated)
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
             info["link_episode"], info["_link_episode"] = self._episode(), truncated.copy()
-            if self._autoreset:
-                self._start(ended)
-                observation[ended] = self.batch.first_observation(ended)
+        if over.any() and self._autoreset:
+            self._start(np.flatnonzero(over))
+            ended = np.flatnonzero(over[self._link])
+            observation[ended] = self.batch.first_observation(ended)
+        if self.agents > 1:
+            observation[~self.batch.active] = 0.0  # those that left: their last is final_obs
+            self._sums[~self.batch.active] = 0.0
         info.update(self._info())
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
 
@@ -243,6 +284,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cwnd": self.batch.windows()}
         info["expert_action"] = self.batch.labels() if self._with_labels else self._no_labels
+        if self.agents > 1:
+            info["active"] = self.batch.active.copy()
         return info
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,6 +64,10 @@ class Actor:
         self._state = policy.initial_state(count)
         self._key, self._step = stream_key(seed, "evaluate"), 0
 
+    def begin(self, which: NDArray[np.bool_]) -> None:
+        """Let some senders, ``[N]``, begin anew: without a past."""
+        self._state = np.where(which[:, None], np.float32(0.0), self._state)
+
     def act(self, observation: NDArray[np.float32]) -> NDArray[Any]:
         """Return the actions for ``[N, D]`` observations."""
         draws = None

@@ -6,6 +6,7 @@ are readable there.
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -176,6 +177,15 @@ def to_svg(figure: Figure) -> bytes:
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
+
+
+def svg_pictures(light: Figure, dark: Figure) -> dict[str, str]:
+    """Return a figure's two themes as addresses that hold them, for a page's ``src``."""
+    kind = "data:image/svg+xml;base64,"
+    return {
+        "light": kind + base64.b64encode(to_svg(light)).decode(),
+        "dark": kind + base64.b64encode(to_svg(dark)).decode(),
+    }
 
 
 def blank_figure(height: float, theme: Theme) -> Figure:

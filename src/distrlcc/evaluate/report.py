@@ -11,7 +11,6 @@ dark pages. ``write_report`` writes into a folder::
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -24,7 +23,7 @@ from typing import Any
 import jinja2
 
 from distrlcc.evaluate.palette import DARK, LIGHT, looks
-from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
+from distrlcc.evaluate.plots import scatter, svg_pictures, time_series, to_png
 from distrlcc.evaluate.scores import SENDER_METRICS, Metric, SchemeScores, Series, metric
 from distrlcc.evaluate.summary import TABLE_METRICS, SchemeSummary, Summary, summarise, to_json
 from distrlcc.files import require_writable, write_together
@@ -110,7 +109,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     page = environment.from_string(text).render(
         info=info,
         summary=summary,
-        scatter=_picture(*(to_svg(scatter(summary, theme=theme)) for theme in (LIGHT, DARK))),
+        scatter=svg_pictures(*(scatter(summary, theme=theme) for theme in (LIGHT, DARK))),
         tiles=[_tile(best, metric(key)) for key in _TILES] if best else [],
         best_policy=best.scheme if best else "",
         rank=rivals.index(best.scheme) + 1 if best else 0,
@@ -134,8 +133,8 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         series=[
             (
                 link,
-                _picture(
-                    *(to_svg(time_series(s, theme=theme, schemes=names)) for theme in (LIGHT, DARK))
+                svg_pictures(
+                    *(time_series(s, theme=theme, schemes=names) for theme in (LIGHT, DARK))
                 ),
             )
             for link, s in by_link.items()
@@ -198,14 +197,6 @@ def _link_table(summary: Summary, links: Sequence[str], m: Metric) -> dict[str, 
 def _tile(scheme: SchemeSummary, m: Metric) -> tuple[str, str, str, str]:
     mean, half = scheme.overall[m.key].texts(m)
     return m.label, mean, half, m.unit
-
-
-def _picture(light: bytes, dark: bytes) -> dict[str, str]:
-    kind = "data:image/svg+xml;base64,"
-    return {
-        "light": kind + base64.b64encode(light).decode(),
-        "dark": kind + base64.b64encode(dark).decode(),
-    }
 
 
 def _file_names(links: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,8 @@ class Batch:
     columns: Tensor  # float32 [K, L, B]: whatever else a loss needs per step
     starts: Tensor  # bool [L, B]
     states: Tensor  # float32 [2, B, H]: before the first step
-    valid: Tensor | None  # bool [L, B], False where a sequence was padded; None if none was
+    valid: Tensor | None
+    """bool [L, B], False where a sequence was padded or no agent ran; None if nowhere."""
 
     @property
     def count(self) -> int:
@@ -39,6 +40,16 @@ class Batch:
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean of values ``[L, B]`` over the steps that count."""
         return (values if self.valid is None else values[self.valid]).mean()
+
+    def masked(self, values: Tensor) -> Tensor:
+        """Return values ``[L, B]`` with 0 where a step does not count, so that none overflows."""
+        return values if self.valid is None else values.where(self.valid, 0.0)
+
+    def used(self, order: Tensor) -> Tensor:
+        """Return those of sequences ``[B']`` that have a step which counts."""
+        if self.valid is None:
+            return order
+        return order[self.valid.any(0).to(order.device)[order]]
 
     def take(self, order: Tensor) -> Batch:
         """Return a copy with sequences in the given order ``[B']``, in one pass over memory."""
@@ -104,12 +115,17 @@ def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) ->
         states = torch.from_numpy(rollout.states)[: -(-steps // length)]
     else:
         states = torch.zeros(steps, 2, count, 0)
-    padded = steps % length != 0
+    idle = rollout.idle
+    valid = None
+    if idle is not None:
+        valid = sequences(torch.from_numpy(~idle), length)
+    elif steps % length:
+        valid = sequences(torch.ones(steps, count, dtype=torch.bool), length)
     return Batch(
         sequences(obs, length),
         sequences(actions, length),
         sequences(columns.movedim(0, -1), length).movedim(-1, 0).contiguous(),
         sequences(torch.from_numpy(rollout.starts[:steps]), length),
         states.transpose(0, 1).flatten(1, 2),
-        sequences(torch.ones(steps, count, dtype=torch.bool), length) if padded else None,
+        valid,
     )

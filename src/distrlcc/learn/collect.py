@@ -58,9 +58,9 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, ``outcome`` if rollouts keep it, in real time
-                ``late``, and at episodes' ends
-                ``final_obs``, ``link_episode``.
+                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` if
+                rollouts keep it, in real time ``late``, and at episodes' ends ``final_obs``,
+                ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
             acting: Draw from the policy, or take its likeliest action (its mean).
@@ -78,6 +78,7 @@ class Collector:
         self._labels = self._no_actions()
         self._starts = np.ones(count, np.bool_)
         self._silent = np.zeros(count, np.int64)  # steps at the minimum
+        self._active: NDArray[np.bool_] | None = None  # None: every row always
         self._age = np.zeros(count, np.int64)
         self._state = np.zeros((2, count, spec.state_size), np.float32)
         self._weights: Weights | None = None
@@ -101,6 +102,7 @@ class Collector:
         self._labels = self._labels_of(info)
         self._starts[:] = True
         self._silent[:] = 0
+        self._active = info.get("active")
         self._age[:] = 0
         self._started = True
 
@@ -132,6 +134,7 @@ class Collector:
                 rollout.states[t // rollout.sequence_length] = self._state
             rollout.obs[t] = self._obs
             rollout.starts[t] = self._starts
+            rollout.active[t] = True if self._active is None else self._active
             rollout.expert_actions[t] = self._labels
             actions = self._act(self._network, rollout, t, draws[t], expert_acts[t], stats)
             rollout.actions[t] = actions
@@ -155,7 +158,7 @@ class Collector:
                     )
             self._obs[:] = obs
             self._labels = self._labels_of(info)
-            self._starts = done
+            self._starts = self._turn_over(info, done)
             stats.environment_seconds += stepped - acted
             stats.inference_seconds += acted - begin + perf_counter() - stepped
             rollout.steps = t + 1
@@ -187,16 +190,30 @@ class Collector:
             actions = log_probs.argmax(-1) if greedy else sample_categorical(log_probs, draws)
             actions = np.where(expert_acts, self._labels, actions)
             rollout.logp[t] = log_probs[self._rows, actions]
-            stats.entropy += float(categorical_entropy(log_probs).sum(dtype=np.float64))
+            seen = log_probs if self._active is None else log_probs[self._active]
+            stats.entropy += float(categorical_entropy(seen).sum(dtype=np.float64))
             return actions
         actions = head if greedy else sample_gaussian(head, network.log_std, draws)
         actions = np.where(expert_acts[:, None], self._labels, actions)
         rollout.logp[t] = gaussian_log_prob(head, network.log_std, actions)
-        stats.entropy += gaussian_entropy(network.log_std) * len(head)
+        count = len(head) if self._active is None else np.count_nonzero(self._active)
+        stats.entropy += gaussian_entropy(network.log_std) * count
         return actions
+
+    def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Note who is active from now on; return where an episode begins."""
+        if self._active is None:
+            return done
+        active: NDArray[np.bool_] = info["active"]
+        joined = active & ~self._active
+        self._active = active
+        self._silent[joined], self._age[joined] = 0, 0
+        return np.asarray(done | joined)
 
     def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         at_minimum = info["cwnd"] <= self._minimum_window
+        if self._active is not None:
+            at_minimum &= self._active & info["active"]
         stats.minimum_window += float(at_minimum.sum())
         if "late" in info:
             stats.timed_steps += len(info["late"])
@@ -269,6 +286,7 @@ class Collector:
             "obs": self._obs.copy(),
             "labels": self._labels.copy(),
             "starts": self._starts.copy(),
+            **({} if self._active is None else {"active": self._active.copy()}),
             "silent": self._silent.copy(),
             "age": self._age.copy(),
             "state": self._state.copy(),
@@ -281,6 +299,7 @@ class Collector:
         self._obs = np.array(state["obs"])
         self._labels = np.array(state["labels"])
         self._starts = np.array(state["starts"])
+        self._active = np.array(state["active"]) if "active" in state else None
         self._silent = np.array(state["silent"])
         self._age = np.array(state["age"])
         self._state = np.array(state["state"])

@@ -66,7 +66,8 @@ class Dagger:
         """Take one rollout of every rank into the data, train on all of it and return metrics."""
         config = self.config
         # Every pass normalises afresh, so the moments may include the newest data at once.
-        self.model.learn_normalization(rollout.obs[: rollout.steps])
+        obs, idle = rollout.obs[: rollout.steps], rollout.idle
+        self.model.learn_normalization(obs if idle is None else obs[~idle])
         sums = np.array([rollout.samples, rollout.count])
         samples, envs = self._reducer.sum(sums.astype(np.float64)).tolist()
         data = self._dataset = self._dataset or self._allocate(rollout, envs)
@@ -116,7 +117,8 @@ class Dagger:
         """Make one pass over all data; return the mean loss and accuracy over all ranks."""
         sums, model = torch.zeros(3), self.model
         key = np.uint64(bits(self._deal_key, model.version, epoch))
-        for chosen in deal.minibatches(data.rows, data.count, key):
+        for dealt in deal.minibatches(data.rows, data.count, key):
+            chosen = data.used(dealt)
             if not len(chosen):
                 model.descent.step(None, 0, lr, self.config.grad_clip)
                 continue

@@ -46,7 +46,7 @@ class Dataset:
 
     @property
     def samples(self) -> int:
-        """Samples held, padding included."""
+        """Samples held, with padding and steps without an agent, which are in no loss."""
         return self.rows * self.count * self._length
 
     def add(self, batch: Batch) -> None:
@@ -74,6 +74,10 @@ class Dataset:
             for whole, before in zip(self._arrays().values(), old, strict=True):
                 whole.index_copy_(1, places, before)
             self._replaced = None
+
+    def used(self, order: Tensor) -> Tensor:
+        """Return those of sequences ``[B']`` that have a step which counts."""
+        return self._ring.used(order)
 
     def take(self, order: Tensor) -> Batch:
         """Return a copy of sequences ``[B']``."""

@@ -91,9 +91,13 @@ class PPO:
         returns = self._returns(rollout)
         advantages, targets = returns.advantages, returns.targets
         # One exchange of all that ranks must agree on before the first minibatch.
+        idle = rollout.idle
+        if idle is not None:
+            advantages[idle] = 0.0
         wide = advantages.astype(np.float64)
         sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *returns.lag]
-        moments = model.moments(rollout.obs[: rollout.steps])
+        obs = rollout.obs[: rollout.steps]
+        moments = model.moments(obs if idle is None else obs[~idle])
         agreed = self._reducer.sum(np.concatenate([sums, moments]))
         samples, envs, total, squares, *lag = agreed[: len(sums)].tolist()
         if config.normalize_advantages:
@@ -115,12 +119,13 @@ class PPO:
             key = np.uint64(bits(self._deal_key, model.version, shuffle))
             metric_sums.zero_()
             for chosen in deal.minibatches(batch.count // rollout.count, rollout.count, key):
+                chosen = batch.used(chosen)
                 if len(chosen):
                     part = batch.take(chosen.to(model.device))
                     loss, metrics = self._loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
                     norm = model.descent.step(loss, part.samples, lr, config.grad_clip)
-                else:  # this rank's rollout was cut short of what the others have
+                else:  # the rollout was cut short of what other ranks have, or none was active
                     norm = model.descent.step(None, 0, lr, config.grad_clip)
         model.absorb(agreed[len(sums) :])
         means = self._means(metric_sums)
@@ -131,7 +136,9 @@ class PPO:
         if config.use_vtrace:
             means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / max(samples, 1) for v in lag)
         return means | {
-            "explained_variance": _explained_variance(targets, returns.residuals),
+            "explained_variance": _explained_variance(
+                *(v if idle is None else v[~idle] for v in (targets, returns.residuals))
+            ),
             "gradient_norm": float(norm),
             "lr": lr,
             "entropy_coeff": entropy_coeff,
@@ -164,7 +171,9 @@ class PPO:
             use_critic=config.use_critic,
             reward_scale=config.reward_scale,
         )
-        lag = float(corrected.rho.sum(dtype=np.float64)), float(corrected.clipped.sum())
+        idle = rollout.idle
+        rho, clipped = (v if idle is None else v[~idle] for v in (corrected.rho, corrected.clipped))
+        lag = float(rho.sum(dtype=np.float64)), float(clipped.sum())
         return _Returns(logp, corrected.advantages, corrected.targets, corrected.residuals, lag)
 
     def _evaluate(self, rollout: Rollout) -> tuple[Float32, Float32]:
@@ -186,7 +195,7 @@ class PPO:
         head, values, _ = self.model.network(batch.obs, batch.starts, batch.states)
         distribution = self.model.network.distribution(head)
         old_logp, advantages, targets = batch.columns.unbind(0)
-        log_ratio = distribution.log_prob(batch.actions) - old_logp
+        log_ratio = batch.masked(distribution.log_prob(batch.actions) - old_logp)
         ratio = log_ratio.exp()
 
         # The clipped surrogate objective: https://arxiv.org/abs/1707.06347, equation 7.

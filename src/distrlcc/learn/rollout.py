@@ -37,6 +37,7 @@ class Rollout:
     starts: Bool  # [T, N], obs is the first of its episode
     states: Float32  # [S, 2, N, H], recurrent state before row s · sequence_length; H = 0 for MLPs
     last_values: Float32  # [N], value of the observation after row steps - 1
+    active: Bool  # [T, N], False where no agent ran: such a step is in nothing that is learned
     outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if nobody asks
     sequence_length: int
     """Rows between two kept recurrent states."""
@@ -94,6 +95,7 @@ class Rollout:
             starts=flags(),
             states=np.zeros((segments, 2, count, spec.state_size), np.float32),
             last_values=np.zeros(count, np.float32),
+            active=np.ones(shape, np.bool_),
             outcomes=np.zeros((*shape, outcomes), np.float32),
             sequence_length=sequence_length,
         )
@@ -105,8 +107,14 @@ class Rollout:
 
     @property
     def samples(self) -> int:
-        """Valid environment steps."""
-        return self.steps * self.count
+        """Steps of active agents."""
+        return int(np.count_nonzero(self.active[: self.steps]))
+
+    @property
+    def idle(self) -> Bool | None:
+        """Where no agent ran, ``[steps, N]``; None if nowhere, as where each link has one."""
+        active = self.active[: self.steps]
+        return None if active.all() else ~active
 
     def copy(self) -> Rollout:
         """Return a copy that later writes do not touch, without the rows that were not written."""

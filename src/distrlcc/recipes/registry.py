@@ -9,6 +9,7 @@ from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.recipes.aurora import aurora
 from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
+from distrlcc.recipes.fair import fair
 from distrlcc.recipes.gail import gail
 from distrlcc.recipes.genet import genet
 from distrlcc.recipes.imitation import imitation, indigo
@@ -26,6 +27,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "aurora": aurora,
     "genet": genet,
     "preference": preference,
+    "fair": fair,
 }
 
 

@@ -47,6 +47,10 @@ class CollectConfig:
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
 
+        if self.env.agents > 1:
+            raise ConfigError(
+                f"env.agents is {self.env.agents}; expected 1: data sets are of one agent on a link"
+            )
         if not 0.0 <= self.disturb <= 0.5:
             raise ConfigError(f"disturb is {self.disturb}; expected 0 to 0.5")
         if self.disturb and self.scheme != "oracle":

@@ -77,36 +77,44 @@ class HeldOut:
         }
 
     def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
-        """Return `HeldOutScore`'s values of each link, ``[4, links]``."""
+        """Return `HeldOutScore`'s values of each link, ``[4, links]``; means over its agents."""
+        agents = self._config.agents
+        count = self._links * agents
         env = LinkVectorEnv(
-            self._links, self._config, split="validation", seed=0, with_labels=False,
-            autoreset=False,
+            count, self._config, split="validation", seed=0, with_labels=False, autoreset=False,
             preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
         )  # fmt: skip
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
-        state = policy.initial_state(self._links)
-        key, rows = stream_key(self._seed, "held-out"), np.arange(self._links)
-        observation, _ = env.reset()
-        rewards = np.zeros(self._links)
-        steps = np.zeros(self._links)
-        seen = np.zeros((3, self._links))
-        running = np.ones(self._links, bool)
+        state = policy.initial_state(count)
+        key, rows = stream_key(self._seed, "held-out"), np.arange(count)
+        observation, info = env.reset()
+        rewards = np.zeros(count)
+        steps = np.zeros(count)
+        seen = np.zeros((3, count))
+        episodes = np.zeros(count)
+        running = np.ones(count, bool)
         step = 0
         while running.any():
             if self._spec.action_kind == "discrete":
                 draws = uniform(key, rows, step)
             else:
                 draws = normal(key, rows[:, None], step, np.arange(self._spec.action_size)[None])
+            active = info.get("active", running)
             actions, state = policy.act(observation, state, draws)
             observation, reward, _, truncated, info = env.step(actions)
             rewards += np.where(running, reward, 0.0)
-            steps += running
+            steps += running & active
             step += 1
+            if agents > 1:  # who joins starts without a past
+                state = np.where((info["active"] & ~active)[:, None], np.float32(0.0), state)
             ended = running & truncated
             if ended.any():
                 for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
                     row[ended] = info["link_episode"][name][ended]
-                for n in np.flatnonzero(ended):
-                    env.batch.retire(int(n))
-                running &= ~truncated
-        return np.vstack([rewards / steps, seen])
+                episodes += ended
+            for n in np.flatnonzero(env.over & running[::agents]):
+                env.batch.retire(int(n))
+            running &= ~np.repeat(env.over, agents)
+        sums = np.vstack([rewards, seen]).reshape(4, self._links, agents).sum(axis=2)
+        counts = np.stack([steps] + 3 * [episodes]).reshape(4, self._links, agents).sum(axis=2)
+        return np.asarray(sums / counts)

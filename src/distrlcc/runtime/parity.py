@@ -134,7 +134,9 @@ def learn_rank(place: Place, job: ParityJob) -> Learned:
     """Train as one of the processes."""
     config = job.config
     group = ProcessGroup(place, identity(config))
-    trainer = Trainer(config, Share.of(config.num_envs, place.slot, place.size), group)
+    trainer = Trainer(
+        config, Share.of(config.num_envs, place.slot, place.size, config.env.agents), group
+    )
     learned = Learned([], [], trainer.learner.weights(), np.zeros((job.updates, 2)))
     with group:
         group.meet(0, ready=False)

@@ -27,7 +27,7 @@ def stop_seconds(*, stored: bool) -> float:
 
 def check_fit(config: RunConfig, processes: int = 1) -> None:
     """Find what does not fit before anything is written, and compile the simulator here."""
-    share = Share.of(config.num_envs, 0, processes)
+    share = Share.of(config.num_envs, 0, processes, config.env.agents)
     Trainer(config, Share(share.first, 1)).collect()
 
 

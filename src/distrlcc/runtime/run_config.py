@@ -160,18 +160,8 @@ class RunConfig:
     """Settings of the curriculum; without it links come from env.suites alone."""
 
     def __post_init__(self) -> None:
-        if (self.ppo is None) == (self.dagger is None):
-            raise ConfigError("give exactly one of the sections ppo and dagger")
-        if self.gail is not None and self.ppo is None:
-            raise ConfigError("the section gail needs the section ppo: its generator's settings")
-        if self.curriculum is not None and self.env.world != "simulated":
-            raise ConfigError(
-                f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
-                "links are found and mixed in there"
-            )
-        if self.ppo is None or self.gail is not None:
-            check_one_price(self.env, "gail" if self.gail is not None else "dagger")
-            check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
+        self._check_sections()
+        self._check_agents()
         for name, value, low in (
             ("total_steps", self.total_steps, 1),
             ("checkpoint_every", self.checkpoint_every, 1),
@@ -188,6 +178,38 @@ class RunConfig:
             self.dagger.validate()
         if self.gail is not None:
             self.gail.validate()
+
+    def _check_sections(self) -> None:
+        if (self.ppo is None) == (self.dagger is None):
+            raise ConfigError("give exactly one of the sections ppo and dagger")
+        if self.gail is not None and self.ppo is None:
+            raise ConfigError("the section gail needs the section ppo: its generator's settings")
+        if self.curriculum is not None and self.env.world != "simulated":
+            raise ConfigError(
+                f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
+                "links are found and mixed in there"
+            )
+        if self.ppo is None or self.gail is not None:
+            check_one_price(self.env, "gail" if self.gail is not None else "dagger")
+            check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
+
+    def _check_agents(self) -> None:
+        agents = self.env.agents
+        if self.num_envs % agents:
+            raise ConfigError(
+                f"num_envs is {self.num_envs}; expected a multiple of env.agents, {agents}: each "
+                "environment is an agent, and a link has so many"
+            )
+        if agents > 1 and self.curriculum is not None:
+            raise ConfigError(
+                f"env.agents is {agents}: the curriculum's links and baselines are of one flow; "
+                "take env.agents=1, or curriculum=none"
+            )
+        if agents > 1 and self.gail is not None:
+            raise ConfigError(
+                f"env.agents is {agents}: GAIL's demonstrations are of one agent on a link; take "
+                "env.agents=1, or ppo without gail"
+            )
 
     @property
     def rollout_length(self) -> int:

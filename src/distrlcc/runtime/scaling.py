@@ -194,7 +194,7 @@ def scaling_rank(place: Place, job: ScalingJob) -> Scaling | None:
     config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     group, probe = DataParallelGroup(place, identity(config)), Probe()
     own = Trainer(job.config, Share(place.slot * job.config.num_envs, job.config.num_envs))
-    share = Share.of(config.num_envs, place.slot, place.size)
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
     trainer = _InTurns(config, share, group, own)
     with Stopper(launched=True) as stopper, group:
         train_together(trainer, group, lambda stack, kept: probe, stopper)

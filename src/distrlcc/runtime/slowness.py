@@ -96,7 +96,9 @@ def slow_rank(place: Place, job: SlowJob) -> SlowRun | None:
     pin(place.slot)
     config, probe = job.config, Probe()
     group = ProcessGroup(place, identity(config))
-    trainer = Trainer(config, Share.of(config.num_envs, place.slot, place.size), group)
+    trainer = Trainer(
+        config, Share.of(config.num_envs, place.slot, place.size, config.env.agents), group
+    )
     slow_down(trainer.env, job.slow if place.slot == place.size - 1 else 1.0, job.pace)
     with Stopper(launched=True) as stopper, group:
         train_together(trainer, group, lambda stack, kept: probe, stopper)

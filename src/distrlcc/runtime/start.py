@@ -96,8 +96,10 @@ def start_node(
     for place in places:
         checked_device(place.device)
     # Finds what does not fit before anything is written, and compiles the simulator for all.
-    first = Share.of(config.num_envs, places[0].slot, places[0].size).first
-    Trainer(replace(config, env=replace(config.env, world="simulated")), Share(first, 1)).collect()
+    first = Share.of(config.num_envs, places[0].slot, places[0].size, config.env.agents).first
+    Trainer(
+        replace(config, env=replace(config.env, world="simulated")), Share(first, config.env.agents)
+    ).collect()
     run = uuid.uuid4().hex
     with ExitStack() as stack:
         out, storage = options.out, options.place(run)

@@ -103,7 +103,7 @@ def train_rank(
         elastic="yes" if place.elastic else "no",
     )
     group = ProcessGroup(place, own, job.run)
-    share = Share.of(config.num_envs, place.slot, place.size)
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
     trainer = Trainer(config, share, group, place.device)
     if job.resume and (place.slot == 0 or _run_of(job.out) == job.run):
         with job.directory(job.run) as run:

@@ -25,19 +25,25 @@ class Share:
     count: int
 
     @classmethod
-    def of(cls, num_envs: int, slot: int, size: int) -> Share:
+    def of(cls, num_envs: int, slot: int, size: int, agents: int = 1) -> Share:
         """Return a slot's share; a late comer's (slot ``size`` or more) lies beyond the planned.
+
+        A link's ``agents`` environments stay together.
 
         Raises:
             ConfigError: There is not one environment for each.
         """
-        if num_envs < size:
-            raise ConfigError(f"num_envs is {num_envs}: expected at least one for each of {size}")
+        links = num_envs // agents
+        if links < size:
+            least = "one" if agents == 1 else f"{agents}, one link's agents,"
+            raise ConfigError(
+                f"num_envs is {num_envs}: expected at least {least} for each of {size}"
+            )
         if slot >= size:
-            count = num_envs // size
-            return cls(num_envs + (slot - size) * count, count)
-        first = num_envs * slot // size
-        return cls(first, num_envs * (slot + 1) // size - first)
+            count = links // size
+            return cls((links + (slot - size) * count) * agents, count * agents)
+        first = links * slot // size
+        return cls(first * agents, (links * (slot + 1) // size - first) * agents)
 
 
 class Trainer(Training):
@@ -113,7 +119,7 @@ class Trainer(Training):
 
         Emulated links begin anew, too: packets on their way are in no state.
         """
-        same = "env" in state and len(state["env"]["episodes"]) == self.env.num_envs
+        same = "env" in state and len(state["env"]["sums"]) == self.env.num_envs
         if same and not self.env.batch.resumable:
             self.load_shared_state(state)
             self.collector.begin_at(self.counters.update * self.config.rollout_length)

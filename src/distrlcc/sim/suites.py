@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
@@ -22,6 +23,7 @@ from distrlcc.sim.draws import SPLITS, bdp_packets, between, draws
 from distrlcc.sim.indigo_links import GRID, LINKS
 from distrlcc.sim.link_family import NAMES, LinkRanges
 from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim.shared_suites import MOST_FLOWS, SHARED
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import NANOSECONDS
 
@@ -158,6 +160,7 @@ SUITES: dict[str, Suite] = {
     "aurora-sweep": Suite("aurora-sweep", _aurora_sweep, len(SWEEPS)),
     "indigo": Suite("indigo", _indigo, len(LINKS)),
     "indigo-grid": Suite("indigo-grid", _grid, len(GRID)),
+    **{name: Suite(name, build, TEST_LINKS, MOST_FLOWS) for name, build in SHARED.items()},
 }
 
 
@@ -273,17 +276,27 @@ def scenario_by_id(identifier: str) -> Scenario:
     return suite.scenario(split, index)
 
 
-def check_one_agent(scenario: Scenario) -> None:
-    """Refuse a scenario whose first flow is not the only agent: one policy drives one flow.
+def check_agents(scenario: Scenario, most: int = 1) -> None:
+    """Refuse a scenario whose first flows are not its only agents, or that has too many.
+
+    Args:
+        scenario: What is to be run.
+        most: Agents that a link may have, K.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: They are not.
     """
     schemes = [flow.scheme for flow in scenario.flows]
-    if schemes[0] != "agent" or "agent" in schemes[1:]:
+    count = schemes.count("agent")
+    if count == 0 or "agent" in schemes[count:]:
         raise ConfigError(
             f"scenario {scenario.name}: its flows are {', '.join(schemes)}; expected agent first "
             "and schemes after it"
+        )
+    if count > most:
+        raise ConfigError(
+            f"scenario {scenario.name}: it has {count} agents; expected {most}, as here a link has "
+            f"no more (agents={count} trains on it, distrlcc fairness measures it)"
         )
 
 
@@ -292,18 +305,18 @@ BEST_CWND = "best-cwnd"
 
 
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agent runs a scheme instead, or holds its link's `BEST_CWND`.
+    """Return a scenario whose agents run a scheme instead, or share its link's `BEST_CWND`.
 
     Raises:
-        ConfigError: The first flow is not the only agent.
+        ConfigError: Its first flows are not its only agents.
     """
-    check_one_agent(scenario)
-    agent, *others = scenario.flows
+    check_agents(scenario, len(scenario.flows))
+    agents = sum(flow.scheme == "agent" for flow in scenario.flows)
+    changes: dict[str, Any] = {"scheme": scheme}
     if scheme == BEST_CWND:
-        agent = replace(agent, scheme="fixed", cwnd=best_cwnd(scenario))
-    else:
-        agent = replace(agent, scheme=scheme)
-    return replace(scenario, flows=(agent, *others))
+        changes = {"scheme": "fixed", "cwnd": max(best_cwnd(scenario) / agents, 1.0)}
+    flows = (replace(f, **changes) if f.scheme == "agent" else f for f in scenario.flows)
+    return replace(scenario, flows=tuple(flows))
 
 
 def best_cwnd(scenario: Scenario) -> float:

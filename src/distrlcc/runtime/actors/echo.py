@@ -46,7 +46,7 @@ class Echo:
 
     def __init__(self, config: RunConfig) -> None:
         """Make one segment."""
-        spec = policy_spec(config, LinkVectorEnv(1, config.env))
+        spec = policy_spec(config, LinkVectorEnv(config.env.agents, config.env))
         envs = config.actors.envs_per_worker
         rollout = new_rollout(config, spec, envs)
         self._segment = Segment(0, 0, np.zeros(envs, np.int64), rollout, CollectStats())
@@ -141,7 +141,7 @@ def _call_all(
 
 
 def _versions(config: RunConfig) -> list[Weights]:
-    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+    spec = policy_spec(config, LinkVectorEnv(config.env.agents, config.env))
     arrays = {name: np.zeros(shape, np.float32) for name, shape in expected_shapes(spec).items()}
     return [Weights(version, arrays) for version in range(_BROADCASTS)]
 

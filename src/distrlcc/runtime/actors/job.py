@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.runtime.actors.actor import ActorJob
 from distrlcc.runtime.actors.actor_learner import train_with_actors
 from distrlcc.runtime.actors.actor_training import ActorTraining
@@ -47,7 +48,13 @@ class ActorsJob:
 def build_training(job: ActorsJob, device: str = "cpu") -> ActorTraining:
     """Set up what is trained, and load it where the run goes on."""
     config = job.config
-    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+    agents = config.env.agents
+    if config.actors.envs_per_worker % agents:
+        raise ConfigError(
+            f"actors.envs_per_worker is {config.actors.envs_per_worker}; expected a multiple of "
+            f"env.agents, {agents}"
+        )
+    spec = policy_spec(config, LinkVectorEnv(agents, config.env))
     training = ActorTraining(config, spec, device)
     if job.resume:
         with _directory(job) as run:

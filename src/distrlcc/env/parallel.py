@@ -1,0 +1,164 @@
+"""Several senders on one link as a PettingZoo environment: `SharedLinkParallelEnv`.
+
+Use::
+
+    env = SharedLinkParallelEnv(agents=4)
+    observations, infos = env.reset(seed=1)
+    while env.agents:
+        actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+        observations, rewards, terminations, truncations, infos = env.step(actions)
+
+It needs ``pip install 'distrlcc[pettingzoo]'``.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError:
+    raise ConfigError(
+        "PettingZoo is not installed; say pip install 'distrlcc[pettingzoo]'"
+    ) from None
+
+Observation = NDArray[np.float32]
+
+
+class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no types
+    """One link at a time, with up to K agents; each reset draws the next link.
+
+    Agents are ``agent_0`` to ``agent_K-1``, the first flows of the link's scenario. Who starts
+    later enters ``agents`` then, with an observation of zeros; who stops is truncated, and so are
+    all when the link's time is over. Nobody is ever terminated. While nobody runs, time goes on by
+    itself.
+    """
+
+    metadata: dict[str, Any] = {"name": "distrlcc_shared_link_v0", "render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
+    ) -> None:
+        """Set up a link.
+
+        Args:
+            config: What the environment is; K is its ``agents``. Without one, 4 agents on links of
+                the suite ``shared``.
+            split: ``train``, ``validation`` or ``test``.
+            changes: Fields of `EnvConfig` to change.
+        """
+        config = config or EnvConfig(suites=("shared",), agents=4, episode_s=12.0)
+        config = replace(config, **{"stagger": False, **changes})
+        self._vector = LinkVectorEnv(config.agents, config, split=split, autoreset=False)
+        self.possible_agents = [f"agent_{k}" for k in range(config.agents)]
+        self.agents: list[str] = []
+        self.render_mode = None
+        # Copies: spaces have generators, and each agent's is seeded by itself.
+        spaces = self._vector.single_observation_space, self._vector.single_action_space
+        self._spaces = {agent: deepcopy(spaces) for agent in self.possible_agents}
+        space = self._vector.action_space
+        self._idle = np.zeros(space.shape or (), space.dtype)
+
+    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
+        """Return an agent's observation space: that of all."""
+        return self._spaces[agent][0]
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        """Return an agent's action space: that of all."""
+        return self._spaces[agent][1]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
+        """Start an episode on the next link; a seed starts the sequence of links anew."""
+        observation, info = self._vector.reset(seed=seed)
+        over = False
+        while not (self._enter(info) or over):
+            observation, _, _, over, info = self._advance(self._idle)
+        return self._of(self.agents, observation), self._infos(self.agents, info)
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[
+        dict[str, Observation],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Advance by one step; actions are of all ``agents``.
+
+        Raises:
+            ValueError: An agent has no action, or one that is not in its space.
+        """
+        missing = [agent for agent in self.agents if agent not in actions]
+        if missing:
+            raise ValueError(f"no action for {', '.join(missing)}; expected one for each of agents")
+        rows = self._idle.copy()
+        for agent in self.agents:
+            rows[self.possible_agents.index(agent)] = actions[agent]
+        before = self.agents
+        observation, reward, truncated, over, info = self._advance(rows)
+        cut = {agent: bool(truncated[k]) for k, agent in enumerate(self.possible_agents)}
+        ending = [agent for agent in before if cut[agent]]
+        final = info.get("final_obs", observation)
+        seen = self._of(before, final if ending else observation)
+        told = self._infos(before, info)
+        for agent in ending:
+            k = self.possible_agents.index(agent)
+            told[agent]["link_episode"] = {
+                name: float(values[k]) for name, values in info["link_episode"].items()
+            }
+        if over:
+            self.agents = []
+        else:
+            while not (self._enter(info) or over):
+                observation, _, _, over, info = self._advance(self._idle)
+        joined = [agent for agent in self.agents if agent not in before]
+        return (
+            seen | self._of(joined, observation),
+            {a: float(reward[self.possible_agents.index(a)]) for a in before}
+            | dict.fromkeys(joined, 0.0),
+            dict.fromkeys([*before, *joined], False),
+            {agent: cut[agent] for agent in before} | dict.fromkeys(joined, False),
+            told | self._infos(joined, info),
+        )
+
+    def _advance(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool, dict[str, Any]]:
+        """Advance the link; return what agents see, are paid, who ended, and whether it is over."""
+        observation, reward, _, truncated, info = self._vector.step(actions)
+        return observation, reward, truncated, bool(self._vector.over[0]), info
+
+    def _enter(self, info: dict[str, Any]) -> list[str]:
+        """Let those be `agents` who are active; return them."""
+        active = info.get("active", np.ones(len(self.possible_agents), bool))
+        self.agents = [a for a, there in zip(self.possible_agents, active, strict=True) if there]
+        return self.agents
+
+    def _of(self, agents: list[str], rows: NDArray[Any]) -> dict[str, Observation]:
+        return {agent: rows[self.possible_agents.index(agent)].copy() for agent in agents}
+
+    def _infos(self, agents: list[str], info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        return {
+            agent: {
+                name: info[name][self.possible_agents.index(agent)]
+                for name in ("cwnd", "expert_action")
+            }
+            for agent in agents
+        }
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        self._vector.close()

@@ -1,0 +1,171 @@
+"""How flows share a link: Jain's index, convergence after a join, friendliness.
+
+Rates are means over windows of `WINDOW_S` that slide by a bucket. A flow counts in a window that
+lies within its running time.
+
+- Jain's index of F rates x: (sum x)^2 / (F sum x^2), from 1/F to 1 (Jain, Chiu and Hawe 1984,
+  https://arxiv.org/abs/cs/9809099).
+- Settled windows begin `SETTLE_S` or more after the last join or leaving.
+- A join has converged at the first moment from which on, for `HOLD_RTTS` of the longest base RTT,
+  each window has every flow within `TOLERANCE` of an equal share of what they deliver together. So
+  do Dong et al. (PCC, NSDI 2015, section 4.2.2) with windows of 1 s, 25% and 5 s. A join after
+  which this never is so before flows join or leave again has no convergence time, and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.evaluate.shared_run import BUCKET_S, MBIT, SharedRun
+from distrlcc.types import FloatArray
+
+WINDOW_S = 1.0
+SETTLE_S = 3.0
+TOLERANCE = 0.25
+HOLD_RTTS = 20.0
+WARMUP_S = 1.0
+"""Utilisation, queueing delay and drops are taken from then on."""
+
+_WIDTH = round(WINDOW_S / BUCKET_S)
+
+
+@dataclass(frozen=True)
+class FairnessScores:
+    """One run's figures; NaN where there is nothing to measure."""
+
+    jain: float
+    """Mean over settled windows in which two flows or more run."""
+    converged: float
+    """Share of the joins that converged."""
+    convergence_s: float
+    """Mean time from a join until it has converged, of those that have."""
+    share: float
+    """What an agent delivers beside a scheme's flow, of what both do, in settled windows; 0.5 is
+    equal. Of several flows the means of each kind are compared."""
+    tolerable: float
+    """1 where that is between a third and three times what the scheme's flow has, else 0."""
+    utilisation: float
+    queueing_delay_rtt: float
+    """Mean over packets of all flows, in their own base RTTs."""
+    excess_loss: float
+    """Share of the packets sent that the queue dropped."""
+
+
+def jain_index(rates: FloatArray) -> FloatArray:
+    """Return Jain's index of rates ``[F, ...]`` over the first axis; NaN are flows that do not run.
+
+    Returns:
+        ``[...]``; NaN where fewer than two flows run or nothing is delivered.
+    """
+    runs = np.isfinite(rates)
+    x = np.where(runs, rates, 0.0)
+    squares = runs.sum(axis=0) * np.square(x).sum(axis=0)
+    defined = (runs.sum(axis=0) > 1) & (squares > 0)
+    return np.where(defined, np.square(x.sum(axis=0)) / np.where(defined, squares, 1.0), np.nan)
+
+
+def windowed_rates(run: SharedRun) -> FloatArray:
+    """Return throughputs in windows, Mbit/s ``[F, W]``; window w begins at bucket w.
+
+    NaN where a flow does not run throughout the window.
+    """
+    rates = run.rates_mbps
+    windows = np.lib.stride_tricks.sliding_window_view(rates, _WIDTH, axis=1).mean(axis=2)
+    begins = np.arange(windows.shape[1]) * BUCKET_S
+    starts, stops = _times(run)
+    inside = (begins >= starts[:, None] - 1e-9) & (begins + WINDOW_S <= stops[:, None] + 1e-9)
+    return np.where(inside, windows, np.nan)
+
+
+def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
+    """Return which of so many windows are settled, ``[W]``: flows' set has been the same."""
+    begins = np.arange(windows) * BUCKET_S
+    calm = np.ones(windows, bool)
+    for time in _changes(run):
+        calm &= (begins + WINDOW_S <= time + 1e-9) | (begins >= time + SETTLE_S - 1e-9)
+    return calm
+
+
+def fairness_of(run: SharedRun) -> FairnessScores:
+    """Measure one run."""
+    rates = windowed_rates(run)
+    calm = settled(run, rates.shape[1])
+    jain = jain_index(rates)[calm]
+    times = convergence_times(run)
+    warm = slice(round(WARMUP_S / BUCKET_S), None)
+    acked, sent = run.acked[:, warm], run.sent[:, warm]
+    delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
+    share = _share(run, rates[:, calm])
+    return FairnessScores(
+        jain=_mean(jain),
+        converged=_mean(np.isfinite(times).astype(float)),
+        convergence_s=_mean(times),
+        share=share,
+        tolerable=float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
+        utilisation=float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
+        queueing_delay_rtt=float(delay / acked.sum()) if acked.sum() else math.nan,
+        excess_loss=float(run.dropped[:, warm].sum() / max(sent.sum(), 1.0)),
+    )
+
+
+def running_rates(run: SharedRun) -> FloatArray:
+    """Return each flow's throughput while it runs, Mbit/s ``[F]``."""
+    starts, stops = _times(run)
+    return np.asarray(run.acked.sum(axis=1) * MBIT / np.maximum(stops - starts, BUCKET_S))
+
+
+def convergence_times(run: SharedRun) -> FloatArray:
+    """Return each join's convergence time, s ``[J]``; NaN of those that have not converged."""
+    rates = windowed_rates(run)
+    starts, _ = _times(run)
+    changes = _changes(run)
+    hold = max(1, math.ceil(HOLD_RTTS * float(run.base_rtt_s.max()) / BUCKET_S))
+    times = []
+    for join in sorted({start for start in starts if start > 0}):
+        following = min((t for t in changes if t > join), default=run.scenario.duration_s)
+        first = math.ceil(join / BUCKET_S - 1e-9)
+        last = min(math.floor(following / BUCKET_S + 1e-9) - _WIDTH, rates.shape[1] - 1)
+        section = rates[:, first : last + 1]
+        x = section[np.isfinite(section).any(axis=1)]
+        fair = np.maximum(x.mean(axis=0), 1e-9)
+        close = (np.abs(x / fair - 1.0) <= TOLERANCE).all(axis=0)
+        held = np.flatnonzero(
+            np.convolve(close, np.ones(hold), "valid") >= hold - 0.5
+            if len(close) >= hold
+            else np.zeros(0)
+        )
+        times.append((first + int(held[0])) * BUCKET_S - join if len(held) else math.nan)
+    return np.array(times)
+
+
+def _share(run: SharedRun, rates: FloatArray) -> float:
+    own, others = rates[: run.agents], rates[run.agents :]
+    if not len(others):
+        return math.nan
+    both = np.isfinite(own).any(axis=0) & np.isfinite(others).any(axis=0)
+    if not both.any():
+        return math.nan
+    ours, theirs = np.nanmean(own[:, both]), np.nanmean(others[:, both])
+    return float(ours / (ours + theirs)) if ours + theirs > 0 else math.nan
+
+
+def _times(run: SharedRun) -> tuple[FloatArray, FloatArray]:
+    flows, end = run.scenario.flows, run.scenario.duration_s
+    starts = np.array([flow.start_s for flow in flows])
+    stops = np.array([end if flow.stop_s is None else min(flow.stop_s, end) for flow in flows])
+    return starts, stops
+
+
+def _changes(run: SharedRun) -> list[float]:
+    """Return when flows join or leave, the beginning included, s."""
+    starts, stops = _times(run)
+    return sorted({0.0, *starts.tolist(), *(stops[stops < run.scenario.duration_s]).tolist()})
+
+
+def _mean(values: FloatArray) -> float:
+    found = values[np.isfinite(values)]
+    return float(found.mean()) if len(found) else math.nan

@@ -1,0 +1,195 @@
+"""Several agents on one link: who acts when, what they see and are paid, and that draws hold."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import RewardConfig, with_fairness
+from distrlcc.env.shared import SharedBatch
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.learn.collect import Collector
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.suites import load_suite
+
+K = 4
+CONFIG = EnvConfig(
+    suites=("shared",), agents=K, episode_s=1.0, reward=RewardConfig(fairness_weight=0.2)
+)
+LINK = Link(rate_mbps=12.0, delay_ms=10.0, queue_packets=60)
+JOINING = Scenario(
+    "joining", LINK, (Flow(), Flow(start_s=0.2), Flow(start_s=0.1, stop_s=0.305), Flow("cubic")),
+    duration_s=1.0,
+)  # fmt: skip
+ACTION = 2  # the window stays
+
+
+def _batch(scenario: Scenario, agents: int = K, **changes: Any) -> SharedBatch:
+    batch = SharedBatch(1, replace(CONFIG, agents=agents, **changes), n_flows=len(scenario.flows))
+    batch.load(0, scenario)
+    return batch
+
+
+def test_agents_join_and_leave_when_their_scenario_says() -> None:
+    batch = _batch(JOINING)
+    seen = [batch.active.copy()]
+    for _ in range(40):
+        acted = batch.active.copy()
+        observation, reward = batch.step(np.full(K, ACTION))
+        joined = batch.active & ~acted
+        assert not observation[joined].any()
+        assert not observation[~acted].any()
+        assert not reward[~acted].any()
+        seen.append(batch.active.copy())
+    active = np.array(seen)
+    assert active[:, 0].all()
+    assert active[:, 1].tolist() == [t >= 20 for t in range(41)]
+    assert active[:, 2].tolist() == [10 <= t < 31 for t in range(41)]
+    assert not active[:, 3].any()  # CUBIC's flow is no agent
+    rates = batch._rates[0]
+    assert rates[[0, 1, 3]].min() > 0
+
+
+def test_what_stands_in_rows_without_an_agent_is_of_no_matter() -> None:
+    one, other = _batch(JOINING), _batch(JOINING)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        actions = rng.integers(0, 6, K)
+        wild = np.where(other.active, actions, rng.integers(0, 6, K))
+        first, second = one.step(np.where(one.active, actions, 0)), other.step(wild)
+        np.testing.assert_array_equal(first[0], second[0])
+        np.testing.assert_array_equal(first[1], second[1])
+
+
+@pytest.mark.parametrize("action", ["multiplicative", "rate"])
+def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
+    config = replace(CONFIG, action=action)
+    scenarios = load_suite("random").scenarios("test", 4)
+    alone = LinkBatch(4, replace(config, agents=1))
+    shared = SharedBatch(4, config)
+    for n, scenario in enumerate(scenarios):
+        alone.load(n, scenario)
+        shared.load(n, scenario)
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        actions = rng.integers(0, 6, 4)
+        expected = alone.step(actions)
+        found = shared.step(np.repeat(actions, K))
+        np.testing.assert_array_equal(found[0][::K], expected[0])
+        np.testing.assert_array_equal(found[1][::K], expected[1])
+        np.testing.assert_array_equal(shared.labels()[::K], alone.labels())
+        assert not found[0].reshape(4, K, -1)[:, 1:].any()
+
+
+def test_shares_and_the_fairness_term() -> None:
+    flows = (Flow(cwnd=30.0), Flow(cwnd=10.0))
+    batch = _batch(Scenario("windows", LINK, flows, duration_s=2.0), agents=2)
+    shares = []
+    for _ in range(100):
+        batch.step(np.full(2, ACTION))
+        shares.append(batch.share())
+        assert shares[-1].mean() == pytest.approx(1.0)
+    # The queue stands, so that throughputs are as the windows: 3 to 1.
+    np.testing.assert_allclose(np.mean(shares[50:], axis=0), [1.5, 0.5], atol=0.03)
+    view = batch.view()
+    assert view.share is not None
+    paid = with_fairness(np.ones(2), view, RewardConfig(fairness_weight=0.3))
+    np.testing.assert_allclose(paid, 1.0 + 0.3 * np.log(shares[-1]))
+    np.testing.assert_array_equal(with_fairness(paid, view, RewardConfig()), paid)
+
+
+def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
+    flows = (Flow(cwnd=60.0), Flow(start_s=0.5))
+    batch = _batch(Scenario("starved", LINK, flows, duration_s=2.0), agents=2)
+    for _ in range(51):
+        batch.step(np.full(2, ACTION))
+    assert batch.active.all()
+    assert batch.share()[1] == 0.0
+    paid = with_fairness(np.zeros(2), batch.view(), RewardConfig(fairness_weight=1.0))
+    np.testing.assert_allclose(paid, np.log([2.0, 0.1]))
+
+
+def _steps(env: LinkVectorEnv, count: int, seed: int = 0) -> list[tuple[Any, ...]]:
+    rows = []
+    for t in range(count):
+        actions = np.random.default_rng([seed, t]).integers(0, 6, 64)[
+            env.first_index : env.first_index + env.num_envs
+        ]
+        observation, reward, _, truncated, info = env.step(actions)
+        rows.append((observation.copy(), reward.copy(), truncated.copy(), info["active"].copy()))
+    return rows
+
+
+def _same(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> None:
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_two_processes_have_the_links_of_one() -> None:
+    whole = LinkVectorEnv(16, CONFIG, seed=5)
+    halves = [LinkVectorEnv(8, CONFIG, seed=5, first_index=first) for first in (0, 8)]
+    for env in (whole, *halves):
+        env.reset()
+    low, high = (_steps(env, 150) for env in halves)
+    joined = [
+        tuple(np.concatenate(pair) for pair in zip(a, b, strict=True))
+        for a, b in zip(low, high, strict=True)
+    ]
+    _same(_steps(whole, 150), joined)
+
+
+def test_a_resume_goes_on_bit_for_bit() -> None:
+    config = replace(CONFIG, suites=("shared", "beside-cubic", "random"))
+    env, again = (LinkVectorEnv(16, config, seed=2) for _ in range(2))
+    env.reset()
+    _steps(env, 70)
+    again.load_state_dict(env.state_dict())
+    _same(_steps(env, 80, seed=1), _steps(again, 80, seed=1))
+
+
+def test_a_rollout_has_episodes_that_begin_at_joins_and_are_cut_at_leaves() -> None:
+    env = LinkVectorEnv(32, replace(CONFIG, episode_s=12.0), seed=1)
+    spec = PolicySpec("scale-free", env.batch.observation_size, "multiplicative", "discrete", 6)
+    collector, rollout = Collector(env, spec, 1), Rollout.allocate(spec, 500, 32)
+    learner = PPO(PPOConfig(), spec)
+    collector.set_weights(learner.weights())
+    stats = collector.collect(rollout)
+    active, starts = rollout.active, rollout.starts
+    assert 0.1 < active.mean() < 0.9
+    assert stats.steps == rollout.samples == active.sum()
+    joined = active[1:] & ~active[:-1]
+    left = ~active[1:] & active[:-1]
+    assert joined.any()
+    assert left.any()
+    assert starts[1:][joined].all()
+    assert not rollout.obs[active & starts].any()
+    assert rollout.truncated[:-1][left].all()
+    assert not (rollout.truncated & ~active).any()
+    assert (rollout.final_values[rollout.truncated] != 0).all()
+    assert not rollout.rewards[~active].any()
+    assert stats.episodes == rollout.truncated.sum()
+    assert stats.reward == pytest.approx(rollout.rewards[active].sum(), rel=1e-5)
+    assert all(np.isfinite(value) for value in learner.update(rollout).values())
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "message"),
+    [
+        (6, {}, "multiples of 4"),
+        (8, {"agents": 2}, "it has [34] agents; expected 2"),
+        (4, {"agents": 99}, "agents is 99; expected 1 to 16"),
+        (4, {"world": "emulated"}, "links have one agent each"),
+    ],
+)
+def test_what_does_not_fit_is_said(count: int, changes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LinkVectorEnv(count, replace(CONFIG, **changes))
