@@ -108,4 +108,4 @@ class HeldOut:
                 running &= env.episodes == 1
         sums = np.vstack([rewards, seen]).reshape(4, self._links, agents).sum(axis=2)
         counts = np.stack([steps] + 3 * [episodes]).reshape(4, self._links, agents).sum(axis=2)
-        return sums / counts
+        return np.asarray(sums / counts)
