@@ -209,7 +209,7 @@ def test_beside_another_flow_power_is_of_the_own_share() -> None:
 @pytest.mark.parametrize("schemes", [("cubic",), ("cubic", "agent"), ("agent", "agent")])
 def test_one_policy_drives_one_flow(schemes: tuple[str, ...]) -> None:
     scenario = Scenario("s", Link(rate_mbps=12), tuple(Flow(name) for name in schemes))
-    with pytest.raises(ConfigError, match="expected agent first"):
+    with pytest.raises(ConfigError, match="agent first"):
         evaluate(contender_from_scheme("vegas"), [scenario])
 
 

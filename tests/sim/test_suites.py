@@ -184,7 +184,7 @@ def test_agents_stand_first_and_are_not_too_many() -> None:
     two = SUITES["shared-2"].scenario("test", 0)
     check_agents(two, 2)
     assert [flow.scheme for flow in with_scheme(two, "cubic").flows] == ["cubic", "cubic"]
-    with pytest.raises(ConfigError, match="has 2 agents; expected 1"):
+    with pytest.raises(ConfigError, match="has 2 agents; expected one agent first"):
         check_agents(two)
     with pytest.raises(ConfigError, match="agent first"):
         check_agents(Scenario("late", two.link, (Flow("cubic"), Flow())), 2)

@@ -17,7 +17,7 @@ from distrlcc.evaluate.recorder import Recorder
 from distrlcc.evaluate.scores import SchemeScores, Series
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import with_scheme
+from distrlcc.sim.suites import check_agents, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 WARMUP_S = 1.0
@@ -46,7 +46,12 @@ def evaluate(
 
     Returns:
         Scores ``[L, S]``, and one series for each of `series_links`.
+
+    Raises:
+        ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluate.shared_run`.
     """
+    for scenario in scenarios:
+        check_agents(scenario)
     columns: list[dict[str, Floats]] = []
     kept: list[Series] = []
     for k in range(seeds):

@@ -295,8 +295,9 @@ def check_agents(scenario: Scenario, most: int = 1) -> None:
         )
     if count > most:
         raise ConfigError(
-            f"scenario {scenario.name}: it has {count} agents; expected {most}, as here a link has "
-            f"no more (agents={count} trains on it, distrlcc fairness measures it)"
+            f"scenario {scenario.name}: it has {count} agents; expected "
+            f"{'one agent first' if most == 1 else f'{most} agents first'} and schemes after it "
+            f"(env.agents={count} trains on it, distrlcc fairness measures it)"
         )
 
 
