@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from distrlcc.cli.evaluate_arguments import (
+    add_prefer,
     contenders_of,
     drawn_links,
     report_info,
@@ -49,11 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", action="extend", nargs="+", default=[], metavar="FILE",
         help="trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED",
     )  # fmt: skip
-    parser.add_argument(
-        "--prefer", default="", metavar="P,…",
-        help="0: throughput, 1: delay, for policies trained with preferences; each is measured "
-        "once for each (default: the policy's own)",
-    )  # fmt: skip
+    add_prefer(parser)
     whole = number(1, whole=True)
     parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
     parser.add_argument(

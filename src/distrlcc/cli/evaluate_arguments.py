@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from distrlcc.sim.scenario import Scenario
 
 
+def add_prefer(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that `preferences` reads."""
+    parser.add_argument(
+        "--prefer", default="", metavar="P,…",
+        help="0: throughput, 1: delay, for policies trained with preferences; each is measured "
+        "once for each (default: the policy's own)",
+    )  # fmt: skip
+
+
 def contenders_of(args: argparse.Namespace) -> list[Contender]:
     """Return the policies and schemes that the arguments name."""
     from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme

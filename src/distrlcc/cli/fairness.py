@@ -12,6 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from distrlcc.cli.evaluate_arguments import add_prefer
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="suites or TOML files, all of whose agents run the policy or the scheme; on random a "
         f"flow is alone (default: {SUITES})",
     )  # fmt: skip
+    add_prefer(parser)
     whole = number(1, whole=True)
     parser.add_argument(
         "--links", type=whole, default=16, metavar="N", help="at most N links of each (default: 16)"

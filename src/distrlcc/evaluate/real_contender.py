@@ -9,6 +9,7 @@ from pathlib import Path
 from distrlcc.control.schemes import SCHEMES
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluate.contender import Contender, contender_from_file
+from distrlcc.policy.shipped import find_policy
 
 KERNEL = "kernel-"
 _CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -69,7 +70,9 @@ def policy_from_file(path: str, taken: set[str], prefer: float | None = None) ->
     """Return a policy file, or a run's folder; see `contender_from_file`."""
     model = contender_from_file(path, taken, prefer)
     preferred = () if prefer is None else ("--prefer", str(prefer))
-    return RealContender(model.name, ("--policy", str(Path(path).resolve()), *preferred), model)
+    return RealContender(
+        model.name, ("--policy", str(find_policy(path).resolve()), *preferred), model
+    )
 
 
 def rival(scheme: str, contender: RealContender, others: str | None) -> RealContender:

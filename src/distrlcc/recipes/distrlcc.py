@@ -20,7 +20,7 @@ def distrlcc() -> RunConfig:
     crowd out the rest. One pass per round over many environments' data, short sequences from kept
     states, and a learning rate that falls with the steps gave the best accuracy in the same time.
     """
-    steps = 2_400_000
+    steps = 4_800_000
     return RunConfig(
         recipe="distrlcc",
         num_envs=208,

@@ -9,8 +9,12 @@ from distrlcc.errors import unknown_name
 SEEDS = (0, 1, 2)
 """Training runs of a recipe, by their seeds."""
 
-METRICS = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
-"""What is scored on every suite: keys of `distrlcc.evaluate.scores.METRICS`."""
+ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
+"""What is scored of one flow on a link: keys of `distrlcc.evaluate.scores.METRICS`."""
+TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
+BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
+"""Of several: keys of `distrlcc.evaluate.fairness_scores.FAIRNESS_METRICS`."""
+_SCHEMES = ("cubic", "bbr", "vegas", "copa", "oracle")
 
 
 @dataclass(frozen=True)
@@ -19,14 +23,38 @@ class Benchmark:
 
     suite: str
     """A suite's name; its split ``test``."""
-    peers: tuple[str, ...] = ("cubic", "bbr", "vegas", "copa", "oracle")
+    peers: tuple[str, ...] = _SCHEMES
     """Schemes that are scored beside it."""
     links: int | None = None
     """At most so many of its links."""
+    metrics: tuple[str, ...] = ALONE
+    prefer: float | None = None
+    """What a policy is told to prefer; None: its default."""
+
+    @property
+    def label(self) -> str:
+        """Its name in rows of results."""
+        return self.suite if self.prefer is None else f"{self.suite}, prefer {self.prefer:g}"
+
+    @property
+    def shared(self) -> bool:
+        """Whether flows share its links."""
+        return self.metrics != ALONE
 
 
 RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmark("dynamic")
+OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
+SHARED = (
+    *(
+        Benchmark(suite, ("cubic", "bbr", "vegas", "copa"), 64, TOGETHER)
+        for suite in ("shared-2", "shared-4", "shared-rtt")
+    ),
+    *(
+        Benchmark(suite, ("cubic", "bbr", "vegas", "copa"), 64, BESIDE)
+        for suite in ("beside-cubic", "beside-bbr")
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +80,6 @@ def _oracle(*words: str) -> tuple[str, ...]:
     return ("collect", "--scheme", "oracle", *data, *words)
 
 
-_OPEN = (RANDOM, CELLULAR, DYNAMIC)
-
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
@@ -62,16 +88,29 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "gail",
             ("train", "gail", "--set", "gail.demonstrations=FOLDER/data"),
-            _OPEN,
+            OPEN,
             prepare=_oracle("--disturb", "0"),
         ),
-        Experiment("cloning", ("imitate", "FOLDER/data"), _OPEN, prepare=_oracle(), page="gail"),
+        Experiment("cloning", ("imitate", "FOLDER/data"), OPEN, prepare=_oracle(), page="gail"),
         Experiment(
             "dagger",
             ("train", "imitation", "--set", "max_seconds=0", "total_steps=4000000"),
-            _OPEN,
+            OPEN,
             page="gail",
         ),
+        Experiment("aurora", ("train", "aurora"), (Benchmark("aurora"), RANDOM)),
+        Experiment("genet", ("train", "genet"), (Benchmark("genet"), RANDOM)),
+        Experiment("fair", ("train", "fair"), (*SHARED, *OPEN)),
+        Experiment(
+            "preference",
+            ("train", "preference"),
+            tuple(
+                Benchmark(one.suite, one.peers if prefer == 0.5 else (), one.links, prefer=prefer)
+                for one in OPEN
+                for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
+            ),
+        ),
+        Experiment("best", ("train", "best"), OPEN),
     )
 }
 """By name: the recipes with results, and what stands beside GAIL."""

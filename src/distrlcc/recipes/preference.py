@@ -16,7 +16,7 @@ def preference() -> RunConfig:
     return replace(
         config,
         recipe="preference",
-        total_steps=20_000_000,
-        max_seconds=240.0,
+        total_steps=8_000_000,
+        max_seconds=0.0,
         env=replace(config.env, reward=RewardConfig(delay_weights=(0.05, 5.0))),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.recipes.aurora import aurora
+from distrlcc.recipes.best import best
 from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
 from distrlcc.recipes.fair import fair
 from distrlcc.recipes.gail import gail
@@ -28,6 +29,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "genet": genet,
     "preference": preference,
     "fair": fair,
+    "best": best,
 }
 
 

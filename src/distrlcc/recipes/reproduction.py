@@ -15,11 +15,12 @@ import numpy as np
 from distrlcc import __version__
 from distrlcc.errors import DatasetError
 from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluate.fairness_scores import measure
 from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.policy.shipped import RUN_POLICY, SHIPPED
-from distrlcc.recipes.experiment import METRICS, Benchmark, Experiment
+from distrlcc.recipes.experiment import Benchmark, Experiment
 from distrlcc.recipes.row import Row, Scores
 from distrlcc.sim.suites import load_suite
 
@@ -108,13 +109,13 @@ class Reproduction:
             cpu_minutes=tuple(run.cpu_minutes for run in runs),
             shipped=best.seed,
             scores={
-                benchmark.suite: {
-                    metric: tuple(run.scores[benchmark.suite][metric] for run in runs)
-                    for metric in METRICS
+                benchmark.label: {
+                    metric: tuple(run.scores[benchmark.label][metric] for run in runs)
+                    for metric in benchmark.metrics
                 }
                 for benchmark in benchmarks
             },
-            peers={benchmark.suite: self._peers(benchmark) for benchmark in benchmarks},
+            peers={benchmark.label: self._peers(benchmark) for benchmark in benchmarks},
         )
 
     def ship(self, row: Row, folder: Path = SHIPPED) -> None:
@@ -158,13 +159,15 @@ class Reproduction:
                 progress.cpu_seconds += process_time() - begin
                 self._keep(seed, progress)
         policy = load_policy(place / RUN_POLICY)
-        contender = contender_from_file(str(place), set())
         run = Run(
             seed=seed,
             steps=int(policy.notes["steps"]),
             cpu_minutes=progress.cpu_seconds / 60.0,
             held_out_reward=float(policy.notes["held_out_reward"]),
-            scores={b.suite: self._scores(contender, b) for b in self._experiment.benchmarks},
+            scores={
+                b.label: self._scores(contender_from_file(str(place), set(), b.prefer), b)
+                for b in self._experiment.benchmarks
+            },
         )
         write_atomically(kept, json.dumps(vars(run), indent=1).encode())
         return run
@@ -180,8 +183,11 @@ class Reproduction:
     def _scores(self, contender: Contender, benchmark: Benchmark) -> dict[str, float]:
         scenarios = load_suite(benchmark.suite).scenarios("test", benchmark.links)
         self._tell(f"scoring {contender.name} on {len(scenarios)} links of {benchmark.suite}")
+        if benchmark.shared:
+            found = measure(contender, benchmark.suite, scenarios).overall
+            return {metric: found[metric].mean for metric in benchmark.metrics}
         measured, _ = evaluate(contender, scenarios)
-        return {metric: _mean(getattr(measured, metric)) for metric in METRICS}
+        return {metric: _mean(getattr(measured, metric)) for metric in benchmark.metrics}
 
     def _peers(self, benchmark: Benchmark) -> dict[str, dict[str, float]]:
         return {

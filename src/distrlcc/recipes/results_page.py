@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from distrlcc.evaluate.scores import Metric, metric
-from distrlcc.recipes.experiment import EXPERIMENTS, METRICS
+from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
+from distrlcc.evaluate.scores import METRICS, Metric
+from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.row import Row
 
 _HEAD = """\
@@ -49,27 +50,29 @@ def _page(name: str) -> str:
 
 def _suite(suite: str, rows: Mapping[str, Row]) -> Iterator[str]:
     chosen = [row for row in rows.values() if suite in row.scores]
-    metrics = [m for m in METRICS if m in chosen[0].scores[suite]]
-    yield "| | " + " | ".join(metric(key).title for key in metrics) + " |"
+    keys = list(chosen[0].scores[suite])
+    known = FAIRNESS_METRICS if {"jain", "share"} & set(keys) else METRICS
+    metrics = [next(m for m in known if m.key == key) for key in keys]
+    yield "| | " + " | ".join(m.title for m in metrics) + " |"
     yield "|---" * (len(metrics) + 1) + "|"
-    chosen.sort(key=lambda row: -row.mean(suite, metrics[0]))
+    chosen.sort(key=lambda row: -row.mean(suite, keys[0]))
     for row in chosen:
-        cells = (
-            _cell(metric(key), row.mean(suite, key), row.half_width(suite, key)) for key in metrics
-        )
+        cells = (_cell(m, row.mean(suite, m.key), row.half_width(suite, m.key)) for m in metrics)
         yield f"| **{row.recipe}** | " + " | ".join(cells) + " |"
     yield from _peers(suite, chosen, metrics)
 
 
-def _peers(suite: str, rows: Sequence[Row], metrics: Sequence[str]) -> Iterator[str]:
+def _peers(suite: str, rows: Sequence[Row], metrics: Sequence[Metric]) -> Iterator[str]:
     peers: dict[str, dict[str, float]] = {}
     for row in rows:
         peers |= row.peers.get(suite, {})
-    for name, scores in sorted(peers.items(), key=lambda item: -item[1][metrics[0]]):
-        cells = (_cell(metric(key), scores[key], math.nan) for key in metrics)
+    for name, scores in sorted(peers.items(), key=lambda item: -item[1][metrics[0].key]):
+        cells = (_cell(m, scores[m.key], math.nan) for m in metrics)
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def _cell(of: Metric, mean: float, half: float) -> str:
+    if math.isnan(mean):
+        return "-"
     text = f"{mean * of.scale:.{of.digits}f}"
     return text if math.isnan(half) else f"{text} ± {half * of.scale:.{of.digits}f}"
