@@ -1,6 +1,7 @@
 """Collect an expert's trajectories as a data set, for imitation or offline learning.
 
 distrlcc collect --scheme oracle --suite random --steps 1000000 --out data/oracle
+distrlcc collect --scheme cubic,bbr,vegas,copa --suite cellular --out data/best-of-four
 distrlcc collect --scheme cubic --episodes 64 --out data/cubic --set env.action=fast-rate
 """
 
@@ -23,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     whole = number(1, whole=True)
     parser.add_argument(
-        "--scheme", required=True, metavar="NAME", help="the expert: oracle, cubic, bbr, …"
+        "--scheme",
+        required=True,
+        metavar="NAME",
+        help="the expert: oracle, cubic, bbr, …; of "
+        "several (cubic,bbr,copa) each link has the best",
     )
     parser.add_argument("--out", required=True, metavar="DIR", type=Path, help="a new folder")
     parser.add_argument(

@@ -15,7 +15,8 @@ class CollectConfig:
     """Everything that shapes a data set."""
 
     scheme: str
-    """The expert: ``oracle``, or a scheme that drives the links."""
+    """The expert: ``oracle``, or a scheme that drives the links; of several, with commas between,
+    each link has the one with the greatest return there."""
     steps: int = 1_000_000
     """Steps to collect; the last episode is completed. 0: `episodes` says how much."""
     episodes: int = 0
@@ -57,6 +58,11 @@ class CollectConfig:
             raise ConfigError(
                 f"disturb is {self.disturb}; expected 0, as {self.scheme} drives the link itself"
             )
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The experts that are asked, each once."""
+        return tuple(dict.fromkeys(name.strip() for name in self.scheme.split(",")))
 
     @property
     def episode_steps(self) -> int:

@@ -2,7 +2,8 @@
 
 Every episode of a round starts together and is taken once it ends, so no episode is cut short and
 short ones are not preferred. What the expert does is the environment's label: the oracle's, or the
-action that follows the scheme that drives the links.
+action that follows the scheme that drives the links. Of several schemes each link has the one with
+the greatest return there.
 """
 
 from __future__ import annotations
@@ -51,24 +52,35 @@ class ExpertRounds:
         rounds = math.ceil(wanted / most)
         self.count = math.ceil(wanted / rounds)
         self._length = config.episode_steps
-        self._env = LinkVectorEnv(
-            self.count,
-            replace(config.env, stagger=False),
-            split=config.split,
-            seed=config.seed,
-            with_outcomes=True,
-            autoreset=False,
-            expert=config.scheme,
-        )
-        self.spaces = spaces_of(self._env)
+        self._envs = [
+            LinkVectorEnv(
+                self.count,
+                replace(config.env, stagger=False),
+                split=config.split,
+                seed=config.seed,
+                with_outcomes=True,
+                autoreset=False,
+                expert=scheme,
+            )
+            for scheme in config.schemes
+        ]
+        self.spaces = spaces_of(self._envs[0])
         self._disturbance = Disturbance(
-            config.disturb, self._env.single_action_space, self.count, config.seed
+            config.disturb, self._envs[0].single_action_space, self.count, config.seed
         )
         self._rounds = 0
 
     def run(self) -> list[Episode]:
         """Run the next round and return its episodes, in the environments' order."""
-        env, count = self._env, self.count
+        best = self._run(self._envs[0])
+        for env in self._envs[1:]:
+            both = zip(best, self._run(env), strict=True)
+            best = [max(pair, key=lambda episode: episode.scores["return"]) for pair in both]
+        self._rounds += 1
+        return best
+
+    def _run(self, env: LinkVectorEnv) -> list[Episode]:
+        count = self.count
         observation, info = env.reset()
         observations = np.zeros((count, self._length, self.spaces.observation_size), np.float32)
         actions, experts = self._actions(), self._actions()
@@ -91,7 +103,6 @@ class ExpertRounds:
                 steps[n], final[n] = t, info["final_obs"][n]
                 scores[n] = {key: float(row[n]) for key, row in info["link_episode"].items()}
             running &= ~truncated
-        self._rounds += 1
         return [
             Episode(
                 link, observations[n, : steps[n]], actions[n, : steps[n]],
