@@ -14,6 +14,8 @@ ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt
 TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
 BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
 """Of several: keys of `distrlcc.evaluate.fairness_scores.FAIRNESS_METRICS`."""
+RECOVERY = ("recovery_rtts", "recovered")
+"""After changes: keys of `distrlcc.evaluate.recovery.RECOVERY_METRICS`."""
 _SCHEMES = ("cubic", "bbr", "vegas", "copa", "oracle")
 
 
@@ -34,15 +36,12 @@ class Benchmark:
     @property
     def label(self) -> str:
         """Its name in rows of results."""
-        return self.suite if self.prefer is None else f"{self.suite}, prefer {self.prefer:g}"
-
-    @property
-    def shared(self) -> bool:
-        """Whether flows share its links."""
-        return self.metrics != ALONE
+        after = ", after changes" if self.metrics == RECOVERY else ""
+        return self.suite + after + ("" if self.prefer is None else f", prefer {self.prefer:g}")
 
 
 RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmark("dynamic")
+CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)
 OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
 SHARED = (
@@ -110,7 +109,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
             ),
         ),
-        Experiment("best", ("train", "best"), OPEN),
+        Experiment("best", ("train", "best"), (*OPEN, CHANGES)),
     )
 }
 """By name: the recipes with results, and what stands beside GAIL."""

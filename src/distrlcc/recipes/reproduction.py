@@ -16,11 +16,12 @@ from distrlcc import __version__
 from distrlcc.errors import DatasetError
 from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.evaluate.fairness_scores import measure
+from distrlcc.evaluate.recovery import recovery_scores
 from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.policy.shipped import RUN_POLICY, SHIPPED
-from distrlcc.recipes.experiment import Benchmark, Experiment
+from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
 from distrlcc.recipes.row import Row, Scores
 from distrlcc.sim.suites import load_suite
 
@@ -183,7 +184,9 @@ class Reproduction:
     def _scores(self, contender: Contender, benchmark: Benchmark) -> dict[str, float]:
         scenarios = load_suite(benchmark.suite).scenarios("test", benchmark.links)
         self._tell(f"scoring {contender.name} on {len(scenarios)} links of {benchmark.suite}")
-        if benchmark.shared:
+        if benchmark.metrics == RECOVERY:
+            return recovery_scores(contender, scenarios)
+        if benchmark.metrics != ALONE:
             found = measure(contender, benchmark.suite, scenarios).overall
             return {metric: found[metric].mean for metric in benchmark.metrics}
         measured, _ = evaluate(contender, scenarios)

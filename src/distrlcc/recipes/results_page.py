@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
+from distrlcc.evaluate.recovery import RECOVERY_METRICS
 from distrlcc.evaluate.scores import METRICS, Metric
 from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.row import Row
@@ -51,11 +52,12 @@ def _page(name: str) -> str:
 def _suite(suite: str, rows: Mapping[str, Row]) -> Iterator[str]:
     chosen = [row for row in rows.values() if suite in row.scores]
     keys = list(chosen[0].scores[suite])
-    known = FAIRNESS_METRICS if {"jain", "share"} & set(keys) else METRICS
+    known = FAIRNESS_METRICS if {"jain", "share"} & set(keys) else METRICS + RECOVERY_METRICS
     metrics = [next(m for m in known if m.key == key) for key in keys]
     yield "| | " + " | ".join(m.title for m in metrics) + " |"
     yield "|---" * (len(metrics) + 1) + "|"
-    chosen.sort(key=lambda row: -row.mean(suite, keys[0]))
+    sign = 1 if metrics[0].better == "lower" else -1
+    chosen.sort(key=lambda row: sign * row.mean(suite, keys[0]))
     for row in chosen:
         cells = (_cell(m, row.mean(suite, m.key), row.half_width(suite, m.key)) for m in metrics)
         yield f"| **{row.recipe}** | " + " | ".join(cells) + " |"
@@ -66,7 +68,8 @@ def _peers(suite: str, rows: Sequence[Row], metrics: Sequence[Metric]) -> Iterat
     peers: dict[str, dict[str, float]] = {}
     for row in rows:
         peers |= row.peers.get(suite, {})
-    for name, scores in sorted(peers.items(), key=lambda item: -item[1][metrics[0].key]):
+    sign = 1 if metrics[0].better == "lower" else -1
+    for name, scores in sorted(peers.items(), key=lambda item: sign * item[1][metrics[0].key]):
         cells = (_cell(m, scores[m.key], math.nan) for m in metrics)
         yield f"| {name} | " + " | ".join(cells) + " |"
 
@@ -74,5 +77,7 @@ def _peers(suite: str, rows: Sequence[Row], metrics: Sequence[Metric]) -> Iterat
 def _cell(of: Metric, mean: float, half: float) -> str:
     if math.isnan(mean):
         return "-"
+    if math.isinf(mean):
+        return "never"
     text = f"{mean * of.scale:.{of.digits}f}"
     return text if math.isnan(half) else f"{text} ± {half * of.scale:.{of.digits}f}"

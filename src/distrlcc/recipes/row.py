@@ -82,7 +82,7 @@ class Row:
                     lines.append(f"{suite}, {metric}: it was not measured")
                     continue
                 ours, theirs = self.mean(suite, metric), other.mean(suite, metric)
-                if math.isnan(ours) and math.isnan(theirs):
+                if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
                     continue
                 half = self.half_width(suite, metric, len(other.seeds))
                 bound = LEAST_TOLERANCE if math.isnan(half) else max(half, LEAST_TOLERANCE)
