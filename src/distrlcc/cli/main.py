@@ -22,6 +22,7 @@ COMMANDS = {
     "imitate": "train a policy on such a data set",
     "node": "take part in a run on several machines",
     "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
+    "recovery": "measure how fast policies and schemes recover after a link has changed",
     "fairness": "measure how policies and schemes share links",
     "policies": "list the policies that come with the package",
     "results": "show what the recipes scored, beside the schemes",
