@@ -90,7 +90,7 @@ def _train(
     [
         ("match", 0.85, {}),
         ("track", 0.9, {}),
-        ("match", 0.7, {"kind": "lstm", "hidden": (32, 16)}),
+        pytest.param("match", 0.7, {"kind": "lstm", "hidden": (32, 16)}, marks=pytest.mark.long),
     ],
 )
 def test_learns_without_the_reward(

@@ -216,7 +216,13 @@ def test_a_launcher_killed_while_its_children_start_leaves_none(
     launcher.nothing_is_left(30)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(s, marks=pytest.mark.long) for s in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 def test_a_signal_to_all_stops_in_good_order(
     start: Callable[[str], _Started], number: signal.Signals
 ) -> None:

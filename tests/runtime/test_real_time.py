@@ -90,6 +90,7 @@ def test_dagger_trains_in_real_time(tmp_path: Path) -> None:
     assert "late_steps" in rows[-1]
 
 
+@pytest.mark.long
 def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
     words = ("--world", "emulated", "--processes", "2", "--set", *SMALL_PPO, "total_steps=256")
     done = _train(tmp_path / "run", "quickstart", *words)

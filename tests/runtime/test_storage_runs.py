@@ -145,6 +145,7 @@ def test_a_killed_run_goes_on_from_s3(
     assert_like_whole(tmp_path / "copy", whole)
 
 
+@pytest.mark.long
 @pytest.mark.net
 def test_a_killed_run_goes_on_on_another_host(
     whole: Path, tmp_path: Path, make_hosts: Callable[[int], Any]
