@@ -15,6 +15,7 @@ from pathlib import Path
 from distrlcc.cli.evaluate_arguments import (
     add_prefer,
     contenders_of,
+    counted,
     drawn_links,
     report_info,
     scenarios_of,
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     check_json_target(args.json)
     scores, series = [], []
     for contender in contenders:
-        print(f"evaluating {contender.name} on {len(scenarios)} links ...", file=sys.stderr)
+        print(f"evaluating {contender.name} on {counted(scenarios)} ...", file=sys.stderr)
         measured, recorded = evaluate(
             contender, scenarios, seeds=args.seeds, series_links=drawn if args.out else ()
         )

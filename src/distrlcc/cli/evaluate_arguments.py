@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from distrlcc.sim.scenario import Scenario
 
 
+def counted(links: Sequence[object]) -> str:
+    """Return their number with its noun: ``1 link``, ``12 links``."""
+    return f"{len(links)} link{'s' * (len(links) != 1)}"
+
+
 def add_prefer(parser: argparse.ArgumentParser) -> None:
     """Add the argument that `preferences` reads."""
     parser.add_argument(

@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from distrlcc.cli.evaluate_arguments import add_prefer
+from distrlcc.cli.evaluate_arguments import add_prefer, counted
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     console.width = max(console.width, 80)
     rows = []
     for name, scenarios in suites.items():
-        print(f"{name}: {len(scenarios)} links ...", file=sys.stderr)
+        print(f"{name}: {counted(scenarios)} ...", file=sys.stderr)
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
         console.print(table(name, found))
         rows += found

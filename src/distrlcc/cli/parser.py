@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         self.parse_args(words[:place])
         if place == len(words):
             raise ConfigError(
-                f"{self.prog}: no command; expected one of {', '.join(commands)}; "
+                f"no command; expected one of {', '.join(commands)}; "
                 f"see '{self.prog} --help'"
             )
         if words[place] not in commands:

@@ -12,7 +12,7 @@ import argparse
 import math
 import sys
 
-from distrlcc.cli.evaluate_arguments import add_prefer
+from distrlcc.cli.evaluate_arguments import add_prefer, counted
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
@@ -57,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
     if not changes:
         raise ConfigError(f"--suite {args.suite}: none of its links changes; take --suite dynamic")
     check_json_target(args.json)
-    table = Table(title=f"{changes} changes on {len(scenarios)} links", box=box.SIMPLE_HEAD)
+    table = Table(title=f"{changes} changes on {counted(scenarios)}", box=box.SIMPLE_HEAD)
     table.add_column("scheme")
     for metric in RECOVERY_METRICS:
         table.add_column(metric.title, justify="right")
     found = {}
     for contender in contenders:
-        print(f"measuring {contender.name} on {len(scenarios)} links ...", file=sys.stderr)
+        print(f"measuring {contender.name} on {counted(scenarios)} ...", file=sys.stderr)
         scores = found[contender.name] = recovery_scores(contender, scenarios)
         cells = [
             f"{scores[m.key] * m.scale:.{m.digits}f}".replace("inf", "never")
