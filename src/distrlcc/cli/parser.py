@@ -46,8 +46,7 @@ class Parser(argparse.ArgumentParser):
         self.parse_args(words[:place])
         if place == len(words):
             raise ConfigError(
-                f"no command; expected one of {', '.join(commands)}; "
-                f"see '{self.prog} --help'"
+                f"no command; expected one of {', '.join(commands)}; see '{self.prog} --help'"
             )
         if words[place] not in commands:
             raise unknown_name("command", words[place], commands)

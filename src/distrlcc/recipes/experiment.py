@@ -16,6 +16,8 @@ BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
 """Of several: keys of `distrlcc.evaluate.fairness_scores.FAIRNESS_METRICS`."""
 RECOVERY = ("recovery_rtts", "recovered")
 """After changes: keys of `distrlcc.evaluate.recovery.RECOVERY_METRICS`."""
+PREFER = ", prefer "
+"""Between a suite and a preference in the labels of rows of results."""
 _SCHEMES = ("cubic", "bbr", "vegas", "copa", "oracle")
 
 
@@ -37,7 +39,7 @@ class Benchmark:
     def label(self) -> str:
         """Its name in rows of results."""
         after = ", after changes" if self.metrics == RECOVERY else ""
-        return self.suite + after + ("" if self.prefer is None else f", prefer {self.prefer:g}")
+        return self.suite + after + ("" if self.prefer is None else f"{PREFER}{self.prefer:g}")
 
 
 RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmark("dynamic")

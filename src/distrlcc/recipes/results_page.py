@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
 from distrlcc.evaluate.recovery import RECOVERY_METRICS
 from distrlcc.evaluate.scores import METRICS, Metric
-from distrlcc.recipes.experiment import EXPERIMENTS
+from distrlcc.recipes.experiment import EXPERIMENTS, PREFER
 from distrlcc.recipes.row import Row
 
 _HEAD = """\
@@ -28,7 +28,7 @@ compares: it must come out within the interval that the spread gives.
 def results_page(rows: Mapping[str, Row]) -> str:
     """Return the page as Markdown, with a table of the recipes and one for each suite."""
     parts = [_HEAD, "\n".join(_recipes(rows))]
-    suites = sorted({suite for row in rows.values() for suite in row.scores})
+    suites = sorted({_parts(label)[0] for row in rows.values() for label in row.scores})
     parts += [f"## `{suite}`\n\n" + "\n".join(_suite(suite, rows)) for suite in suites]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -49,25 +49,33 @@ def _page(name: str) -> str:
     return (name in EXPERIMENTS and EXPERIMENTS[name].page) or name
 
 
+def _parts(label: str) -> tuple[str, str]:
+    """Return a label's suite, and what stands after it of a preference."""
+    suite, _, preference = label.partition(PREFER)
+    return suite, f" --prefer {preference}" if preference else ""
+
+
 def _suite(suite: str, rows: Mapping[str, Row]) -> Iterator[str]:
-    chosen = [row for row in rows.values() if suite in row.scores]
-    keys = list(chosen[0].scores[suite])
+    chosen = [
+        (row, label) for row in rows.values() for label in row.scores if _parts(label)[0] == suite
+    ]
+    first, label = chosen[0]
+    keys = list(first.scores[label])
     known = FAIRNESS_METRICS if {"jain", "share"} & set(keys) else METRICS + RECOVERY_METRICS
     metrics = [next(m for m in known if m.key == key) for key in keys]
     yield "| | " + " | ".join(m.title for m in metrics) + " |"
     yield "|---" * (len(metrics) + 1) + "|"
     sign = 1 if metrics[0].better == "lower" else -1
-    chosen.sort(key=lambda row: sign * row.mean(suite, keys[0]))
-    for row in chosen:
-        cells = (_cell(m, row.mean(suite, m.key), row.half_width(suite, m.key)) for m in metrics)
-        yield f"| **{row.recipe}** | " + " | ".join(cells) + " |"
-    yield from _peers(suite, chosen, metrics)
+    for row, label in sorted(chosen, key=lambda pair: sign * pair[0].mean(pair[1], keys[0])):
+        cells = (_cell(m, row.mean(label, m.key), row.half_width(label, m.key)) for m in metrics)
+        yield f"| **{row.recipe}**{_parts(label)[1]} | " + " | ".join(cells) + " |"
+    yield from _peers(chosen, metrics)
 
 
-def _peers(suite: str, rows: Sequence[Row], metrics: Sequence[Metric]) -> Iterator[str]:
+def _peers(rows: Sequence[tuple[Row, str]], metrics: Sequence[Metric]) -> Iterator[str]:
     peers: dict[str, dict[str, float]] = {}
-    for row in rows:
-        peers |= row.peers.get(suite, {})
+    for row, label in rows:
+        peers |= row.peers.get(label, {})
     sign = 1 if metrics[0].better == "lower" else -1
     for name, scores in sorted(peers.items(), key=lambda item: sign * item[1][metrics[0].key]):
         cells = (_cell(m, scores[m.key], math.nan) for m in metrics)
