@@ -16,6 +16,8 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import contender_from_file
 from distrlcc.evaluate.policy_controller import PolicyController
 from distrlcc.evaluate.real_contender import policy_from_file
+from distrlcc.evaluate.recovery import recovery_times
+from distrlcc.evaluate.shared_run import run_shared
 from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec
@@ -109,3 +111,29 @@ def test_what_does_not_fit_is_refused_in_a_line(
         line = capsys.readouterr().err
         assert says in line
         assert line.count("\n") == 1
+
+
+def test_shared_links_and_changes_are_measured_at_the_preference(policy: Path) -> None:
+    ends = [contender_from_file(str(policy), set(), prefer) for prefer in (0.0, 1.0)]
+    shared = [replace(scenario_by_id("shared-2/0"), duration_s=3.0)]
+    low, high = (run_shared(one, shared, 0)[0].acked.sum() for one in ends)
+    assert low != high
+    changing = [scenario_by_id("dynamic/test/1")]
+    low, high = (recovery_times(one, changing) for one in ends)
+    assert not np.array_equal(low, high)
+
+
+def test_who_joins_is_told_at_once() -> None:
+    config = replace(
+        recipe("preference").env, agents=2, suites=("shared-2",), suite_weights=(), stagger=False
+    )
+    env = LinkVectorEnv(2, config, split="test", seed=0, preferences=np.array([0.7]))
+    observation, info = env.reset()
+    for _ in range(1000):
+        before = info["active"]
+        observation, _, _, _, info = env.step(np.full(2, 2))
+        joined = info["active"] & ~before
+        if joined.any():
+            break
+    assert observation[joined, -1] == pytest.approx(0.7)
+    assert not observation[joined, :-1].any()

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,8 +50,8 @@ def test_rows_agree_within_the_spread_and_not_outside() -> None:
 
 def test_runs_that_are_all_alike_leave_room_for_rounding() -> None:
     row = _row((0.9, 0.9, 0.9))
-    assert row.differences(_row((0.904, 0.904, 0.904))) == []
-    assert row.differences(_row((0.906, 0.906, 0.906)))
+    assert row.differences(_row((0.9015,) * 3)) == []  # power is shown with three digits
+    assert row.differences(_row((0.9025,) * 3))
 
 
 def test_a_score_that_is_not_a_number_does_not_agree() -> None:
@@ -58,7 +59,24 @@ def test_a_score_that_is_not_a_number_does_not_agree() -> None:
 
 
 def test_what_was_not_measured_does_not_agree() -> None:
-    assert _row().differences(_row(metric="utilisation")) == ["random, power: it was not measured"]
+    assert _row().differences(_row(metric="utilisation")) == [
+        "random, utilisation: it is new; record it",
+        "random, power: it was not measured",
+    ]
+
+
+def test_a_tenth_of_the_scores_may_differ() -> None:
+    assert _row().tolerated == 1
+    many = replace(_row(), scores={f"suite {k}": {"power": VALUES} for k in range(21)})
+    assert many.tolerated == 3
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_never_happened_is_kept_as_json(tmp_path: Path, value: float) -> None:
+    row = _row((value,) * 3, "recovery_rtts")
+    row.save(tmp_path / "best.json")
+    json.loads((tmp_path / "best.json").read_text(), parse_constant=pytest.fail)
+    assert Row.load(tmp_path / "best.json").differences(row) == []
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:

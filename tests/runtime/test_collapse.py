@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from distrlcc.cli.main import main
 from distrlcc.config import override
+from distrlcc.errors import ConfigError
+from distrlcc.learn.ppo import PPO
 from distrlcc.recipes.registry import recipe
 from distrlcc.runtime.checkpoint import checksum, load_checkpoint, pack, unpack
 from distrlcc.runtime.trainer import Trainer
@@ -88,3 +91,21 @@ def test_two_processes_restore_alike(tmp_path: Path) -> None:
     assert any("collapse: restored" in event for each in events for event in each)
     state = load_checkpoint(out / "checkpoints" / "latest.safetensors")
     assert state["recovery"]["restores"] == len(events)
+
+
+@pytest.mark.parametrize("act", ["true", "false"])
+def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
+    words = ("num_envs=4", "network.hidden=[8]", "ppo.rollout_length=8", f"alarm.act={act}")
+    trainer = Trainer(override(recipe("aurora"), words))
+    _, stats = trainer.iterate()
+    assert isinstance(trainer.learner, PPO)
+    with torch.no_grad():
+        trainer.learner.model.descent.flat.fill_(float("nan"))
+    if act == "false":
+        with pytest.raises(ConfigError, match="diverged"):
+            trainer.commit(stats)
+        return
+    trainer.commit(stats)
+    assert "restored" in str(trainer.restored)
+    assert "not numbers" in str(trainer.rang)
+    trainer.iterate()

@@ -9,6 +9,7 @@ from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runtime.actors.job import ActorsJob, build_training
+from distrlcc.runtime.ray_run import check_fit
 from distrlcc.runtime.run_config import RunConfig
 from distrlcc.runtime.trainer import Share, Trainer
 
@@ -78,3 +79,9 @@ def test_workers_have_whole_links(tmp_path: Any) -> None:
     config = _config("actors.envs_per_worker=6")
     with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
         build_training(ActorsJob(config, tmp_path))
+
+
+def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:
+    config = recipe("fair")
+    Trainer(config, Share.least(config.env.agents)).collect()
+    check_fit(config, 2)

@@ -195,7 +195,8 @@ def _project(config: RunConfig, one: float, *, quiet: bool) -> list[dict[str, An
     from distrlcc.runtime.scaling import project
     from distrlcc.runtime.trainer import Share, Trainer
 
-    weights = Trainer(config, Share(0, 1)).learner.shared_state()["model"]["parameters"].numel()
+    one_link = Share.least(config.env.agents)
+    weights = Trainer(config, one_link).learner.shared_state()["model"]["parameters"].numel()
     rows: list[dict[str, Any]] = []
     for model in measure_exchange():
         name = f"{model.mbit:g} Mbit/s" if model.mbit else "unshaped"

@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     from distrlcc.cli.evaluate_arguments import contenders_of
     from distrlcc.cli.output import check_json_target, emit_json
+    from distrlcc.evaluate.fairness import LEAST_S
     from distrlcc.evaluate.fairness_report import write_fairness
     from distrlcc.evaluate.fairness_scores import measure, table, to_json
     from distrlcc.files import require_writable
@@ -64,6 +65,11 @@ def run(args: argparse.Namespace) -> int:
     for scenarios in suites.values():
         for scenario in scenarios:
             check_agents(scenario, len(scenario.flows))
+            if scenario.duration_s < LEAST_S:
+                raise ConfigError(
+                    f"{scenario.name}: duration_s is {scenario.duration_s:g}; expected "
+                    f"{LEAST_S:g} or more, to share a link for a while"
+                )
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)

@@ -124,6 +124,7 @@ class SharedBatch(LinkBatch):
         self.observations.reset(joined)
         self._previous[joined] = 0.0
         observation[~self.acted] = 0.0
+        observation[joined] = self.first_observation(joined)
         return observation, np.where(self.acted, reward, 0.0)
 
     def left(self) -> Bools:

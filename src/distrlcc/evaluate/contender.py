@@ -49,6 +49,11 @@ class Contender:
             reward=RewardConfig(delay_weights=spec.delay_weights),
         )
 
+    def tell(self, batch: LinkBatch) -> None:
+        """Tell its agents what to prefer, after their links were loaded."""
+        if self.preference is not None:
+            batch.preference[:] = self.preference
+
     def actor(self, count: int, seed: int) -> Actor:
         """Return the policy's running state for ``count`` senders."""
         assert self.policy is not None

@@ -27,6 +27,8 @@ WINDOW_S = 1.0
 SETTLE_S = 3.0
 TOLERANCE = 0.25
 HOLD_RTTS = 20.0
+LEAST_S = 2.0
+"""Scenarios are not shorter: the warm-up, and one window."""
 WARMUP_S = 1.0
 """Utilisation, queueing delay and drops are taken from then on."""
 

@@ -47,6 +47,7 @@ def recovery_times(contender: Contender, scenarios: list[Scenario], seed: int = 
     batch = LinkBatch(len(scenarios), config, with_labels=False)
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, contender.scheme))
+    contender.tell(batch)
     actor = contender.actor(len(scenarios), seed) if contender.policy is not None else None
     observation = batch.first_observation(np.arange(len(scenarios)))
     longest = max(scenario.duration_s for scenario in scenarios)

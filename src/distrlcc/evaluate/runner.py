@@ -105,8 +105,7 @@ def _run(
     batch = LinkBatch(count, config, n_flows=n_flows, with_histograms=True, with_labels=False)
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, contender.scheme))
-    if contender.preference is not None:
-        batch.preference[:] = contender.preference
+    contender.tell(batch)
     actor = contender.actor(count, seed) if contender.policy is not None else None
     recorders = [Recorder(batch, n, contender, scenarios[n].name) for n in series_links]
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])

@@ -76,6 +76,7 @@ def run_shared(
     batch = SharedBatch(count, config, n_flows=n_flows, with_labels=False)
     for n, scenario in enumerate(seeded):
         batch.load(n, with_scheme(scenario, contender.scheme))
+    contender.tell(batch)
     actor = contender.actor(count * agents, seed) if contender.policy is not None else None
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in seeded])
     buckets = round(float(ends.max()) / NANOSECONDS / BUCKET_S) + 1

@@ -7,6 +7,8 @@ from typing import Any
 
 from distrlcc.learn.collect_stats import CollectStats
 
+_NAMES = ("entropy", "silent", "weights")
+
 
 class CollapseAlarm:
     """Says once when a collapse starts, and again only after it has passed.
@@ -38,11 +40,18 @@ class CollapseAlarm:
         """Whether a collapse was seen that has not passed."""
         return bool(self._active)
 
-    def check(self, stats: CollectStats) -> str | None:
-        """Look at one collection; return a line to show, or None."""
+    def check(self, stats: CollectStats, *, finite: bool = True) -> str | None:
+        """Look at one collection; return a line to show, or None.
+
+        Args:
+            stats: What was seen.
+            finite: Whether the weights that were learned from it are numbers.
+        """
         lines = []
         entropy = stats.entropy / max(stats.steps, 1.0)
-        self.diverged = not math.isfinite(entropy)
+        self.diverged = not (finite and math.isfinite(entropy))
+        if self._starts("weights", not finite):
+            lines.append("the weights are not numbers any more: training diverged; lower lr")
         # Written so that an entropy that is not a number, as after divergence, rings as well.
         if self._starts("entropy", stats.steps > 0 and not entropy >= self._entropy_bound):
             lines.append(
@@ -58,7 +67,9 @@ class CollapseAlarm:
                     f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower "
                     "the reward's weight on delay and loss"
                 )
-        self.confirmed = "entropy" in self._active or (self.on and stats.episodes > 0)
+        self.confirmed = bool({"entropy", "weights"} & self._active) or (
+            self.on and stats.episodes > 0
+        )
         return "; ".join(lines) or None
 
     def reset(self) -> None:
@@ -75,7 +86,7 @@ class CollapseAlarm:
 
     def state_dict(self) -> dict[str, Any]:
         """Return which alarms are on."""
-        return {name: int(name in self._active) for name in ("entropy", "silent")}
+        return {name: int(name in self._active) for name in _NAMES}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""

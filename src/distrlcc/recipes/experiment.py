@@ -71,6 +71,8 @@ class Experiment:
     benchmarks: tuple[Benchmark, ...]
     prepare: tuple[str, ...] = ()
     """Runs once, before the training."""
+    blind: bool = False
+    """Nothing is chosen by the reward: the first seed's policy is shipped, not the best."""
     page: str = ""
     """Its page in the documentation, if not that of its name."""
 
@@ -91,6 +93,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             ("train", "gail", "--set", "gail.demonstrations=FOLDER/data"),
             OPEN,
             prepare=_oracle("--disturb", "0"),
+            blind=True,
         ),
         Experiment("cloning", ("imitate", "FOLDER/data"), OPEN, prepare=_oracle(), page="gail"),
         Experiment(

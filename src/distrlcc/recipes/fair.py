@@ -7,7 +7,7 @@ from distrlcc.runtime.run_config import HeldOutConfig, RunConfig
 
 
 def fair() -> RunConfig:
-    """Up to four agents on a link, for two to three minutes of one core."""
+    """Up to four agents on a link, for a minute and a half of one core."""
     steps = 4_000_000
     return RunConfig(
         recipe="fair",

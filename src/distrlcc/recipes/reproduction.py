@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from distrlcc import __version__
-from distrlcc.errors import DatasetError
+from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.evaluate.fairness_scores import measure
 from distrlcc.evaluate.recovery import recovery_scores
@@ -48,6 +48,10 @@ class Run:
     held_out_reward: float
     """On the validation links, by which training chose among its checkpoints."""
     scores: Scores
+    train: list[str]
+    """The command's words."""
+    version: str = __version__
+    """Of distrlcc, when it was trained."""
 
     @classmethod
     def load(cls, path: Path) -> Run:
@@ -101,14 +105,15 @@ class Reproduction:
         self._prepare()
         runs = [self._run(seed) for seed in seeds]
         benchmarks = self._experiment.benchmarks
-        best = max(runs, key=lambda run: run.held_out_reward)
+        blind = self._experiment.blind
+        chosen = runs[0] if blind else max(runs, key=lambda run: run.held_out_reward)
         return Row(
             recipe=self._experiment.name,
             version=__version__,
             steps=max(run.steps for run in runs),
             seeds=tuple(run.seed for run in runs),
             cpu_minutes=tuple(run.cpu_minutes for run in runs),
-            shipped=best.seed,
+            shipped=chosen.seed,
             scores={
                 benchmark.label: {
                     metric: tuple(run.scores[benchmark.label][metric] for run in runs)
@@ -142,11 +147,11 @@ class Reproduction:
 
     def _run(self, seed: int) -> Run:
         kept = self._folder / f"seed-{seed}.json"
-        if kept.exists():
-            return Run.load(kept)
         place = self._folder / f"seed-{seed}"
         words = [self._placed(word) for word in self._experiment.train]
         words += ["--seed", str(seed), "--out", str(place)]
+        if kept.exists():
+            return self._scored(Run.load(kept), kept, place, words)
         if place.exists():
             words.append("--resume")
         progress = self._progress(seed)
@@ -165,11 +170,28 @@ class Reproduction:
             steps=int(policy.notes["steps"]),
             cpu_minutes=progress.cpu_seconds / 60.0,
             held_out_reward=float(policy.notes["held_out_reward"]),
-            scores={
-                b.label: self._scores(contender_from_file(str(place), set(), b.prefer), b)
-                for b in self._experiment.benchmarks
-            },
+            scores={},
+            train=words,
         )
+        return self._scored(run, kept, place, words)
+
+    def _scored(self, run: Run, kept: Path, place: Path, words: list[str]) -> Run:
+        """Score what was not scored yet.
+
+        Raises:
+            ConfigError: Another version of distrlcc, or another command, trained the run.
+        """
+        plain = [word for word in words if word != "--resume"]
+        before = [word for word in run.train if word != "--resume"]
+        if (run.version, before) != (__version__, plain):
+            raise ConfigError(
+                f"{kept} is of distrlcc {run.version}, '{' '.join(before)}'; expected "
+                f"{__version__}, '{' '.join(plain)}': give another --out"
+            )
+        for benchmark in self._experiment.benchmarks:
+            if set(run.scores.get(benchmark.label, {})) != set(benchmark.metrics):
+                contender = contender_from_file(str(place), set(), benchmark.prefer)
+                run.scores[benchmark.label] = self._scores(contender, benchmark)
         write_atomically(kept, json.dumps(vars(run), indent=1).encode())
         return run
 

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from distrlcc.errors import DatasetError
+from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
+from distrlcc.evaluate.recovery import RECOVERY_METRICS
+from distrlcc.evaluate.scores import METRICS, Metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.shipped import SHIPPED
 
@@ -25,8 +29,10 @@ Scores = dict[str, dict[str, float]]
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t with 1 to 9 degrees of freedom."""
-LEAST_TOLERANCE = 0.005
-"""Differences below this are none: machines round differently, and a policy may act on it."""
+DIGITS = 2
+"""Differences of so many units in the last digit that is shown are none."""
+TOLERATED = 0.1
+"""Share of the scores that may differ: of 95% intervals one in twenty does by chance."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +79,36 @@ class Row:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
-        of these runs gives it, or is below `LEAST_TOLERANCE`.
+        of these runs gives it, or is below `DIGITS` units of the last digit that is shown.
         """
-        lines = []
-        for suite, metrics in self.scores.items():
+        lines = [
+            f"{label}, {metric}: it is new; record it"
+            for label, metrics in other.scores.items()
+            for metric in metrics
+            if metric not in self.scores.get(label, {})
+        ]
+        for label, metrics in self.scores.items():
             for metric in metrics:
-                if metric not in other.scores.get(suite, {}):
-                    lines.append(f"{suite}, {metric}: it was not measured")
+                if metric not in other.scores.get(label, {}):
+                    lines.append(f"{label}, {metric}: it was not measured")
                     continue
-                ours, theirs = self.mean(suite, metric), other.mean(suite, metric)
+                ours, theirs = self.mean(label, metric), other.mean(label, metric)
                 if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
                     continue
-                half = self.half_width(suite, metric, len(other.seeds))
-                bound = LEAST_TOLERANCE if math.isnan(half) else max(half, LEAST_TOLERANCE)
+                shown = known_metric(metric, metrics)
+                least = DIGITS * 10.0**-shown.digits / shown.scale
+                half = self.half_width(label, metric, len(other.seeds))
+                bound = least if math.isnan(half) else max(half, least)
                 if not abs(ours - theirs) <= bound:
                     lines.append(
-                        f"{suite}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}"
+                        f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}"
                     )
         return lines
+
+    @property
+    def tolerated(self) -> int:
+        """How many scores of another row may differ for it to be called reproduced."""
+        return math.ceil(TOLERATED * sum(len(metrics) for metrics in self.scores.values()))
 
     def save(self, path: Path) -> None:
         """Write it as JSON.
@@ -98,7 +116,7 @@ class Row:
         Raises:
             OutputError: The place cannot be written.
         """
-        text = json.dumps(_rounded(asdict(self)), indent=1)
+        text = json.dumps(_rounded(asdict(self)), indent=1, allow_nan=False)
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
@@ -113,17 +131,35 @@ class Row:
             for name in ("seeds", "cpu_minutes"):
                 values[name] = tuple(values[name])
             values["scores"] = {
-                suite: {metric: tuple(runs) for metric, runs in metrics.items()}
+                suite: {metric: tuple(map(_number, runs)) for metric, runs in metrics.items()}
                 for suite, metrics in values["scores"].items()
+            }
+            values["peers"] = {
+                suite: {
+                    scheme: {metric: _number(value) for metric, value in scores.items()}
+                    for scheme, scores in schemes.items()
+                }
+                for suite, schemes in values["peers"].items()
             }
             return cls(**values)
         except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"{path}: no row of results ({error}); write it again") from None
 
 
+def known_metric(key: str, beside: Collection[str]) -> Metric:
+    """Return how a score is shown, given the keys of those beside it."""
+    shared = {"jain", "share"} & set(beside)
+    known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
+    return next(metric for metric in known if metric.key == key)
+
+
+def _number(value: float | str) -> float:
+    return float(value)  # "nan" and "inf", which JSON has no numbers for, too
+
+
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return float(f"{value:.5g}")
+        return float(f"{value:.5g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

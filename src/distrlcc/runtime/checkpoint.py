@@ -32,7 +32,7 @@ from distrlcc.errors import CheckpointError
 from distrlcc.files import write_atomically
 
 FORMAT = "distrlcc-checkpoint"
-VERSION = "1"
+VERSION = "2"
 """Version of the file's layout; a file of another version is refused."""
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.learn.learner import Weights
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
@@ -72,12 +73,28 @@ class HeldOut:
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
         """Score weights under both ways of acting."""
         return {
-            acting: HeldOutScore(*self.by_link(weights, acting).mean(axis=1).tolist())
-            for acting in ACTINGS
+            acting: HeldOutScore(*self._means(self.by_link(weights, acting))) for acting in ACTINGS
         }
 
+    def _means(self, scores: NDArray[np.float64]) -> list[float]:
+        """Return means over the links on which an agent ran.
+
+        Raises:
+            ConfigError: None did.
+        """
+        ran = np.isfinite(scores).all(axis=0)
+        if not ran.any():
+            raise ConfigError(
+                f"held_out.seconds is {self._config.episode_s:g}: no agent of the held-out links "
+                "starts and ends within; take a longer time"
+            )
+        return [float(mean) for mean in scores[:, ran].mean(axis=1)]
+
     def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
-        """Return `HeldOutScore`'s values of each link, ``[4, links]``; means over its agents."""
+        """Return `HeldOutScore`'s values of each link, ``[4, links]``: means over its agents.
+
+        NaN on links on which no agent ran.
+        """
         agents = self._config.agents
         count = self._links * agents
         env = LinkVectorEnv(
@@ -117,4 +134,5 @@ class HeldOut:
             running &= ~np.repeat(env.over, agents)
         sums = np.vstack([rewards, seen]).reshape(4, self._links, agents).sum(axis=2)
         counts = np.stack([steps] + 3 * [episodes]).reshape(4, self._links, agents).sum(axis=2)
-        return np.asarray(sums / counts)
+        with np.errstate(invalid="ignore"):  # links on which no agent ran
+            return np.asarray(sums / counts)

@@ -28,7 +28,7 @@ def stop_seconds(*, stored: bool) -> float:
 def check_fit(config: RunConfig, processes: int = 1) -> None:
     """Find what does not fit before anything is written, and compile the simulator here."""
     share = Share.of(config.num_envs, 0, processes, config.env.agents)
-    Trainer(config, Share(share.first, 1)).collect()
+    Trainer(config, Share.least(config.env.agents, share.first)).collect()
 
 
 def absolute_out(options: RunOptions, config: RunConfig) -> Path:

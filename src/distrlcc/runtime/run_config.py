@@ -189,6 +189,8 @@ class RunConfig:
                 f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
                 "links are found and mixed in there"
             )
+        if self.curriculum is not None:
+            check_one_price(self.env, "a curriculum", "its baselines do")
         if self.ppo is None or self.gail is not None:
             check_one_price(self.env, "gail" if self.gail is not None else "dagger")
             check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
@@ -231,16 +233,16 @@ class RunConfig:
         return section.sequence_length
 
 
-def check_one_price(env: EnvConfig, who: str) -> None:
-    """Refuse preferences where an expert is followed that has none.
+def check_one_price(env: EnvConfig, who: str, why: str = "the expert does") -> None:
+    """Refuse preferences where a scheme matters that has none.
 
     Raises:
         ConfigError: The reward asks for preferences.
     """
     if env.reward.delay_weights:
         raise ConfigError(
-            f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
-            "train with PPO, or set env.reward.delay_weights=[]"
+            f"{who} with env.reward.delay_weights: {why} the same whatever is preferred; "
+            "train with PPO alone, or set env.reward.delay_weights=[]"
         )
 
 

@@ -25,6 +25,11 @@ class Share:
     count: int
 
     @classmethod
+    def least(cls, agents: int, first: int = 0) -> Share:
+        """Return the share of one link, with which to see that a configuration fits."""
+        return cls(first, agents)
+
+    @classmethod
     def of(cls, num_envs: int, slot: int, size: int, agents: int = 1) -> Share:
         """Return a slot's share; a late comer's (slot ``size`` or more) lies beyond the planned.
 

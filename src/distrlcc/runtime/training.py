@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import PolicyFileError
+from distrlcc.errors import ConfigError, PolicyFileError
 from distrlcc.learn.alarm import CollapseAlarm
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.dagger import Dagger
@@ -168,11 +169,18 @@ class Training:
         self.counters.update += 1
         self.counters.steps += int(stats.steps)
         self.counters.episodes += int(stats.episodes)
-        self.rang, self.restored = self.alarm.check(stats), None
+        arrays = self.learner.weights().arrays.values()
+        finite = all(np.isfinite(array).all() for array in arrays)
+        self.rang, self.restored = self.alarm.check(stats, finite=finite), None
         if self.recovery is not None:
             self.restored = self.recovery.watch(self.alarm, self.counters.update)
         if self.restored:
             self.alarm.reset()
+        elif not finite and self.spec.action_kind == "continuous":
+            raise ConfigError(
+                "the weights are not numbers any more: training diverged, and no action can be "
+                "taken; lower ppo.lr and begin again, or resume from a checkpoint before it"
+            )
 
     def score(self) -> dict[str, float]:
         """Score the present weights on held-out links, and keep them if they are the best."""

@@ -60,11 +60,12 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
         load_function(config.pbt.explore)
     if config.search is not None:
         check_sampler(config.search.sampler)
-    Trainer(config.run, Share(0, 1)).collect()
+    one_link = Share.least(config.run.env.agents)
+    Trainer(config.run, one_link).collect()
     for key, distribution in space.distributions.items():
         for value in distribution.ends():
             try:
-                Trainer(with_values(config.run, {key: value}), Share(0, 1))
+                Trainer(with_values(config.run, {key: value}), one_link)
             except ConfigError as error:
                 raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
 

@@ -45,15 +45,25 @@ class ActorsJob:
     """Where the durable copy goes."""
 
 
-def build_training(job: ActorsJob, device: str = "cpu") -> ActorTraining:
-    """Set up what is trained, and load it where the run goes on."""
-    config = job.config
+def check_agents(config: RunConfig) -> None:
+    """See that a link's agents are on one worker.
+
+    Raises:
+        ConfigError: They are not.
+    """
     agents = config.env.agents
     if config.actors.envs_per_worker % agents:
         raise ConfigError(
             f"actors.envs_per_worker is {config.actors.envs_per_worker}; expected a multiple of "
             f"env.agents, {agents}"
         )
+
+
+def build_training(job: ActorsJob, device: str = "cpu") -> ActorTraining:
+    """Set up what is trained, and load it where the run goes on."""
+    config = job.config
+    check_agents(config)
+    agents = config.env.agents
     spec = policy_spec(config, LinkVectorEnv(agents, config.env))
     training = ActorTraining(config, spec, device)
     if job.resume:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.actors.job import ActorsJob
+from distrlcc.runtime.actors.job import ActorsJob, check_agents
 from distrlcc.runtime.actors.rendezvous import check_addresses
 from distrlcc.runtime.actors.rpc_job import rpc_rank
 from distrlcc.runtime.curriculum_config import check_no_curriculum
@@ -78,7 +78,8 @@ def start_actors(
         )
     check_addresses(place, allow_public=allow_public)
     # Finds what does not fit before anything is written, and compiles the simulator for all.
-    Trainer(config, Share(0, 1)).collect()
+    check_agents(config)
+    Trainer(config, Share.least(config.env.agents)).collect()
     for slot in slots:
         load_suite(links[slot - 1])
     with ExitStack() as stack:
