@@ -48,7 +48,7 @@ class AgentBatch(ABC):
         """Between the agents and their links, where the environment has put one."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
-        self._searched = np.full(n, np.nan)
+        self._searched = np.zeros(n)  # the links' best constant windows; 0: not searched for
 
     @property
     def observation_size(self) -> int:
@@ -116,7 +116,7 @@ class AgentBatch(ABC):
             if flow.pacing_mbps is None:
                 pacing[n] = self.actions.initial[1]
         self.mean_rate[n] = mean_rate_mbps(scenario) * _PACKETS_PER_MBIT
-        self._searched[n] = np.nan if link.best_cwnd is None else link.best_cwnd
+        self._searched[n] = link.best_cwnd or 0.0
         service = 0.0 if link.rate_mbps is None else 1 / (link.rate_mbps * _PACKETS_PER_MBIT)
         self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
         self.observations.reset(np.array([n]))
@@ -129,7 +129,7 @@ class AgentBatch(ABC):
             carried: Packets that the links carry in a round trip; what was searched for counts
                 before them.
         """
-        return np.where(np.isnan(self._searched), carried, self._searched)
+        return np.where(self._searched > 0, self._searched, carried)
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the observations of agents that just began: nothing seen yet."""
