@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from distrlcc.errors import unknown_name
 
-SEEDS = (0, 1, 2)
-"""Training runs of a recipe, by their seeds."""
-
 ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
 """What is scored of one flow on a link: keys of `distrlcc.evaluate.scores.METRICS`."""
 TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
