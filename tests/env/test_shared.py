@@ -8,7 +8,7 @@ import pytest
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import RewardConfig, with_fairness
+from distrlcc.env.rewards import FREE_WINDOW, RewardConfig, with_fairness, with_window
 from distrlcc.env.shared import SharedBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -102,7 +102,7 @@ def test_shares_and_the_fairness_term() -> None:
     view = batch.view()
     assert view.share is not None
     paid = with_fairness(np.ones(2), view, RewardConfig(fairness_weight=0.3))
-    np.testing.assert_allclose(paid, 1.0 + 0.3 * np.log(shares[-1]))
+    np.testing.assert_allclose(paid, 1.0 - 0.3 * np.abs(np.log(shares[-1])))
     np.testing.assert_array_equal(with_fairness(paid, view, RewardConfig()), paid)
 
 
@@ -114,7 +114,30 @@ def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
     assert batch.active.all()
     assert batch.share()[1] == 0.0
     paid = with_fairness(np.zeros(2), batch.view(), RewardConfig(fairness_weight=1.0))
-    np.testing.assert_allclose(paid, np.log([2.0, 0.1]))
+    np.testing.assert_allclose(paid, -np.abs(np.log([2.0, 0.1])))
+
+
+def test_packets_in_flight_that_are_not_their_part_of_the_bdp_cost_their_logarithm() -> None:
+    flows = (Flow(cwnd=10.0), Flow(cwnd=28.0), Flow(start_s=0.5, cwnd=10.0))
+    batch = _batch(Scenario("windows", LINK, flows, duration_s=2.0), agents=3)
+    paid, zero = RewardConfig(window_weight=0.5), np.zeros(3)
+    for _ in range(40):
+        batch.step(np.full(3, ACTION))
+    view = batch.view()
+    assert view.flows is not None
+    assert view.flows.tolist() == [2, 2, 2]
+    half = 12e6 / 8 / 1504 * (0.020 + 1504 * 8 / 12e6) / 2  # of the BDP
+    price = with_window(zero, batch.newest, view, paid)
+    off = np.log(batch.newest.inflight[:2] / half)
+    assert abs(off[0]) < FREE_WINDOW < off[1]
+    np.testing.assert_allclose(price[:2], [0.0, -0.5 * (off[1] - FREE_WINDOW)], atol=1e-6)
+    for _ in range(20):
+        batch.step(np.full(3, ACTION))
+    view = batch.view()
+    assert view.flows is not None
+    assert view.flows.tolist() == [3, 3, 3]
+    assert with_window(zero, batch.newest, view, paid)[0] < -0.1  # a third would fit now
+    assert with_window(zero, batch.newest, view, RewardConfig()) is zero
 
 
 def _steps(env: LinkVectorEnv, count: int, seed: int = 0) -> list[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
-from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree
+from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree, ScaleFreeRecent
 from distrlcc.types import IntervalStats
 
 ONES = np.ones(1)
@@ -24,6 +24,15 @@ def test_windows_stay_in_bounds() -> None:
     space = ACTIONS["multiplicative"]
     assert space.apply(np.array([0]), np.array([2.5]), np.zeros(1))[0] == MIN_CWND
     assert space.apply(np.array([5]), np.array([7000.0]), np.zeros(1))[0] == MAX_CWND
+
+
+def test_fine_actions_undo_one_another_to_within_a_thirtieth() -> None:
+    factors = ACTIONS["fine"].apply(np.arange(9), np.full(9, 1000.0), np.zeros(9))[0] / 1000.0
+    assert factors[4] == 1.0
+    assert factors * factors[::-1] == pytest.approx(np.ones(9), abs=0.01)
+    label = ACTIONS["fine"].label
+    best = np.array([1010.0, 1020.0, 970.0, 1200.0])
+    assert label(best, np.full(4, 1000.0), ONES, ONES).tolist() == [4, 5, 3, 6]
 
 
 def test_labels_come_nearest_to_the_best_window() -> None:
@@ -89,6 +98,49 @@ def test_silence_counts_as_delay() -> None:
     for _ in range(30):
         seen = space.observe(_stats(duration=0.01, rtt_last=0.05, min_rtt=0.05, cwnd=10))
     assert seen[0, 0] == pytest.approx(np.log(0.3 / 0.05), rel=0.01)
+
+
+def _path(space: ScaleFree, rtt: float, steps: int, cwnd: float = 40.0) -> np.ndarray:
+    """Return what a sender sees last that has 4 ACKs of so long a round trip in each step."""
+    for _ in range(steps):
+        seen = space.observe(
+            _stats(
+                duration=0.01, acked=4, rtt_sum=4 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.05,
+                cwnd=cwnd, inflight=cwnd,
+            )
+        )  # fmt: skip
+    return np.asarray(seen[0])
+
+
+def test_recent_features_begin_with_the_scale_free_ones() -> None:
+    plain, recent = ScaleFree(1), ScaleFreeRecent(1)
+    for rtt in (0.05, 0.07):
+        seen = _path(recent, rtt, 30)
+        assert (seen[: ScaleFree.size] == _path(plain, rtt, 30)).all()
+        assert seen.size == ScaleFreeRecent.size
+
+
+def test_a_longer_path_is_in_the_recent_features_within_four_round_trips() -> None:
+    """Base, wait, recent fast, quick, now, cut, slow cut, queued."""
+    space = ScaleFreeRecent(1)
+    before = _path(space, 0.05, 100)[ScaleFree.size :]
+    assert before[[0, 1, 5, 6, 7]] == pytest.approx(np.zeros(5), abs=1e-9)
+    at_once = _path(space, 0.1, 1)[ScaleFree.size :]
+    assert at_once[:2] == pytest.approx([0.0, np.log(2.0)])
+    after = _path(space, 0.1, 30)[ScaleFree.size :]
+    assert after[:2] == pytest.approx([np.log(2.0), 0.0])
+    assert after[2:5] == pytest.approx(np.log((400 * 0.1 + 0.1) / 40.0) * np.ones(3))
+    assert after[7] == pytest.approx(np.log1p(400 * 0.05))
+
+
+def test_a_window_that_was_cut_shows_for_some_round_trips() -> None:
+    space = ScaleFreeRecent(1)
+    _path(space, 0.05, 200)
+    cut = _path(space, 0.05, 1, cwnd=20.0)[-3:-1]
+    assert (cut < [-0.5, -0.6]).all()
+    later = _path(space, 0.05, 10, cwnd=20.0)[-3:-1]
+    assert -0.1 < later[0] < 0.0
+    assert -0.5 < later[1] < -0.3
 
 
 def test_a_longer_path_is_noticed_after_two_windows() -> None:

@@ -309,12 +309,16 @@ def test_should_rank_0_die_while_it_saves_the_next_one_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["ppo-lstm", "dagger"])
+@pytest.mark.parametrize("case", ["ppo-lstm", "dagger", "agents"])
 def test_two_processes_learn_what_one_learns(case: str) -> None:
     settings = DAGGER if case == "dagger" else PPO
-    config = override(recipe("imitation" if case == "dagger" else "quickstart"), list(settings))
+    name = {"dagger": "imitation", "agents": "fair"}.get(case, "quickstart")
+    # Three links of four agents: one for a rank, two for the other.
+    more = ["num_envs=12"] if case == "agents" else []
+    config = override(recipe(name), [*settings, *more])
     if case == "ppo-lstm":
         config = replace(config, network=replace(config.network, kind="lstm"))
+    assert config.env.agents == (4 if case == "agents" else 1)
     parity = check_parity(config, 2)
     assert parity.same_actions == 1.0
     assert parity.ranks_equal

@@ -108,6 +108,7 @@ class RateActions:
 
 ACTIONS: dict[str, ActionSpace] = {
     "multiplicative": WindowActions((0.5, 1 / 1.1, 1.0, 1.1, 1.5, 2.0), (0.0,) * 6),
+    "fine": WindowActions((0.5, 0.75, 1 / 1.1, 1 / 1.03, 1.0, 1.03, 1.1, 1.33, 2.0), (0.0,) * 9),
     "indigo": WindowActions((0.5, 1.0, 1.0, 1.0, 2.0), (0.0, -10.0, 0.0, 10.0, 0.0)),
     "rate": RateActions(0.025),
     "fast-rate": RateActions(0.1),

@@ -15,7 +15,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness
+from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import mean_rate_mbps
 from distrlcc.types import PACKET_BYTES, IntervalStats
@@ -163,7 +163,7 @@ class AgentBatch(ABC):
             reward = preferred(stats, view, paid, self.preference[:, 0])
         else:
             reward = self._reward(stats, view, paid)
-        return with_fairness(reward, view, paid)
+        return with_fairness(with_window(reward, stats, view, paid), view, paid)
 
     def windows(self) -> Floats:
         """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""

@@ -77,11 +77,14 @@ class ScaleFree(_Running):
         )  # fmt: skip
 
     def observe(self, stats: IntervalStats) -> Floats:
-        """Return ``[N, 14]``."""
+        """Return ``[N, size]``."""
+        min_rtt = np.where(stats.min_rtt > 0, self._windowed_min_rtt(stats), 0.1)
+        return np.stack(self._elements(stats, min_rtt), axis=1)
+
+    def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
         v = self.values
         seen = stats.acked > 0
         known = stats.min_rtt > 0
-        min_rtt = np.where(known, self._windowed_min_rtt(stats), 0.1)
         mean_rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
         v["idle"] = np.where(seen, 0.0, v["idle"] + stats.duration)
         v["age"] += stats.duration
@@ -101,36 +104,92 @@ class ScaleFree(_Running):
         lost = stats.lost / np.maximum(stats.lost + stats.acked, 1)
         v["loss"] += 0.1 * (lost - v["loss"])
         cwnd = np.maximum(stats.cwnd, 1.0)
-        return np.stack(
-            [
-                delay,
-                v["slow_delay"],
-                change,
-                *(np.log((v[k] * min_rtt + 0.1) / cwnd) for k in ("fast", "slow", "top")),
-                np.log(cwnd) - 4.0,
-                np.log(min_rtt * 30.0),
-                lost,
-                v["loss"],
-                np.log1p(v["idle"] / min_rtt),
-                # Slow start is over by then, and what was learned in short episodes holds later.
-                np.minimum(np.log1p(v["age"] / min_rtt), 3.0) - 3.0,
-                np.minimum(stats.inflight / cwnd, 2.0),
-                np.log1p(stats.acked) - 2.0,
-            ],
-            axis=1,
-        )
+        return [
+            delay,
+            v["slow_delay"],
+            change,
+            *(np.log((v[k] * min_rtt + 0.1) / cwnd) for k in ("fast", "slow", "top")),
+            np.log(cwnd) - 4.0,
+            np.log(min_rtt * 30.0),
+            lost,
+            v["loss"],
+            np.log1p(v["idle"] / min_rtt),
+            # Slow start is over by then, and what was learned in short episodes holds later.
+            np.minimum(np.log1p(v["age"] / min_rtt), 3.0) - 3.0,
+            np.minimum(stats.inflight / cwnd, 2.0),
+            np.log1p(stats.acked) - 2.0,
+        ]
 
     def _windowed_min_rtt(self, stats: IntervalStats) -> Floats:
         """Return the least RTT of the last one to two windows, so that a longer path is noticed."""
-        v = self.values
-        v["window"] += stats.duration
-        over = v["window"] >= self.WINDOW_S
-        v["least_before"] = np.where(over, v["least"], v["least_before"])
-        v["least"] = np.where(over, np.inf, v["least"])
-        v["window"] = np.where(over, 0.0, v["window"])
-        v["least"] = np.where(stats.acked > 0, np.minimum(v["least"], stats.rtt_min), v["least"])
-        least = np.minimum(v["least"], v["least_before"])
+        least = self._windowed_least(stats, "", self.WINDOW_S)
         return np.where(np.isfinite(least), least, stats.min_rtt)
+
+    def _windowed_least(
+        self, stats: IntervalStats, prefix: str, window_s: Floats | float
+    ) -> Floats:
+        """Return the least RTT of the last one to two windows, s; infinite without samples."""
+        v = self.values
+        least, before, window = prefix + "least", prefix + "least_before", prefix + "window"
+        v[window] += stats.duration
+        over = v[window] >= window_s
+        v[before] = np.where(over, v[least], v[before])
+        v[least] = np.where(over, np.inf, v[least])
+        v[window] = np.where(over, 0.0, v[window])
+        v[least] = np.where(stats.acked > 0, np.minimum(v[least], stats.rtt_min), v[least])
+        return np.asarray(np.minimum(v[least], v[before]))
+
+
+class ScaleFreeRecent(ScaleFree):
+    """`ScaleFree` and what the last round trips alone tell, so that a new path is found in a few.
+
+    After `ScaleFree`'s, in order: the log of the recent min RTT over min RTT; the log of interval
+    RTT over the recent min RTT; the log of delivered * recent min RTT over cwnd, for the fast rate,
+    one three times as fast, and the step's own; log cwnd over its mean of about one and of about
+    four round trips; the log of the packets that wait in the queue.
+    """
+
+    size = ScaleFree.size + 8
+    RECENT_RTTS = 2.0
+    """The recent minimum RTT is taken over one to two windows of so many of itself."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        more = _Running(
+            n, recent_least=np.inf, recent_least_before=np.inf, recent_window=0.0,
+            quick=0.0, cwnd_fast=0.0, cwnd_slow=0.0,
+        )  # fmt: skip
+        self._initial |= more._initial
+        self.values |= more.values
+
+    def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
+        v = self.values
+        elements = super()._elements(stats, min_rtt)
+        unseen = np.maximum(stats.rtt_last, min_rtt)
+        recent = np.minimum(v["recent_least"], v["recent_least_before"])
+        recent = np.where(np.isfinite(recent), recent, unseen)
+        recent = self._windowed_least(stats, "recent_", self.RECENT_RTTS * recent)
+        recent = np.where(np.isfinite(recent), recent, unseen)
+        rtt = np.where(stats.acked > 0, stats.rtt_sum / np.maximum(stats.acked, 1), recent)
+        weight = np.clip(stats.duration / recent, 0.0, 1.0)
+        cwnd = np.maximum(stats.cwnd, 1.0)
+        rate, window = stats.acked / stats.duration, np.log(cwnd)
+        for name, value, share in (
+            ("quick", rate, np.clip(3.0 * weight, 0.0, 1.0)),
+            ("cwnd_fast", window, weight),
+            ("cwnd_slow", window, 0.25 * weight),
+        ):
+            v[name] = np.where(v[name] == 0, value, v[name] + share * (value - v[name]))
+        waiting = np.clip(rtt / min_rtt - 1.0, 0.0, 400.0)
+        return [
+            *elements,
+            np.log(np.clip(recent / min_rtt, 1.0, 400.0)),
+            np.log(np.clip(rtt / recent, 1.0, 400.0)),
+            *(np.log((r * recent + 0.1) / cwnd) for r in (v["fast"], v["quick"], rate)),
+            window - v["cwnd_fast"],
+            window - v["cwnd_slow"],
+            np.log1p(v["fast"] * min_rtt * waiting),
+        ]
 
 
 class Indigo(_Running):
@@ -215,6 +274,7 @@ class Genet(Aurora):
 
 OBSERVATIONS: dict[str, type[ScaleFree | Indigo | Aurora]] = {
     "scale-free": ScaleFree,
+    "scale-free-recent": ScaleFreeRecent,
     "indigo": Indigo,
     "indigo-min-rtt": IndigoMinRtt,
     "aurora": Aurora,

@@ -31,13 +31,16 @@ class RewardConfig:
     delay_weights: tuple[float, ...] = ()
     """Least and greatest price of delay: each episode draws its own from there, by a preference
     that the agent sees (see `preferred`); empty: `delay_weight` for all."""
+    window_weight: float = 0.0
+    """Price of packets in flight that are e times too many, or too few; see `with_window`."""
     fairness_weight: float = 0.0
-    """Weight of the log of an agent's share of its link's throughput; see `with_fairness`."""
+    """Price of a share of the link's throughput that is e times a fair one, or the e-th part; see
+    `with_fairness`."""
 
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
             raise unknown_name("reward", self.name, REWARDS)
-        for name in ("delay_weight", "loss_weight", "fairness_weight"):
+        for name in ("delay_weight", "loss_weight", "window_weight", "fairness_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
         if self.delay_weights:
@@ -71,6 +74,8 @@ class LinkView:
     """Propagation and transmission, s."""
     share: Floats | None = None
     """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
+    flows: Floats | None = None
+    """Flows that run on the agent's link; None: it alone."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -83,6 +88,10 @@ def _loss(stats: IntervalStats) -> Floats:
 
 LEAST_SHARE = 0.1
 """Of an equal share: less is paid as if it were this much."""
+FREE_WINDOW = 0.05
+"""Logarithm of how far packets in flight may be off at no price."""
+MOST_WINDOW = 16.0
+"""Times too many, or too few: what is further off is paid as this."""
 
 OUTCOMES = ("wasted", "queueing_delay", "loss")
 """What a step came to on its link, which the sender alone cannot know; see `outcome`."""
@@ -159,18 +168,37 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     return np.asarray(rate / link.mean_rate * np.minimum(1.0, near))
 
 
-def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:
-    """Add the fairness term: the log of the agent's share of what its link's flows deliver.
+def with_window(
+    reward: Floats, stats: IntervalStats, link: LinkView, config: RewardConfig
+) -> Floats:
+    """Add the price of packets in flight that are not the agent's part of the BDP.
 
-    A share is relative to an equal one among the flows that run; alone it is 1, and the term 0. The
-    sum of logs is greatest where rates are equal (proportional fairness, Kelly 1997). Each is paid
-    for its own: the mean over a link's agents taught all of them to hold the least window, where
-    shares are equal too. An agent among K then gains by pushing until a queue costs it more, so
-    keep the weight below ``delay_weight / (K - 1)``.
+    What utilisation and delay are paid for is linear; a window that is a quarter of what fits costs
+    less than one four times as great. The logarithm is alike on both sides and goes on pulling far
+    from the goal, so that a policy grows and drains as fast after a change as it can tell that one
+    was. The BDP is that of the step's capacity, divided among the link's flows.
+    """
+    if not config.window_weight:
+        return reward
+    flows = 1.0 if link.flows is None else np.maximum(link.flows, 1.0)
+    fitting = np.maximum(link.capacity / stats.duration * link.base_rtt / flows, 1.0)
+    ratio = np.maximum(stats.inflight, 0.5) / fitting
+    off = np.abs(np.log(np.clip(ratio, 1 / MOST_WINDOW, MOST_WINDOW)))
+    return reward - config.window_weight * np.maximum(off - FREE_WINDOW, 0.0)
+
+
+def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:
+    """Take off the price of a share that is not fair: the size of its logarithm.
+
+    A share is relative to an equal one among the flows that run; alone it is 1, and the price 0.
+    Who has too much pays as who has too little does: where only the logarithm itself was paid, each
+    gained by pushing until a queue cost it more, and between shares where that balances none moved.
+    Each pays for its own, not for the mean over a link's agents: that taught all of them to hold
+    the least window, where shares are equal too.
     """
     if link.share is None or not config.fairness_weight:
         return reward
-    return reward + config.fairness_weight * np.log(np.maximum(link.share, LEAST_SHARE))
+    return reward - config.fairness_weight * np.abs(np.log(np.maximum(link.share, LEAST_SHARE)))
 
 
 REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {
