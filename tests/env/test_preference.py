@@ -84,6 +84,7 @@ def test_halves_and_a_resume_see_the_same() -> None:
      ({"delay_weights": (5.0, 0.05)}, "least and the greatest"),
      ({"delay_weights": (0.0, 1.0)}, "above 0"),
      ({"delay_weights": (0.1, float("inf"))}, "least and the greatest"),
+     ({"delay_weights": (0.1, 1.0), "window_weight": 1.0}, "window_weight with delay_weights"),
      ({"delay_weights": (0.1, 1.0), "name": "aurora"}, "aurora")],
 )  # fmt: skip
 def test_bad_ranges_are_refused(change: dict[str, Any], says: str) -> None:

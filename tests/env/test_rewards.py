@@ -1,9 +1,14 @@
 """Rewards of a step computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from distrlcc.env.rewards import REWARDS, LinkView, RewardConfig
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import FREE_WINDOW, REWARDS, LinkView, RewardConfig, with_window
+from distrlcc.sim.suites import scenario_by_id, with_scheme
 from distrlcc.types import IntervalStats
 
 
@@ -31,6 +36,45 @@ LINK = LinkView(np.array([10.0]), np.array([9.0]), np.array([1000.0]), np.array(
 )
 def test_a_reward_is_its_papers_formula(name: str, expected: float) -> None:
     assert REWARDS[name](STATS, LINK, RewardConfig(name))[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("inflight", "capacity", "flows", "log"),
+    [
+        (40.0, 10.0, None, 0.0),  # 1000 packets/s for 40 ms
+        (41.0, 10.0, None, 0.0),
+        (80.0, 10.0, None, np.log(2)),
+        (10.0, 10.0, None, np.log(4)),
+        (20.0, 10.0, 2.0, 0.0),
+        (40.0, 10.0, 4.0, np.log(4)),
+        (0.0, 10.0, None, np.log(16)),  # bounded
+        (8000.0, 10.0, None, np.log(16)),
+        (4.0, 0.0, None, np.log(4)),  # a packet at least fits
+    ],
+)
+def test_a_window_that_does_not_fit_costs_its_logarithm(
+    inflight: float, capacity: float, flows: float | None, log: float
+) -> None:
+    stats = _stats(duration=0.01, inflight=inflight)
+    link = replace(
+        LINK, capacity=np.array([capacity]), flows=None if flows is None else np.array([flows])
+    )
+    paid = with_window(np.array([0.7]), stats, link, RewardConfig(window_weight=0.5))
+    assert paid[0] == pytest.approx(0.7 - 0.5 * max(log - FREE_WINDOW, 0.0))
+
+
+def test_an_environment_takes_the_price_of_its_window_off_its_reward() -> None:
+    rewards = []
+    for weight in (0.0, 2.0):
+        config = EnvConfig(reward=RewardConfig(window_weight=weight))
+        batch = LinkBatch(1, config)
+        batch.load(0, with_scheme(scenario_by_id("random/3"), "agent"))
+        for _ in range(20):
+            _, reward = batch.step(np.array([2]))
+        rewards.append(reward)
+    taken = with_window(np.zeros(1), batch.newest, batch.view(), RewardConfig(window_weight=2.0))
+    assert taken[0] < -0.1
+    assert rewards[1] == pytest.approx(rewards[0] + taken)
 
 
 @pytest.mark.parametrize("name", REWARDS)

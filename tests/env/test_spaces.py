@@ -26,7 +26,7 @@ def test_windows_stay_in_bounds() -> None:
     assert space.apply(np.array([5]), np.array([7000.0]), np.zeros(1))[0] == MAX_CWND
 
 
-def test_fine_actions_undo_one_another_to_within_a_thirtieth() -> None:
+def test_fine_actions_undo_one_another_within_a_hundredth() -> None:
     factors = ACTIONS["fine"].apply(np.arange(9), np.full(9, 1000.0), np.zeros(9))[0] / 1000.0
     assert factors[4] == 1.0
     assert factors * factors[::-1] == pytest.approx(np.ones(9), abs=0.01)
@@ -131,6 +131,16 @@ def test_a_longer_path_is_in_the_recent_features_within_four_round_trips() -> No
     assert after[:2] == pytest.approx([np.log(2.0), 0.0])
     assert after[2:5] == pytest.approx(np.log((400 * 0.1 + 0.1) / 40.0) * np.ones(3))
     assert after[7] == pytest.approx(np.log1p(400 * 0.05))
+
+
+def test_recent_features_are_forgotten_at_a_reset_and_kept_in_a_state() -> None:
+    space, other, new = ScaleFreeRecent(1), ScaleFreeRecent(1), ScaleFreeRecent(1)
+    _path(space, 0.05, 30)
+    other.load_state_dict(space.state_dict())
+    assert (_path(space, 0.08, 3) == _path(other, 0.08, 3)).all()
+    space.reset(np.array([0]))
+    assert (_path(space, 0.08, 3) == _path(new, 0.08, 3)).all()
+    assert not (_path(other, 0.08, 3) == _path(new, 0.08, 3)).all()
 
 
 def test_a_window_that_was_cut_shows_for_some_round_trips() -> None:

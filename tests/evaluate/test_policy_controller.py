@@ -40,7 +40,12 @@ def _random_contender(observation: str, action: str, acting: str) -> Contender:
 @pytest.mark.parametrize("acting", ["argmax", "sample"])
 @pytest.mark.parametrize(
     ("observation", "action"),
-    [("scale-free", "multiplicative"), ("indigo-min-rtt", "indigo"), ("aurora", "fast-rate")],
+    [
+        ("scale-free", "multiplicative"),
+        ("scale-free-recent", "fine"),
+        ("indigo-min-rtt", "indigo"),
+        ("aurora", "fast-rate"),
+    ],
 )
 def test_windows_are_those_of_the_environment(observation: str, action: str, acting: str) -> None:
     contender = _random_contender(observation, action, acting)

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from distrlcc.errors import PolicyFileError
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.policy.shipped import find_policy, shipped_policies
+from distrlcc.recipes.registry import RECIPES, recipe
 
 SHIPPED = shipped_policies()
 
@@ -28,9 +30,16 @@ def test_a_shipped_policy_is_found_by_name_unless_a_file_has_it(
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_policy_is_whole_and_small(name: str) -> None:
-    assert load_policy(SHIPPED[name]).notes["held_out_reward"] > 0
+    assert math.isfinite(load_policy(SHIPPED[name]).notes["held_out_reward"])
     assert SHIPPED[name].with_suffix(".json").exists()
-    assert SHIPPED[name].stat().st_size < 100_000
+    assert SHIPPED[name].stat().st_size < 160_000
+
+
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) & set(RECIPES)))
+def test_a_shipped_policy_is_what_its_recipe_trains(name: str) -> None:
+    spec, config = load_policy(SHIPPED[name]).spec, recipe(name)
+    assert (spec.observation, spec.action) == (config.env.observation, config.env.action)
+    assert (spec.kind, spec.hidden) == (config.network.kind, config.network.hidden)
 
 
 @pytest.mark.parametrize("name", ["nope", "a\0b"])

@@ -15,6 +15,7 @@ from distrlcc.runtime.trainer import Share, Trainer
 
 SMALL = (
     "num_envs=16", "ppo.rollout_length=24", "ppo.minibatch_size=64", "network.hidden=[8]",
+    "ppo.sequence_length=16",
     "env.episode_s=0.5", "held_out.links=3", "held_out.seconds=0.6",
 )  # fmt: skip
 
@@ -63,6 +64,7 @@ def test_held_out_scores_are_of_links() -> None:
         (("num_envs=18",), "num_envs is 18; expected a multiple of env.agents, 4"),
         (("env.agents=2", "num_envs=18"), r"has [34] agents; expected 2 agents first"),
         (("env.reward.fairness_weight=-1",), "fairness_weight is -1"),
+        (("env.reward.window_weight=nan",), "window_weight is nan"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: tuple[str, ...], message: str) -> None:

@@ -95,8 +95,17 @@ class LinkBatch(AgentBatch):
         """Return the links' side of the newest step."""
         results = self.simulator.results
         return LinkView(
-            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt
+            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
+            flows=self.ran().sum(axis=1) if self.n_flows > 1 else None,
+        )  # fmt: skip
+
+    def ran(self) -> NDArray[np.bool_]:
+        """Return which flows ran in the newest step, ``[links, flows]``."""
+        begin, end = self.simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
+        start, stop = (
+            self.simulator.flows[:, c].reshape(-1, self.n_flows) for c in (col.START, col.STOP)
         )
+        return np.asarray((start < end) & (begin < stop))
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment, ``[N]``."""

@@ -145,8 +145,8 @@ class ScaleFreeRecent(ScaleFree):
 
     After `ScaleFree`'s, in order: the log of the recent min RTT over min RTT; the log of interval
     RTT over the recent min RTT; the log of delivered * recent min RTT over cwnd, for the fast rate,
-    one three times as fast, and the step's own; log cwnd over its mean of about one and of about
-    four round trips; the log of the packets that wait in the queue.
+    one smoothed over a third of the recent min RTT, and the step's own; log cwnd over its mean of
+    about one and of about four round trips; the log of the packets that wait in the queue.
     """
 
     size = ScaleFree.size + 8

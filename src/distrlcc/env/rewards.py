@@ -32,7 +32,7 @@ class RewardConfig:
     """Least and greatest price of delay: each episode draws its own from there, by a preference
     that the agent sees (see `preferred`); empty: `delay_weight` for all."""
     window_weight: float = 0.0
-    """Price of packets in flight that are e times too many, or too few; see `with_window`."""
+    """Price of packets in flight that are about e times too many, or too few; see `with_window`."""
     fairness_weight: float = 0.0
     """Price of a share of the link's throughput that is e times a fair one, or the e-th part; see
     `with_fairness`."""
@@ -48,6 +48,11 @@ class RewardConfig:
 
     def _check_range(self) -> None:
         weights = self.delay_weights
+        if self.window_weight:
+            raise ConfigError(
+                "window_weight with delay_weights: a window that fits is the same for every "
+                "preference; take 0 for the first, or [] for the second"
+            )
         if len(weights) != 2 or not 0 < weights[0] < weights[1] < float("inf"):
             raise ConfigError(
                 f"delay_weights is {list(weights)}: expected the least and the greatest weight, "
@@ -75,7 +80,7 @@ class LinkView:
     share: Floats | None = None
     """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
     flows: Floats | None = None
-    """Flows that run on the agent's link; None: it alone."""
+    """Flows that run on the agent's link; None: it alone, as far as is known (real links)."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -176,7 +181,8 @@ def with_window(
     What utilisation and delay are paid for is linear; a window that is a quarter of what fits costs
     less than one four times as great. The logarithm is alike on both sides and goes on pulling far
     from the goal, so that a policy grows and drains as fast after a change as it can tell that one
-    was. The BDP is that of the step's capacity, divided among the link's flows.
+    was. The BDP is that of the step's capacity, divided among the link's flows, and a packet at
+    least; on a trace that is a noisy one, of the few opportunities that a step has.
     """
     if not config.window_weight:
         return reward

@@ -141,7 +141,7 @@ class SharedBatch(LinkBatch):
         results = self.simulator.results[self._link]
         return LinkView(
             results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            self._share, self._ran().sum(axis=1)[self._link],
+            self._share, self.ran().sum(axis=1)[self._link],
         )  # fmt: skip
 
     def share(self) -> Floats:
@@ -149,19 +149,11 @@ class SharedBatch(LinkBatch):
 
         Rates are smoothed over a round trip; 1 is a fair share, and what one alone has.
         """
-        running = self._ran()
+        running = self.ran()
         rates = np.where(running, self._rates, 0.0)
         fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self._link]
         own = rates[:, : self.agents].reshape(-1)
         return np.where(fair > 0, own / np.maximum(fair, 1e-9), 1.0)
-
-    def _ran(self) -> Bools:
-        """Return which flows ran in the newest step, ``[links, flows]``."""
-        begin, end = self.simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
-        start, stop = (
-            self.simulator.flows[:, c].reshape(self._rates.shape) for c in (col.START, col.STOP)
-        )
-        return np.asarray((start < end) & (begin < stop))
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment: a fair share of the rate for each agent."""
