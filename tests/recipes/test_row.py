@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from distrlcc.errors import DatasetError
+from distrlcc.recipes.aims import AIMS, Aim, aims_table
 from distrlcc.recipes.results_page import results_page
-from distrlcc.recipes.row import Row
+from distrlcc.recipes.row import Row, shipped_rows
 
 VALUES = (0.90, 0.93, 0.96)
 
@@ -101,3 +102,19 @@ def test_the_page_has_each_recipe_and_its_peers() -> None:
     assert second == "| **gail** | 0.930 ± 0.075 |"
     assert peer == "| cubic | 0.440 |"
     assert sum("distrlcc reproduce gail" in line for line in lines) == 1
+
+
+def test_an_aim_counts_the_runs_within_its_bounds() -> None:
+    rows = {"gail": _row((0.94, 0.96, 0.9))}
+    assert Aim("gail", "random", "power", low=0.94).reached(rows) == 2
+    assert Aim("gail", "random", "power", low=0.94, high=0.95).reached(rows) == 1
+    relative = Aim("gail", "random", "power", low=lambda rows: rows["gail"].mean("random", "power"))
+    assert relative.least(rows) == pytest.approx(2.8 / 3)
+    assert relative.reached(rows) == 2
+
+
+def test_every_aim_is_of_a_score_that_is_measured() -> None:
+    lines = list(aims_table(shipped_rows()))
+    assert len(lines) == len(AIMS) + 2
+    assert all(" of 3 |" in line for line in lines[2:])
+    assert lines[2].startswith("| best | random | utilisation (%) | at least 98.5 |")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from distrlcc.evaluate.scores import Metric
+from distrlcc.recipes.aims import AIMS, aims_table
 from distrlcc.recipes.experiment import EXPERIMENTS, PREFER
 from distrlcc.recipes.row import TOLERATED, Row, known_metric
 
@@ -24,10 +25,17 @@ recipe anew and compares: means must lie within the 95% interval that the runs' 
 difference, or within two units of the last digit, in all but {TOLERATED:.0%} of the scores.
 """
 
+_AIMS = """\
+What was tried for those that are missed, and what holds them up: [best](recipes/best.md),
+[Fairness](fairness.md#what-was-learned-about-the-reward).
+"""
+
 
 def results_page(rows: Mapping[str, Row]) -> str:
-    """Return the page as Markdown, with a table of the recipes and one for each suite."""
+    """Return the page as Markdown: tables of the recipes, the aims, and each suite's scores."""
     parts = [_HEAD, "\n".join(_recipes(rows))]
+    if {aim.recipe for aim in AIMS} <= rows.keys():
+        parts += ["## What was aimed at", _AIMS, "\n".join(aims_table(rows))]
     suites = sorted({_parts(label)[0] for row in rows.values() for label in row.scores})
     parts += [f"## `{suite}`\n\n" + "\n".join(_suite(suite, rows)) for suite in suites]
     return "\n\n".join(part.strip() for part in parts) + "\n"
