@@ -17,7 +17,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -303,7 +303,9 @@ class Launcher:
     def _signal(self, number: int) -> None:
         for child in self._children:
             if child.process.is_alive():
-                os.kill(child.process.pid, number)
+                # The fork server, whose child it is, may see its end before we do.
+                with suppress(ProcessLookupError):
+                    os.kill(child.process.pid, number)
 
     def _kill(self) -> None:
         """Kill what is left of our own."""
