@@ -13,7 +13,7 @@ from distrlcc.policy.policy_file import load_policy
 SMALL = (
     "num_envs=8", "ppo.rollout_length=16", "ppo.minibatch_size=64", "network.hidden=[8]",
     "env.episode_s=0.5", "held_out.every=2", "held_out.links=4", "held_out.seconds=0.2",
-    "total_steps=512", "distributed.sync_check_every=1",
+    "total_steps=512", "distributed.sync_check_every=1", "distributed.straggler_share=0",
 )  # fmt: skip
 
 

@@ -199,8 +199,12 @@ def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
         conftest.wait_until(lambda: len(free_machines()) == 1, 60.0, "Ray knows it")
 
 
-def test_what_cannot_be_placed_is_refused_with_what_is_free(cluster: Any) -> None:
+def test_what_cannot_be_placed_is_refused_with_what_is_free(
+    cluster: Any, conftest: ModuleType
+) -> None:
     with ray_session(RayOptions(cluster.address)):
+        # Ray takes back late what the runs before have held.
+        conftest.wait_until(lambda: "2 CPU" in str(free_machines()[0]), 60.0, "two free cores")
         for resources, asked in (
             (ResourcesConfig(worker_cpus=50.0), "1 x (50 CPU) to act, PACK"),
             (ResourcesConfig(learner_gpus=1.0), "1 GPU) to learn"),

@@ -27,6 +27,7 @@ SMALL = (
     "num_envs=4", "checkpoint_every=2", "held_out.every=2", "held_out.links=4",
     "held_out.seconds=0.3", "env.episode_s=0.3", "network.hidden=[16]",
     'env.suites=["indigo/3"]', "env.suite_weights=[]", "total_steps=512",
+    "distributed.straggler_share=0",
 )  # fmt: skip
 SMALL_PPO = (*SMALL, "ppo.rollout_length=32", "ppo.minibatch_size=64", "ppo.sequence_length=8")
 SMALL_DAGGER = (

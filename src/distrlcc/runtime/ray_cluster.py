@@ -6,7 +6,6 @@ Traffic is authenticated by a token, but not encrypted: a private network or a V
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import socket
 import subprocess
@@ -211,14 +210,13 @@ def stop() -> State:
         why = f" (it ended by itself: {state.reason})" if state and state.reason else ""
         raise GroupError(f"nothing to stop on this machine{why}", exit_code=2)
     if state.keeper.alive():
-        os.kill(state.keeper.pid, signal.SIGTERM)
+        state.keeper.signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS + 10.0
         while state.keeper.alive() and time.monotonic() < deadline:
             time.sleep(_TICK)
     left = (read_state() or state).left() or state.left()
     for process in left:
-        if process.alive():
-            os.kill(process.pid, signal.SIGKILL)
+        process.signal(signal.SIGKILL)
     deadline = time.monotonic() + 5.0
     while any(process.alive() for process in left) and time.monotonic() < deadline:
         time.sleep(_TICK)

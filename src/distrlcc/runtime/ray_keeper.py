@@ -224,10 +224,7 @@ class Keeper:
         deadline = time.monotonic() + _KILL_SECONDS
         while (below := descendants(os.getpid())) and time.monotonic() < deadline:
             for process in below:
-                try:
-                    os.kill(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+                process.signal(signal.SIGKILL)
             time.sleep(_TICK)
             self._child_lives()
 

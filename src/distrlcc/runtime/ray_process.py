@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,12 @@ class Process:
     def alive(self) -> bool:
         """Say whether it is still there."""
         return find_process(self.pid) == self
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):  # it may end just now
+                os.kill(self.pid, number)
 
 
 def find_process(pid: int) -> Process | None:
