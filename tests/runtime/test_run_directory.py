@@ -78,29 +78,6 @@ def test_another_config_does_not_resume(tmp_path: Path) -> None:
     assert text.endswith("lr: 0.001 != 0.0003")
 
 
-def test_metrics_are_json_lines_with_numpy_and_without_nan(tmp_path: Path) -> None:
-    with create(tmp_path / "run") as run:
-        run.log(1, {"return": np.float32(0.5), "n": np.int64(3), "text": "x", "a": np.arange(2)})
-        run.log(2, {"return": float("nan"), "deep": {"x": [float("inf"), 1.0]}})
-        lines = (run.path / "metrics.jsonl").read_text().splitlines()  # flushed before close
-    assert json.loads(lines[0]) == {"update": 1, "return": 0.5, "n": 3, "text": "x", "a": [0, 1]}
-    assert json.loads(lines[1]) == {"update": 2, "return": None, "deep": {"x": [None, 1.0]}}
-
-
-def test_an_update_is_logged_whole_once_more_is_known(tmp_path: Path) -> None:
-    with create(tmp_path / "run") as run:
-        run.log(1, {"reward": 0.25})
-        run.log(2, {"reward": 0.5})
-        run.log_more(2, {"reward": 0.5}, {"held_out_reward": 0.75})
-        run.log(3, {"reward": 1.0})
-        rows = (run.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row) for row in rows] == [
-        {"update": 1, "reward": 0.25},
-        {"update": 2, "reward": 0.5, "held_out_reward": 0.75},
-        {"update": 3, "reward": 1.0},
-    ]
-
-
 def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
     run = create(tmp_path / "fresh")
     run.lock()
@@ -109,7 +86,7 @@ def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
     assert not (tmp_path / "fresh").exists()
     create(tmp_path / "fresh").close()
     with create(tmp_path / "begun") as begun:
-        begun.log(1, {"reward": 0.25})
+        begun.metrics.log(1, {"reward": 0.25})
         begun.discard()
     assert updates(begun) == [1]
     assert RunDirectory.read_config(begun.path, Config) == Config()
@@ -118,10 +95,10 @@ def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         for update in (1, 2, 3):
-            run.log(update, {"loss": 1 / update})
+            run.metrics.log(update, {"loss": 1 / update})
             if update == 2:
                 run.save({"update": 2})
-        run.log(4, {})
+        run.metrics.log(4, {})
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"update": 2, "lo')  # killed in the middle of a line
     with RunDirectory.resume(run.path, Config(), tensorboard=False) as again:
@@ -132,7 +109,7 @@ def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> Non
         before = (run.path / "metrics.jsonl").read_bytes().splitlines()[:2]
         again.rewind(state["update"])
         assert updates(again) == [1, 2]
-        again.log(3, {})
+        again.metrics.log(3, {})
         assert updates(again) == [1, 2, 3]
         assert (run.path / "metrics.jsonl").read_bytes().splitlines()[:2] == before
     assert len(json.loads((run.path / "versions.json").read_text())["resumed"]) == 1
@@ -177,24 +154,8 @@ def test_the_previous_checkpoint_survives_without_hard_links(
 def test_what_was_seen_of_workers_after_the_checkpoint_goes_too(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with RunDirectory.create(path, Config(), recipe="quick") as run:
-        run.log(1, {})
+        run.metrics.log(1, {})
         lines = [f'{{"update": {update}, "worker": 0}}\n' for update in (0, 1, 1, 2)]
         (path / "workers.jsonl").write_text("".join(lines) + '{"update": 1, "wor')
         run.rewind(1)
     assert (path / "workers.jsonl").read_text() == "".join(lines[:3])
-
-
-def test_tensorboard_shows_each_update_once_after_a_resume(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    path = tmp_path / "run"
-    with RunDirectory.create(path, Config(), recipe="quick") as run:
-        for update in (1, 2, 3):
-            run.log(update, {"ppo/loss": float(update), "note": "text"})
-    with RunDirectory.resume(path, Config()) as run:
-        run.rewind(1)
-        run.log(2, {"ppo/loss": np.float32(20)})
-    events = EventAccumulator(str(path / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["ppo/loss"]
-    assert [(e.step, e.value) for e in events.Scalars("ppo/loss")] == [(1, 1.0), (2, 20.0)]

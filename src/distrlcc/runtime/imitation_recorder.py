@@ -43,7 +43,7 @@ class ImitationRecorder:
         last = counters.epoch == trainer.config.epochs
         if last or counters.epoch % trainer.config.held_out.every == 0:
             metrics |= self._score()
-        self._run.log(counters.epoch, metrics)
+        self._run.metrics.log(counters.epoch, metrics)
         self._progress.update(metrics)
         self._run.save(self._state())
         if counters.best_epoch == counters.epoch:

@@ -62,13 +62,13 @@ class Recorder:
         texts = {"alarm": alarm, "events": [*events, *filter(None, [training.restored])]}
         row = metrics | {k: v for k, v in texts.items() if v}
         # At once: whoever takes over from a rank that is lost while it scores goes on after it.
-        self._run.log(counters.update, row)
+        self._run.metrics.log(counters.update, row)
         if counters.update % config.held_out.every == 0:
             best_before = counters.best_update
             scores = training.score()
             if not self._leads():
                 return
-            self._run.log_more(counters.update, row, scores)
+            self._run.metrics.log_more(counters.update, row, scores)
             metrics |= scores
             row |= scores
             if counters.best_update != best_before:
@@ -92,7 +92,7 @@ class Recorder:
         assert training.curriculum is not None
         found = {"curriculum_gap": proposal.gap, "curriculum_baseline": proposal.baseline}
         row["events"] = [*row.get("events", []), str(proposal)]
-        self._run.log_more(training.counters.update, row, found)
+        self._run.metrics.log_more(training.counters.update, row, found)
         self._run.write_json("curriculum.json", training.curriculum.table())
         self.note(str(proposal))
         metrics |= found

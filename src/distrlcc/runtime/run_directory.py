@@ -21,8 +21,6 @@ After a resume, lines of updates later than the checkpoint are dropped, so no up
 from __future__ import annotations
 
 import json
-import math
-import numbers
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +37,7 @@ from distrlcc.runtime.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from distrlcc.runtime.metrics_log import MetricsLog, jsonable
 from distrlcc.runtime.run_lock import take_lock
 from distrlcc.runtime.storage_keeper import StorageKeeper
 from distrlcc.runtime.update_log import cut_after
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from _typeshed import DataclassInstance
-    from torch.utils.tensorboard import SummaryWriter
 
     from distrlcc.runtime.storage import Storage
 
@@ -75,10 +73,7 @@ class RunDirectory:
         self._identity_toml = to_toml(_identity(config, extendable))
         self._digest = digest(_identity(config, extendable))
         self._lock: TextIO | None = None
-        self._tensorboard = tensorboard
-        self._purge: int | None = None
-        self._metrics: TextIO | None = None
-        self._writer: SummaryWriter | None = None
+        self.metrics = MetricsLog(path, tensorboard=tensorboard)
 
     @classmethod
     def create(
@@ -234,8 +229,8 @@ class RunDirectory:
                 return state, path
         if damage is not None:
             raise damage
-        if not best and (self.path / "metrics.jsonl").exists():
-            metrics = (self.path / "metrics.jsonl").read_bytes()
+        if not best and self.metrics.path.exists():
+            metrics = self.metrics.path.read_bytes()
             if self.policy_path.exists() and metrics.strip():
                 raise CheckpointError(
                     f"{self.path} has metrics and a policy but no checkpoint; restore "
@@ -255,68 +250,20 @@ class RunDirectory:
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
             noted.setdefault("resumed", []).append(versions())
             self.write_json("versions.json", noted)
-        self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
-        for path in (self.path / "metrics.jsonl", self.path / "workers.jsonl"):
-            if path.exists():
-                cut_after(path, update)
-
-    def log(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Append an update's metrics to ``metrics.jsonl`` and TensorBoard.
-
-        Args:
-            update: Updates done, this one counted.
-            metrics: Numbers (NumPy's too), texts or lists of them; what is not finite is written
-                as null. Only numbers go to TensorBoard.
-        """
-        self._append(update, metrics)
-        self._show(update, metrics)
-
-    def log_more(self, update: int, metrics: Mapping[str, Any], more: Mapping[str, float]) -> None:
-        """Add to the update that was logged last.
-
-        Args:
-            update: Its number.
-            metrics: What was logged of it.
-            more: What is added.
-        """
-        cut_after(self.path / "metrics.jsonl", update - 1)
-        self._append(update, {**metrics, **more})
-        self._show(update, more)
-
-    def _append(self, update: int, metrics: Mapping[str, Any]) -> None:
-        line = json.dumps(_jsonable({"update": update, **metrics}))
-        try:
-            if self._metrics is None:
-                self._metrics = (self.path / "metrics.jsonl").open("a")
-            self._metrics.write(line + "\n")
-            self._metrics.flush()
-        except OSError as error:
-            raise OutputError(f"cannot write metrics of {self.path}: {error.strerror}") from None
-
-    def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
-        if self._tensorboard:
-            try:
-                writer = self._writer = self._writer or _writer(self.path, self._purge)
-                for key, value in metrics.items():
-                    if isinstance(value, numbers.Real):
-                        writer.add_scalar(key, float(value), update)
-            except OSError as error:
-                raise OutputError(
-                    f"cannot write {self.path / 'tensorboard'}: {error.strerror}; make room, "
-                    "or add --no-tensorboard"
-                ) from None
+        self.metrics.rewind(update)
+        if (self.path / "workers.jsonl").exists():
+            cut_after(self.path / "workers.jsonl", update)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run atomically."""
-        text = json.dumps(_jsonable(value), indent=2) + "\n"
+        text = json.dumps(jsonable(value), indent=2) + "\n"
         write_atomically(self.path / name, text.encode())
 
     def store(self) -> None:
         """Let the newest checkpoint and all else be stored, where there is a storage; at once."""
         if self.storage is None:
             return
-        if self._writer is not None:
-            self._writer.flush()
+        self.metrics.flush()
         self._keeper = self._keeper or StorageKeeper(self.storage, self.path)
         self._keeper.wake()
 
@@ -327,7 +274,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove what :meth:`create` made, unless something was measured or saved since."""
         folder = self.path / "checkpoints"
-        if (self.path / "metrics.jsonl").exists() or any(folder.glob("*")):
+        if self.metrics.path.exists() or any(folder.glob("*")):
             return
         with suppress(OSError):
             for name in ("config.toml", "versions.json", ".run", ".lock"):
@@ -348,12 +295,7 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self.metrics.close()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
@@ -399,20 +341,3 @@ def _keep(path: Path, copy: Path) -> None:
     except OSError:  # a file system without hard links
         shutil.copyfile(path, temporary)
     temporary.replace(copy)
-
-
-def _jsonable(value: Any) -> Any:
-    """Turn NumPy's numbers and arrays into JSON's; what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _jsonable(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _writer(path: Path, purge: int | None) -> SummaryWriter:
-    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (imports torch)
-
-    return SummaryWriter(str(path / "tensorboard"), purge_step=purge)
