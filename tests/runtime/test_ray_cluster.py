@@ -22,10 +22,10 @@ import pytest
 import distrlcc
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.runtime import ray_gate
+from distrlcc.runtime.process_table import Process, descendants, find_process
 from distrlcc.runtime.ray_address import head_interface, parse_address
 from distrlcc.runtime.ray_keeper import HEALTH, ray_command
 from distrlcc.runtime.ray_ports import Ports, check_free
-from distrlcc.runtime.ray_process import Process, descendants, find_process
 from distrlcc.runtime.ray_state import Plan, State, read_state, write_state
 from distrlcc.runtime.ray_token import (
     keep_token,

@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.runtime.process_table import descendants, find_process
 from distrlcc.runtime.ray_gate import Gate, ask_gate
 from distrlcc.runtime.ray_identity import check_node, node_identity
 from distrlcc.runtime.ray_ports import DASHBOARD_PORT
-from distrlcc.runtime.ray_process import descendants, find_process
 from distrlcc.runtime.ray_session import TOO_SLOW
 from distrlcc.runtime.ray_state import Plan, State, log_path, state_folder, write_state
 from distrlcc.runtime.ray_token import token_path, without_secrets

@@ -14,8 +14,8 @@ import msgspec
 
 from distrlcc.errors import ConfigError, GroupError, OutputError
 from distrlcc.files import write_atomically
+from distrlcc.runtime.process_table import Process
 from distrlcc.runtime.ray_ports import DEFAULT_PORT, Ports
-from distrlcc.runtime.ray_process import Process
 
 
 @dataclass(frozen=True)

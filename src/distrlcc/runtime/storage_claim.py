@@ -20,6 +20,7 @@ from types import TracebackType
 import msgspec
 
 from distrlcc.errors import DistrlccError, OutputError
+from distrlcc.runtime.process_table import find_process
 from distrlcc.runtime.storage_objects import Objects
 
 _NAME = "owner.json"
@@ -72,12 +73,11 @@ class Owner:
 
 def _process(pid: int) -> str:
     """Return ``boot/namespace/start`` of a living process; nothing where Linux's /proc is not."""
-    with suppress(OSError, IndexError):
+    with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").readlink()
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if fields[0] not in "ZX":
-            return f"{boot}/{namespace}/{fields[19]}"
+        if process := find_process(pid):
+            return f"{boot}/{namespace}/{process.started}"
     return ""
 
 
