@@ -7,7 +7,14 @@ import pytest
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import FREE_WINDOW, REWARDS, LinkView, RewardConfig, with_window
+from distrlcc.env.rewards import (
+    FREE_WINDOW,
+    NEAR_WINDOW,
+    REWARDS,
+    LinkView,
+    RewardConfig,
+    with_window,
+)
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 from distrlcc.types import IntervalStats
 
@@ -52,7 +59,7 @@ def test_a_reward_is_its_papers_formula(name: str, expected: float) -> None:
         (4.0, 0.0, None, np.log(4)),  # a packet at least fits
     ],
 )
-def test_a_window_that_does_not_fit_costs_its_logarithm(
+def test_a_window_that_does_not_fit_costs_more_steeply_near_the_fit(
     inflight: float, capacity: float, flows: float | None, log: float
 ) -> None:
     stats = _stats(duration=0.01, inflight=inflight)
@@ -60,7 +67,7 @@ def test_a_window_that_does_not_fit_costs_its_logarithm(
         LINK, capacity=np.array([capacity]), flows=None if flows is None else np.array([flows])
     )
     paid = with_window(np.array([0.7]), stats, link, RewardConfig(window_weight=0.5))
-    assert paid[0] == pytest.approx(0.7 - 0.5 * max(log - FREE_WINDOW, 0.0))
+    assert paid[0] == pytest.approx(0.7 - 0.5 * np.log1p(max(log - FREE_WINDOW, 0.0) / NEAR_WINDOW))
 
 
 def test_an_environment_takes_the_price_of_its_window_off_its_reward() -> None:

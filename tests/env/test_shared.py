@@ -8,7 +8,13 @@ import pytest
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import FREE_WINDOW, RewardConfig, with_fairness, with_window
+from distrlcc.env.rewards import (
+    FREE_WINDOW,
+    NEAR_WINDOW,
+    RewardConfig,
+    with_fairness,
+    with_window,
+)
 from distrlcc.env.shared import SharedBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -117,7 +123,7 @@ def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
     np.testing.assert_allclose(paid, -np.abs(np.log([2.0, 0.1])))
 
 
-def test_packets_in_flight_that_are_not_their_part_of_the_bdp_cost_their_logarithm() -> None:
+def test_packets_in_flight_that_are_not_their_part_of_the_bdp_are_paid_for() -> None:
     flows = (Flow(cwnd=10.0), Flow(cwnd=28.0), Flow(start_s=0.5, cwnd=10.0))
     batch = _batch(Scenario("windows", LINK, flows, duration_s=2.0), agents=3)
     paid, zero = RewardConfig(window_weight=0.5), np.zeros(3)
@@ -127,10 +133,11 @@ def test_packets_in_flight_that_are_not_their_part_of_the_bdp_cost_their_logarit
     assert view.flows is not None
     assert view.flows.tolist() == [2, 2, 2]
     half = 12e6 / 8 / 1504 * (0.020 + 1504 * 8 / 12e6) / 2  # of the BDP
-    price = with_window(zero, batch.newest, view, paid)
+    taken = with_window(zero, batch.newest, view, paid)
     off = np.log(batch.newest.inflight[:2] / half)
     assert abs(off[0]) < FREE_WINDOW < off[1]
-    np.testing.assert_allclose(price[:2], [0.0, -0.5 * (off[1] - FREE_WINDOW)], atol=1e-6)
+    price = 0.5 * np.log1p((off[1] - FREE_WINDOW) / NEAR_WINDOW)
+    np.testing.assert_allclose(taken[:2], [0.0, -price], atol=1e-6)
     for _ in range(20):
         batch.step(np.full(3, ACTION))
     view = batch.view()
@@ -138,6 +145,27 @@ def test_packets_in_flight_that_are_not_their_part_of_the_bdp_cost_their_logarit
     assert view.flows.tolist() == [3, 3, 3]
     assert with_window(zero, batch.newest, view, paid)[0] < -0.1  # a third would fit now
     assert with_window(zero, batch.newest, view, RewardConfig()) is zero
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_windows_cost_nothing_while_a_scheme_runs_beside(agents: int) -> None:
+    flows = (*(Flow(cwnd=60.0),) * agents, Flow("cubic", start_s=0.5, stop_s=1.0))
+    scenario = Scenario("beside", LINK, flows, duration_s=2.0)
+    kind = LinkBatch if agents == 1 else SharedBatch
+    batch = kind(1, replace(CONFIG, agents=agents), n_flows=len(flows))
+    batch.load(0, scenario)
+    running, free = [], []
+    for _ in range(150):
+        batch.step(np.full(agents, ACTION))
+        view = batch.view()
+        assert view.flows is not None
+        assert view.schemes is not None
+        running.append((int(view.flows[0]), int(view.schemes[0])))
+        zero = np.zeros(agents)
+        paid = with_window(zero, batch.newest, view, RewardConfig(window_weight=0.5))
+        free.append(bool((paid == 0).all()))
+    assert running == [(agents, 0)] * 50 + [(agents + 1, 1)] * 50 + [(agents, 0)] * 50
+    assert free == [False] * 50 + [True] * 50 + [False] * 50
 
 
 def _steps(env: LinkVectorEnv, count: int, seed: int = 0) -> list[tuple[Any, ...]]:

@@ -94,10 +94,13 @@ class LinkBatch(AgentBatch):
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
         results = self.simulator.results
-        return LinkView(
-            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            flows=self.ran().sum(axis=1) if self.n_flows > 1 else None,
-        )  # fmt: skip
+        view = LinkView(
+            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt
+        )
+        if self.n_flows > 1:
+            ran = self.ran()
+            view.flows, view.schemes = ran.sum(axis=1), ran[:, 1:].sum(axis=1)
+        return view
 
     def ran(self) -> NDArray[np.bool_]:
         """Return which flows ran in the newest step, ``[links, flows]``."""

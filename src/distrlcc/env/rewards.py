@@ -32,7 +32,7 @@ class RewardConfig:
     """Least and greatest price of delay: each episode draws its own from there, by a preference
     that the agent sees (see `preferred`); empty: `delay_weight` for all."""
     window_weight: float = 0.0
-    """Price of packets in flight that are about e times too many, or too few; see `with_window`."""
+    """Price of packets in flight that do not fit the link; see `with_window`."""
     fairness_weight: float = 0.0
     """Price of a share of the link's throughput that is e times a fair one, or the e-th part; see
     `with_fairness`."""
@@ -81,6 +81,8 @@ class LinkView:
     """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
     flows: Floats | None = None
     """Flows that run on the agent's link; None: it alone, as far as is known (real links)."""
+    schemes: Floats | None = None
+    """How many of them are others than agents; None: none."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -95,6 +97,8 @@ LEAST_SHARE = 0.1
 """Of an equal share: less is paid as if it were this much."""
 FREE_WINDOW = 0.05
 """Logarithm of how far packets in flight may be off at no price."""
+NEAR_WINDOW = 0.1
+"""Logarithm of how far off they are where the price begins to flatten."""
 MOST_WINDOW = 16.0
 """Times too many, or too few: what is further off is paid as this."""
 
@@ -176,13 +180,17 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
 def with_window(
     reward: Floats, stats: IntervalStats, link: LinkView, config: RewardConfig
 ) -> Floats:
-    """Add the price of packets in flight that are not the agent's part of the BDP.
+    """Take off the price of packets in flight that are not the agent's part of the BDP.
 
-    What utilisation and delay are paid for is linear; a window that is a quarter of what fits costs
-    less than one four times as great. The logarithm is alike on both sides and goes on pulling far
-    from the goal, so that a policy grows and drains as fast after a change as it can tell that one
-    was. The BDP is that of the step's capacity, divided among the link's flows, and a packet at
-    least; on a trace that is a noisy one, of the few opportunities that a step has.
+    ``weight * log(1 + max(|log(inflight / part)| - 0.05, 0) / 0.1)``. What utilisation and delay
+    are paid for is linear: a window that is a quarter of what fits costs less than one four times
+    as great, and one that is nearly right costs nearly nothing. This is alike on both sides, and
+    steepest near the goal: what pays is to be there, soon. Far off it is flat, where a trace's
+    noise would else be all that it tells.
+
+    The BDP is that of the step's capacity, divided among the link's flows, and a packet at least.
+    Beside a scheme's flow there is no price: what fits is up to that flow then, and an agent that
+    keeps to its part of the BDP beside one that fills the queue gets nothing.
     """
     if not config.window_weight:
         return reward
@@ -190,7 +198,8 @@ def with_window(
     fitting = np.maximum(link.capacity / stats.duration * link.base_rtt / flows, 1.0)
     ratio = np.maximum(stats.inflight, 0.5) / fitting
     off = np.abs(np.log(np.clip(ratio, 1 / MOST_WINDOW, MOST_WINDOW)))
-    return reward - config.window_weight * np.maximum(off - FREE_WINDOW, 0.0)
+    price = config.window_weight * np.log1p(np.maximum(off - FREE_WINDOW, 0.0) / NEAR_WINDOW)
+    return reward - (price if link.schemes is None else np.where(link.schemes > 0, 0.0, price))
 
 
 def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Floats:

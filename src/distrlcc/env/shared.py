@@ -139,9 +139,13 @@ class SharedBatch(LinkBatch):
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
         results = self.simulator.results[self._link]
+        ran = self.ran()
+        flows = ran.sum(axis=1)
+        agents = ran[:, : self.agents] & self._is_agent.reshape(-1, self.agents)
+        schemes = flows - agents.sum(axis=1)
         return LinkView(
             results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            self._share, self.ran().sum(axis=1)[self._link],
+            self._share, flows[self._link], schemes[self._link],
         )  # fmt: skip
 
     def share(self) -> Floats:
