@@ -146,11 +146,22 @@ def test_recent_features_are_forgotten_at_a_reset_and_kept_in_a_state() -> None:
 def test_a_window_that_was_cut_shows_for_some_round_trips() -> None:
     space = ScaleFreeRecent(1)
     _path(space, 0.05, 200)
-    cut = _path(space, 0.05, 1, cwnd=20.0)[-3:-1]
+    cut = _path(space, 0.05, 1, cwnd=20.0)[-4:-2]
     assert (cut < [-0.5, -0.6]).all()
-    later = _path(space, 0.05, 10, cwnd=20.0)[-3:-1]
+    later = _path(space, 0.05, 10, cwnd=20.0)[-4:-2]
     assert -0.1 < later[0] < 0.0
     assert -0.5 < later[1] < -0.3
+
+
+def test_a_queue_that_has_stood_for_long_is_known_by_the_least_rtt_ever() -> None:
+    space = ScaleFreeRecent(1)
+    assert _path(space, 0.05, 100)[-1] == 0.0
+    assert _path(space, 0.5, 100)[-1] == 0.0  # the min RTT is still that of before
+    late = _path(space, 0.5, 800)
+    assert late[0] == pytest.approx(0.0, abs=1e-9)  # and now the queue is taken for the path
+    assert late[-1] == pytest.approx(np.log(10.0))
+    silent = ScaleFreeRecent(1).observe(_stats(duration=0.01, cwnd=10))
+    assert silent[0, -1] == 0.0
 
 
 def test_a_longer_path_is_noticed_after_two_windows() -> None:

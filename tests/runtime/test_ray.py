@@ -204,7 +204,9 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(
 ) -> None:
     with ray_session(RayOptions(cluster.address)):
         # Ray takes back late what the runs before have held.
-        conftest.wait_until(lambda: "2 CPU" in str(free_machines()[0]), 60.0, "two free cores")
+        conftest.wait_until(
+            lambda: free_machines()[0].free.get("CPU") == 2.0, 60.0, "two free cores"
+        )
         for resources, asked in (
             (ResourcesConfig(worker_cpus=50.0), "1 x (50 CPU) to act, PACK"),
             (ResourcesConfig(learner_gpus=1.0), "1 GPU) to learn"),

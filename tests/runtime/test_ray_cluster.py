@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -123,10 +124,14 @@ def test_processes_are_told_apart_by_their_start() -> None:
         assert found.alive()
         assert not Process(child.pid, found.started + 1).alive()
         assert found in descendants(os.getpid())
+        Process(child.pid, found.started + 1).signal(signal.SIGKILL)  # of another's number
+        assert found.alive()
+        found.signal(signal.SIGKILL)
     finally:
         child.kill()
         child.wait(5)
     assert not found.alive()
+    found.signal(signal.SIGKILL)
     assert find_process(child.pid) is None
 
 

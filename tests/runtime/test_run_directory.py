@@ -113,6 +113,17 @@ def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> Non
         assert updates(again) == [1, 2, 3]
         assert (run.path / "metrics.jsonl").read_bytes().splitlines()[:2] == before
     assert len(json.loads((run.path / "versions.json").read_text())["resumed"]) == 1
+    assert not (run.path / "tensorboard").exists()
+
+
+def test_event_files_are_written_unless_told_otherwise(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "run", Config(), recipe="quick") as run:
+        run.metrics.log(1, {"loss": 1.0})
+    assert len(list((run.path / "tensorboard").iterdir())) == 1
+    with RunDirectory.resume(run.path, Config()) as again:
+        again.rewind(1)
+        again.metrics.log(2, {"loss": 0.5})
+    assert len(list((run.path / "tensorboard").iterdir())) == 2
 
 
 def test_the_previous_checkpoint_stands_in_for_a_damaged_one(tmp_path: Path) -> None:

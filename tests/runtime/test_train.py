@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distrlcc.cli.main import main
+from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runtime.checkpoint import load_checkpoint
 
@@ -175,3 +177,16 @@ def test_a_resume_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     for path in (out / "checkpoints").iterdir():
         path.unlink()
     assert "no checkpoint" in _finish(_command(out, "--resume")).stderr
+
+
+def test_a_checkpoint_of_another_versions_network_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--out", str(tmp_path / "run"), "--no-tensorboard"]
+    assert main([*words, "quickstart", "--set", *PPO, f"total_steps={UPDATE}"]) == 0
+    monkeypatch.setitem(OBSERVATIONS, "scale-free", ScaleFreeRecent)
+    capsys.readouterr()
+    assert main([*words, "--resume", "--set", f"total_steps={2 * UPDATE}"]) == 2
+    assert "the checkpoint does not fit this learner" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main([*words, "--resume", "--set", f"total_steps={2 * UPDATE}"]) == 0

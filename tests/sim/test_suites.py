@@ -151,7 +151,9 @@ def test_equal_names_are_told_apart(tmp_path: Path) -> None:
     assert [s.name for s in suite.scenarios("test")] == ["trace/t.trace", "trace/t.trace (2)"]
 
 
-@pytest.mark.parametrize("name", ["shared", "shared-2", "shared-4", "shared-rtt", "beside-bbr"])
+@pytest.mark.parametrize(
+    "name", ["shared", "shared-2", "shared-4", "shared-rtt", "beside-cubic", "beside-bbr"]
+)
 def test_links_that_are_shared(name: str) -> None:
     scenarios = SUITES[name].scenarios("test", 200)
     assert scenarios[7] == scenario_by_id(f"{name}/test/7")
@@ -167,7 +169,8 @@ def test_links_that_are_shared(name: str) -> None:
             f.start_s < (scenario.duration_s if f.stop_s is None else f.stop_s) for f in flows
         )
         schemes = [flow.scheme for flow in flows]
-        assert schemes == (["agent", "bbr"] if name == "beside-bbr" else ["agent"] * len(flows))
+        beside = name.partition("beside-")[2]
+        assert schemes == (["agent", beside] if beside else ["agent"] * len(flows))
         rtts = [2 * link.delay_ms + flow.extra_rtt_ms for flow in flows]
         if name == "shared-rtt":
             assert max(rtts) == pytest.approx(4 * min(rtts), rel=1e-3)

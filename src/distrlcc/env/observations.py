@@ -141,15 +141,16 @@ class ScaleFree(_Running):
 
 
 class ScaleFreeRecent(ScaleFree):
-    """`ScaleFree` and what the last round trips alone tell, so that a new path is found in a few.
+    """`ScaleFree`, what the last round trips alone tell, and how the path was at its shortest.
 
     After `ScaleFree`'s, in order: the log of the recent min RTT over min RTT; the log of interval
     RTT over the recent min RTT; the log of delivered * recent min RTT over cwnd, for the fast rate,
     one smoothed over a third of the recent min RTT, and the step's own; log cwnd over its mean of
-    about one and of about four round trips; the log of the packets that wait in the queue.
+    about one and of about four round trips; the log of the packets that wait in the queue; the log
+    of min RTT over the least RTT ever: a queue has stood for long, or the path has got longer.
     """
 
-    size = ScaleFree.size + 8
+    size = ScaleFree.size + 9
     RECENT_RTTS = 2.0
     """The recent minimum RTT is taken over one to two windows of so many of itself."""
 
@@ -181,6 +182,7 @@ class ScaleFreeRecent(ScaleFree):
         ):
             v[name] = np.where(v[name] == 0, value, v[name] + share * (value - v[name]))
         waiting = np.clip(rtt / min_rtt - 1.0, 0.0, 400.0)
+        ever = np.where(stats.min_rtt > 0, stats.min_rtt, min_rtt)
         return [
             *elements,
             np.log(np.clip(recent / min_rtt, 1.0, 400.0)),
@@ -189,6 +191,7 @@ class ScaleFreeRecent(ScaleFree):
             window - v["cwnd_fast"],
             window - v["cwnd_slow"],
             np.log1p(v["fast"] * min_rtt * waiting),
+            np.log(np.clip(min_rtt / ever, 1.0, 400.0)),
         ]
 
 

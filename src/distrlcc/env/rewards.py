@@ -82,7 +82,7 @@ class LinkView:
     flows: Floats | None = None
     """Flows that run on the agent's link; None: it alone, as far as is known (real links)."""
     schemes: Floats | None = None
-    """How many of them are others than agents; None: none."""
+    """How many of them are others than agents; None: none, as far as is known (real links)."""
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -98,7 +98,7 @@ LEAST_SHARE = 0.1
 FREE_WINDOW = 0.05
 """Logarithm of how far packets in flight may be off at no price."""
 NEAR_WINDOW = 0.1
-"""Logarithm of how far off they are where the price begins to flatten."""
+"""Logarithm of how far beyond that they are where the price begins to flatten."""
 MOST_WINDOW = 16.0
 """Times too many, or too few: what is further off is paid as this."""
 
@@ -189,8 +189,8 @@ def with_window(
     noise would else be all that it tells.
 
     The BDP is that of the step's capacity, divided among the link's flows, and a packet at least.
-    Beside a scheme's flow there is no price: what fits is up to that flow then, and an agent that
-    keeps to its part of the BDP beside one that fills the queue gets nothing.
+    Beside a scheme's flow there is no price, in the simulator: what fits is up to that flow then,
+    and an agent that keeps to its part of the BDP beside one that fills the queue gets nothing.
     """
     if not config.window_weight:
         return reward

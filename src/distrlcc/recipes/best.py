@@ -12,24 +12,24 @@ def best() -> RunConfig:
     Half of the links change; the price of a window that does not fit makes it follow them fast, and
     small steps keep it there. Discounts reach over some round trips.
     """
-    steps = 14_000_000
+    steps = 26_000_000
     return RunConfig(
         recipe="best",
         num_envs=256,
         total_steps=steps,
         env=EnvConfig(
             suites=("random", "cellular", "dynamic"),
-            suite_weights=(0.25, 0.25, 0.5),
+            suite_weights=(0.2, 0.3, 0.5),
             observation="scale-free-recent",
             action="fine",
-            reward=RewardConfig(delay_weight=0.5, window_weight=1.0),
+            reward=RewardConfig(delay_weight=0.6, window_weight=1.2),
         ),
-        network=NetworkConfig(kind="lstm"),
+        network=NetworkConfig(kind="lstm", hidden=(64, 32)),
         ppo=PPOConfig(
             gamma=0.98,
             lambda_=0.98,
             reward_scale=0.02,
             sequence_length=32,
-            lr_schedule=((0, 1e-3), (steps // 2, 1e-3), (steps, 5e-5)),
+            lr_schedule=((0, 1e-3), (steps // 2, 1e-3), (steps, 3e-5)),
         ),
     )

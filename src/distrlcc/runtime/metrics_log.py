@@ -29,7 +29,7 @@ class MetricsLog:
         self._writer: SummaryWriter | None = None
 
     def rewind(self, update: int) -> None:
-        """Drop what is of later updates than this one; before the first that is logged."""
+        """Drop what is of later updates than this one; before any event file is written."""
         self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
         if self.path.exists():
             cut_after(self.path, update)

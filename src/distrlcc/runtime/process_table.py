@@ -56,4 +56,8 @@ def _read_stat(pid: int) -> tuple[int, Process] | None:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else (int(fields[1]), Process(pid, int(fields[_STARTED])))
+    return (
+        None
+        if len(fields) <= _STARTED or fields[0] in "ZX"
+        else (int(fields[1]), Process(pid, int(fields[_STARTED])))
+    )

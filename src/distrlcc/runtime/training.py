@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError
 from distrlcc.learn.alarm import CollapseAlarm
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.dagger import Dagger
@@ -263,8 +263,19 @@ class Training:
         self.load_shared_state(state)
 
     def load_shared_state(self, state: dict[str, Any]) -> None:
-        """Take over what all ranks share; environments and data stay."""
-        self.learner.load_state_dict(state["learner"])
+        """Take over what all ranks share; environments and data stay.
+
+        Raises:
+            CheckpointError: The state is of a learner of another shape.
+        """
+        try:
+            self.learner.load_state_dict(state["learner"])
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"the checkpoint does not fit this learner ({str(error).splitlines()[0]}): another "
+                "version of distrlcc wrote it, as versions.json says; go on with that, or begin a "
+                "new run"
+            ) from error
         self.alarm.load_state_dict(state["alarm"])
         if self.recovery is not None:
             self.recovery.load_state_dict(state["recovery"])

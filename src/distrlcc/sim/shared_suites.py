@@ -1,7 +1,8 @@
 """Generated suites of links that several flows share; see `distrlcc.sim.suites`.
 
 ``shared`` is for training, the others measure: agents of equal round trips, one with four times the
-other's, and one beside a flow of CUBIC or BBR. Links are those of the suite ``random`` whose BDP
+other's, and one beside a flow of CUBIC or BBR. The recipe `fair` trains on ``shared-rtt`` and
+``beside-cubic`` too, of the split ``train``. Links are those of the suite ``random`` whose BDP
 has room for all: less than four packets each cannot be shared, since windows are 2 packets or more.
 """
 
