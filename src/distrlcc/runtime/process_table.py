@@ -56,8 +56,6 @@ def _read_stat(pid: int) -> tuple[int, Process] | None:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = stat.rpartition(")")[2].split()
-    return (
-        None
-        if len(fields) <= _STARTED or fields[0] in "ZX"
-        else (int(fields[1]), Process(pid, int(fields[_STARTED])))
-    )
+    if len(fields) <= _STARTED or fields[0] in "ZX":
+        return None
+    return int(fields[1]), Process(pid, int(fields[_STARTED]))
