@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
+
+from distrlcc.errors import ConfigError
+from tests import hosts
 
 # A busy machine is no failure, and the same examples are drawn everywhere.
 settings.register_profile("distrlcc", deadline=None, derandomize=True)
@@ -61,3 +67,47 @@ def traces_folder() -> Path:
 def mahimahi_logs() -> Path:
     """Folder of logs that a real mahimahi wrote."""
     return _shared("mahimahi-logs")
+
+
+@pytest.fixture(autouse=True)
+def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let processes that a test starts write where it captures: the fork server keeps its files."""
+    captures = "capfd" in request.fixturenames
+    if captures:
+        request.getfixturevalue("capfd")
+        forkserver._forkserver._stop()
+    yield
+    if captures:
+        forkserver._forkserver._stop()
+
+
+@pytest.fixture
+def make_hosts(tmp_path: Path) -> Iterator[Callable[[int], hosts.Hosts]]:
+    """Return a function that makes hosts; they are gone after the test."""
+    made: list[hosts.Hosts] = []
+
+    def make(count: int) -> hosts.Hosts:
+        try:
+            made.append(hosts.Hosts(count, tmp_path))
+        except ConfigError as error:
+            pytest.skip(str(error))
+        made[-1].__enter__()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="session")
+def targets() -> Iterator[ModuleType]:
+    """Return what rank processes run here; a spawned process finds it as it is found here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent / "parallel")
+        yield importlib.import_module("group_targets")
+
+
+@pytest.fixture(scope="session")
+def conftest() -> ModuleType:
+    """Return what tests of processes and hosts share."""
+    return hosts

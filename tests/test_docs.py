@@ -24,8 +24,8 @@ from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.results_page import results_page
 from distrlcc.recipes.row import shipped_rows
-from distrlcc.runtime.curriculum_config import CurriculumConfig
-from distrlcc.runtime.run_config import (
+from distrlcc.runs.curriculum_config import CurriculumConfig
+from distrlcc.runs.run_config import (
     ActorsConfig,
     DistributedConfig,
     HeldOutConfig,

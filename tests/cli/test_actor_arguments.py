@@ -13,10 +13,10 @@ from distrlcc.cli.actor_arguments import add_actor_arguments, newest_run, read_n
 from distrlcc.cli.main import main
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
+from distrlcc.parallel.interface import _is_tunnel, interfaces
 from distrlcc.recipes.registry import recipe
-from distrlcc.runtime.interface import _is_tunnel, interfaces
-from distrlcc.runtime.run_config import EXTENDABLE, RunConfig
-from distrlcc.runtime.run_directory import RunDirectory
+from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_directory import RunDirectory
 
 ADDRESS = ("--ip", "127.0.0.1")
 ONE = ("node", "indigo", "--node-index", "0", "--node-num", "1", *ADDRESS)

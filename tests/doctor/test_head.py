@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from distrlcc.cluster.ray_gate import Gate
+from distrlcc.cluster.ray_identity import node_identity
 from distrlcc.doctor.head import head_rows
 from distrlcc.doctor.row import Row, Verdict
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.ray_gate import Gate
-from distrlcc.runtime.ray_identity import node_identity
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 PORT = 24_100

@@ -13,8 +13,8 @@ from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.runtime.held_out import HeldOut
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.held_out import HeldOut
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.types import IntervalStats
 
 N = 6

@@ -22,7 +22,7 @@ from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
-from distrlcc.runtime.training import policy_spec
+from distrlcc.runs.training import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 
 

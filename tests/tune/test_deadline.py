@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 import sys, time
-from distrlcc.runtime.stopper import Stopper
+from distrlcc.runs.stopper import Stopper
 from distrlcc.tune import deadline
 deadline.STOP_SECONDS = 0.3
 stopper = Stopper()

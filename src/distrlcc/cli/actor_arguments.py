@@ -12,7 +12,7 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.run_config import RunConfig
+    from distrlcc.runs.run_config import RunConfig
 
 _RUNS = Path("runs")
 
@@ -102,8 +102,8 @@ def newest_run(recipe: str) -> Path:
         ConfigError: There is none.
     """
     from distrlcc.errors import DistrlccError
-    from distrlcc.runtime.run_config import RunConfig
-    from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runs.run_config import RunConfig
+    from distrlcc.runs.run_directory import RunDirectory
 
     found = []
     for path in _RUNS.glob("*/checkpoints/latest.safetensors"):

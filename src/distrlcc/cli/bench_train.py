@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.recipes.registry import recipe
-    from distrlcc.runtime.bench import bench
+    from distrlcc.runs.bench import bench
 
     check_json_target(args.json)
     mlp = recipe("quickstart")

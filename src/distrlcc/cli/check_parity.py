@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.config import override
     from distrlcc.evaluate.curves import Curves
     from distrlcc.recipes.registry import recipe
-    from distrlcc.runtime.parity import TOLERANCE, check_parity, learning_curves
+    from distrlcc.runs.parity import TOLERANCE, check_parity, learning_curves
 
     config = override(recipe(args.recipe), args.assignments)
     parity = check_parity(config, args.processes, args.updates)

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Join; 2 when that is not possible."""
-    from distrlcc.runtime.ray_cluster import join
+    from distrlcc.cluster.ray_cluster import join
 
     state = join(
         args.head,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.resources import RESERVED
+from distrlcc.runs.resources import RESERVED
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.ray_cluster import Share
+    from distrlcc.cluster.ray_cluster import Share
 
 
 def add_share_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def share_of(args: argparse.Namespace) -> Share:
     Raises:
         ConfigError: A resource that is none.
     """
-    from distrlcc.runtime.ray_cluster import Share
+    from distrlcc.cluster.ray_cluster import Share
 
     resources = dict(map(_resource, args.resource))
     return Share(args.cpus, args.gpus, resources, args.object_store_mb)

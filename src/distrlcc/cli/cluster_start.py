@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start; 2 when that is not possible."""
-    from distrlcc.runtime.ray_cluster import join_line, start_head
-    from distrlcc.runtime.ray_ports import DASHBOARD_PORT
-    from distrlcc.runtime.ray_token import token_path
+    from distrlcc.cluster.ray_cluster import join_line, start_head
+    from distrlcc.cluster.ray_ports import DASHBOARD_PORT
+    from distrlcc.cluster.ray_token import token_path
 
     scaling = args.autoscaling_config
     if scaling is not None and not scaling.expanduser().is_file():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distrlcc.cli.output import check_json_target, emit_json
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.ray_nodes import RayNode
+    from distrlcc.cluster.ray_nodes import RayNode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show; 2 when this machine is in no cluster, or the head does not answer."""
-    from distrlcc.runtime.ray_cluster import join_line
-    from distrlcc.runtime.ray_nodes import connected, ray_nodes
-    from distrlcc.runtime.ray_state import node_here
+    from distrlcc.cluster.ray_cluster import join_line
+    from distrlcc.cluster.ray_nodes import connected, ray_nodes
+    from distrlcc.cluster.ray_state import node_here
 
     check_json_target(args.json)
     state = node_here()

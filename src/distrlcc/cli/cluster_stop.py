@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stop; 2 when there is nothing to stop."""
-    from distrlcc.runtime.ray_cluster import stop
+    from distrlcc.cluster.ray_cluster import stop
 
     state = stop()
     if state.plan.is_head:

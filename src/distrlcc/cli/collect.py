@@ -17,7 +17,7 @@ DISTURB = 0.1
 """Share of random actions in the oracle's trajectories, unless another is given."""
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.collect_config import CollectConfig
+    from distrlcc.runs.collect_config import CollectConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
 
     from distrlcc.data.writer import check_vacant
-    from distrlcc.runtime.collect_data import ExpertRounds, collect_data
-    from distrlcc.runtime.progress import Progress
+    from distrlcc.runs.collect_data import ExpertRounds, collect_data
+    from distrlcc.runs.progress import Progress
 
     config = _config(args)
     check_vacant(args.out)
@@ -92,7 +92,7 @@ def _config(args: argparse.Namespace) -> CollectConfig:
 
     from distrlcc.config import override
     from distrlcc.recipes.registry import recipe
-    from distrlcc.runtime.collect_config import CollectConfig
+    from distrlcc.runs.collect_config import CollectConfig
 
     env = recipe(args.recipe).env
     if args.suite is not None:

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_json_target(args.json)
     if args.cluster:
+        from distrlcc.cluster.ray_state import node_here
         from distrlcc.doctor.cluster import cluster_rows
-        from distrlcc.runtime.ray_state import node_here
 
         head = args.address or node_here().plan.ray_address
         rows = cluster_rows(head, args.storage)

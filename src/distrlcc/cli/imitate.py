@@ -17,8 +17,8 @@ from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.data.reader import StoredData
-    from distrlcc.runtime.imitate_config import ImitateConfig
-    from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runs.imitate_config import ImitateConfig
+    from distrlcc.runs.run_directory import RunDirectory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when done, 128 and the signal's number after a signal."""
     from distrlcc.config import to_toml
-    from distrlcc.runtime.imitate_config import EXTENDABLE
-    from distrlcc.runtime.imitation_trainer import policy_spec
-    from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runs.imitate_config import EXTENDABLE
+    from distrlcc.runs.imitation_trainer import policy_spec
+    from distrlcc.runs.run_directory import RunDirectory
 
     config, data = _config(args)
     if args.print_config:
@@ -74,9 +74,9 @@ def _config(args: argparse.Namespace) -> tuple[ImitateConfig, StoredData]:
 
     from distrlcc.config import override
     from distrlcc.data.reader import StoredData
-    from distrlcc.runtime.imitate_config import ImitateConfig
-    from distrlcc.runtime.imitation_trainer import data_env
-    from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runs.imitate_config import ImitateConfig
+    from distrlcc.runs.imitation_trainer import data_env
+    from distrlcc.runs.run_directory import RunDirectory
 
     assignments = list(args.assignments)
     given = {"epochs": args.epochs, "seed": args.seed}
@@ -101,8 +101,8 @@ def _imitate(
     import sys
 
     from distrlcc.learn.data_parallel import LocalGroup
-    from distrlcc.runtime.imitate import imitate_rank
-    from distrlcc.runtime.imitate_job import ImitateJob, imitate_together
+    from distrlcc.parallel.imitate_job import ImitateJob, imitate_together
+    from distrlcc.runs.imitate import imitate_rank
 
     if args.processes > 1:
         job = ImitateJob(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from distrlcc import __version__
 from distrlcc.cli.parser import Parser
@@ -48,11 +48,6 @@ GROUPS = {
     "bench": {
         "sim": "ns per packet and steps per second, beside the reference",
         "train": "training speed and where the time goes",
-        "scaling": "training speed on several processes, and with a slow one",
-        "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
-        "actors": "what workers deliver to a trainer, at the pace of real links and without",
-        "tune": "population-based training beside as many independent members",
-        "net": "real packets: the sender, its steps, the emulator, links in real time",
     },
     "tune": {
         "pbt": "a population whose worst members copy the best and change their values",
@@ -67,8 +62,20 @@ GROUPS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code."""
+def main(
+    arguments: Sequence[str] | None = None,
+    prog: str = "distrlcc",
+    commands: Mapping[str, str] = COMMANDS,
+    package: str = "distrlcc.cli.",
+) -> int:
+    """Run a command line; return its exit code.
+
+    Args:
+        arguments: The words after the program's name; the process's own by default.
+        prog: How the user calls the program.
+        commands: What it can do, each in a line.
+        package: Where the commands' modules are: a prefix of their names.
+    """
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
@@ -79,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        return _run(words, prog, commands, package)
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -104,17 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(words: list[str]) -> int:
-    parser = Parser("distrlcc", "Reinforcement learning for network congestion control.")
+def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str) -> int:
+    parser = Parser(prog, "Reinforcement learning for network congestion control.")
     parser.add_argument("--version", action="version", version=f"distrlcc {__version__}")
-    command = parser.choose(words, COMMANDS)
+    command = parser.choose(words, commands)
     name, rest = command, words[words.index(command) + 1 :]
-    if command in GROUPS:
-        group = Parser(f"distrlcc {command}", COMMANDS[command].capitalize() + ".")
+    if commands is COMMANDS and command in GROUPS:
+        group = Parser(f"{prog} {command}", commands[command].capitalize() + ".")
         choice = group.choose(rest, GROUPS[command])
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"
-    module = importlib.import_module(f"distrlcc.cli.{name}")
-    own = Parser(f"distrlcc {name.replace('_', ' ')}", module.__doc__ or "")
+    module = importlib.import_module(f"{package}{name}")
+    own = Parser(f"{prog} {name.replace('_', ' ')}", module.__doc__ or "")
     module.add_arguments(own)
     return int(module.run(own.parse_args(rest)))

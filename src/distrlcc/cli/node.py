@@ -24,7 +24,7 @@ from distrlcc.cli.run_arguments import (
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.options import Node
+    from distrlcc.runs.options import Node
 
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
-    from distrlcc.runtime.options import Node
+    from distrlcc.runs.options import Node
 
     other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
     for name in _ONLY[other]:
@@ -103,8 +103,8 @@ def _decentralized(args: argparse.Namespace, node: Node) -> int:
     if args.resume and args.node_index > 0:
         raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
     config = run_config(args)
-    from distrlcc.runtime.process_group import checked_device
-    from distrlcc.runtime.start import start_node
+    from distrlcc.parallel.process_group import checked_device
+    from distrlcc.parallel.start import start_node
 
     processes = args.processes or 1
     if args.gpu >= 0:
@@ -116,7 +116,7 @@ def _decentralized(args: argparse.Namespace, node: Node) -> int:
 
 
 def _actors(args: argparse.Namespace, node: Node) -> int:
-    from distrlcc.runtime.interface import tunnel_towards
+    from distrlcc.parallel.interface import tunnel_towards
 
     if args.node_index >= args.node_num:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _actors(args: argparse.Namespace, node: Node) -> int:
             raise ConfigError("--tun picks the interface; leave --interface away")
         args.interface = tunnel_towards(args.ip).name
     config = with_actors(run_config(args), args)
-    from distrlcc.runtime.actors.start import start_actors
+    from distrlcc.actors.start import start_actors
 
     args.gpu = _gpu(args)
     return start_actors(

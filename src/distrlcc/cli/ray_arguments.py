@@ -11,7 +11,7 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.run_config import RunConfig
+    from distrlcc.runs.run_config import RunConfig
 
 _RESOURCES = {
     "--workers": ("N", int, "workers of an actor-learner run (default: one for each link)"),
@@ -73,9 +73,9 @@ def train_on_ray(config: RunConfig, args: argparse.Namespace) -> int:
         DistrlccError: See `train_actors_on_ray` and `train_ranks_on_ray`.
     """
     from distrlcc.cli.run_arguments import group_options, run_options
-    from distrlcc.runtime.ray_actors import train_actors_on_ray
-    from distrlcc.runtime.ray_ranks import train_ranks_on_ray
-    from distrlcc.runtime.ray_session import RayOptions
+    from distrlcc.cluster.ray_actors import train_actors_on_ray
+    from distrlcc.cluster.ray_ranks import train_ranks_on_ray
+    from distrlcc.cluster.ray_session import RayOptions
 
     config, on = _with_resources(config, args), RayOptions(args.address or "")
     if args.topology == "actor-learner":

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.net.receiving import ReceiveOptions, ReceiveServer
     from distrlcc.net.udp_socket import UdpSocket, resolve, shown
-    from distrlcc.runtime.stopper import Stopper
+    from distrlcc.runs.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
     check_json_target(args.json)

@@ -10,8 +10,8 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.options import GroupOptions, RunOptions
-    from distrlcc.runtime.run_config import RunConfig
+    from distrlcc.runs.options import GroupOptions, RunOptions
+    from distrlcc.runs.run_config import RunConfig
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +72,8 @@ def run_config(args: argparse.Namespace) -> RunConfig:
     """
     from distrlcc.config import override
     from distrlcc.recipes.registry import recipe
-    from distrlcc.runtime.run_config import RunConfig
-    from distrlcc.runtime.run_directory import RunDirectory
+    from distrlcc.runs.run_config import RunConfig
+    from distrlcc.runs.run_directory import RunDirectory
 
     assignments = list(args.assignments)
     if args.seed is not None:
@@ -104,7 +104,7 @@ def run_config(args: argparse.Namespace) -> RunConfig:
 
 def _stored(args: argparse.Namespace) -> str:
     """Name the runs that the storage has."""
-    from distrlcc.runtime.storage import stored_runs
+    from distrlcc.storage.storage import stored_runs
 
     names = stored_runs(args.storage) if args.storage else []
     return f"; the storage has {', '.join(names[:10])}" if names else ""
@@ -112,7 +112,7 @@ def _stored(args: argparse.Namespace) -> str:
 
 def _stored_config(args: argparse.Namespace) -> RunConfig:
     from distrlcc.config import from_toml
-    from distrlcc.runtime.run_config import RunConfig
+    from distrlcc.runs.run_config import RunConfig
 
     storage = run_options(args).place("")
     assert storage is not None
@@ -121,7 +121,7 @@ def _stored_config(args: argparse.Namespace) -> RunConfig:
 
 def run_options(args: argparse.Namespace) -> RunOptions:
     """Return where a run writes."""
-    from distrlcc.runtime.options import RunOptions
+    from distrlcc.runs.options import RunOptions
 
     return RunOptions(
         args.out,
@@ -133,7 +133,7 @@ def run_options(args: argparse.Namespace) -> RunOptions:
 
 def group_options(args: argparse.Namespace) -> GroupOptions:
     """Return how a run's processes work together."""
-    from distrlcc.runtime.options import GroupOptions
+    from distrlcc.runs.options import GroupOptions
 
     return GroupOptions(
         elastic=not args.no_elastic and args.gpu < 0,  # NCCL ends a process whose peer died

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.net.moment import wait_for_moment
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
-    from distrlcc.runtime.stopper import Stopper
+    from distrlcc.runs.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
     check_json_target(args.json)

@@ -28,7 +28,7 @@ from distrlcc.cli.run_arguments import (
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.run_config import RunConfig
+    from distrlcc.runs.run_config import RunConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +64,14 @@ def run(args: argparse.Namespace) -> int:
         return train_on_ray(config, args)
     check_no_ray(args)
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
-        from distrlcc.runtime.start import start_node
+        from distrlcc.parallel.start import start_node
 
         return start_node(config, run_options(args), group_options(args), processes=args.processes)
     return _train(config, args)
 
 
 def _under_torchrun(config: RunConfig, args: argparse.Namespace) -> int:
-    from distrlcc.runtime.start import run_under_torchrun
+    from distrlcc.parallel.start import run_under_torchrun
 
     if args.processes > 1:
         raise ConfigError("--processes under torchrun: give torchrun --nproc-per-node instead")
@@ -83,11 +83,11 @@ def _under_torchrun(config: RunConfig, args: argparse.Namespace) -> int:
 def _train(config: RunConfig, args: argparse.Namespace) -> int:
     import sys
 
-    from distrlcc.runtime.progress import Progress
-    from distrlcc.runtime.start import open_directory
-    from distrlcc.runtime.storage_session import go_on
-    from distrlcc.runtime.train import train
-    from distrlcc.runtime.trainer import Trainer
+    from distrlcc.parallel.start import open_directory
+    from distrlcc.runs.progress import Progress
+    from distrlcc.runs.storage_session import go_on
+    from distrlcc.runs.train import train
+    from distrlcc.runs.trainer import Trainer
 
     # Built first: what does not fit is found before anything is written.
     trainer = Trainer(config)

@@ -14,8 +14,8 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.runtime.ray_session import RayOptions
-    from distrlcc.runtime.run_config import RunConfig
+    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.runs.run_config import RunConfig
     from distrlcc.tune.tune_config import TuneConfig
 
 METRICS = ("reward", "utilisation", "queueing_delay", "loss")
@@ -99,7 +99,7 @@ def member_config(args: argparse.Namespace) -> RunConfig:
 
 def ray_options(args: argparse.Namespace) -> RayOptions:
     """Return which Ray is meant."""
-    from distrlcc.runtime.ray_session import RayOptions
+    from distrlcc.cluster.ray_session import RayOptions
 
     if args.address and args.cpus is not None:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
@@ -178,7 +178,7 @@ def run_tuner(
     else:
         config = build()
     checked_space(config)  # before what takes seconds to import
-    from distrlcc.runtime.storage_url import storage_filesystem
+    from distrlcc.storage.storage_url import storage_filesystem
     from distrlcc.tune.outcome import write_outcome
     from distrlcc.tune.tuner import prepare, run
 

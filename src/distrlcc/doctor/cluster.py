@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from distrlcc.cluster.ray_address import parse_address
+from distrlcc.cluster.ray_nodes import Failed, RayNode, connected, gather, hands, ray_nodes
+from distrlcc.cluster.ray_ports import Ports
 from distrlcc.doctor import storage
 from distrlcc.doctor.emulation import emulation_rows
 from distrlcc.doctor.links import measure_links
@@ -15,10 +18,7 @@ from distrlcc.doctor.machine import Machine, common_rows, look, machine_rows
 from distrlcc.doctor.members import Members
 from distrlcc.doctor.row import Row
 from distrlcc.errors import GroupError
-from distrlcc.runtime.interface import interface_towards
-from distrlcc.runtime.ray_address import parse_address
-from distrlcc.runtime.ray_nodes import Failed, RayNode, connected, gather, hands, ray_nodes
-from distrlcc.runtime.ray_ports import Ports
+from distrlcc.parallel.interface import interface_towards
 
 _START_SECONDS = 40.0
 _WAY_SECONDS = 10.0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from distrlcc.cluster.ray_address import parse_address
+from distrlcc.cluster.ray_cluster import meet
+from distrlcc.cluster.ray_identity import differences
+from distrlcc.cluster.ray_ports import Ports
+from distrlcc.cluster.ray_state import read_state
+from distrlcc.cluster.ray_token import known_token
 from distrlcc.doctor.row import HERE, Row, judged
 from distrlcc.errors import DistrlccError, GroupError
-from distrlcc.runtime.interface import interface_towards, resolve
-from distrlcc.runtime.ray_address import parse_address
-from distrlcc.runtime.ray_cluster import meet
-from distrlcc.runtime.ray_identity import differences
-from distrlcc.runtime.ray_ports import Ports
-from distrlcc.runtime.ray_state import read_state
-from distrlcc.runtime.ray_token import known_token
-from distrlcc.runtime.token import TOKEN
+from distrlcc.parallel.interface import interface_towards, resolve
+from distrlcc.parallel.token import TOKEN
 
 
 def head_rows(head: str, interface: str = "") -> list[Row]:

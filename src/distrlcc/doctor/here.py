@@ -7,7 +7,7 @@ from distrlcc.doctor.head import head_rows
 from distrlcc.doctor.machine import look, machine_rows
 from distrlcc.doctor.row import HERE, Row, judged
 from distrlcc.doctor.storage import local_storage_row
-from distrlcc.runtime.interface import interfaces
+from distrlcc.parallel.interface import interfaces
 
 
 def here_rows(head: str = "", interface: str = "", place: str = "") -> list[Row]:

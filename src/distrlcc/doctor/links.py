@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from distrlcc.cluster.ray_nodes import Failed, RayNode, gather
+from distrlcc.cluster.ray_ports import FIRST_WORKER_PORT, LAST_WORKER_PORT
 from distrlcc.doctor import wire
 from distrlcc.doctor.members import Members
 from distrlcc.doctor.pairs import Pair, rounds
 from distrlcc.doctor.row import Row, judged
-from distrlcc.runtime.ray_nodes import Failed, RayNode, gather
-from distrlcc.runtime.ray_ports import FIRST_WORKER_PORT, LAST_WORKER_PORT
 
 OBJECT_BYTES = 8_000_000
 """Large enough to leave the sender's process, as weights and segments are."""

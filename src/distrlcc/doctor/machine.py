@@ -8,9 +8,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from distrlcc.cluster.ray_identity import node_identity
 from distrlcc.doctor.row import Row, judged
-from distrlcc.runtime.ray_identity import node_identity
-from distrlcc.runtime.versions import package_versions
+from distrlcc.runs.versions import package_versions
 
 NOT_INSTALLED = "not installed"
 _MEMORY_GB = 2.0

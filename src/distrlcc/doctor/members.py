@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from distrlcc.cluster.ray_nodes import RayNode, gather
+from distrlcc.cluster.ray_ports import Ports
 from distrlcc.doctor.row import Row, judged
-from distrlcc.runtime.ray_nodes import RayNode, gather
-from distrlcc.runtime.ray_ports import Ports
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from distrlcc.doctor.row import Row, judged
 from distrlcc.errors import DistrlccError
-from distrlcc.runtime.storage_objects import Objects
-from distrlcc.runtime.storage_url import OPEN_SECONDS, within
+from distrlcc.storage.storage_objects import Objects
+from distrlcc.storage.storage_url import OPEN_SECONDS, within
 
 STORAGE_SECONDS = 100.0
 """What a machine takes at most: to open it, to write and to read."""

@@ -7,7 +7,7 @@ with the ranges and settings of its repository PCC-RL.
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 
 def aurora() -> RunConfig:

@@ -3,7 +3,7 @@
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runtime.run_config import NetworkConfig, RunConfig
+from distrlcc.runs.run_config import NetworkConfig, RunConfig
 
 
 def best() -> RunConfig:

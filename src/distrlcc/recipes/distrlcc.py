@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.runtime.run_config import ActorsConfig, HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.runs.run_config import ActorsConfig, HeldOutConfig, NetworkConfig, RunConfig
 
 LINKS = tuple(f"indigo/{number}" for number in range(26))
 """Links 26 to 29, of 200 Mbit/s, are never drawn."""

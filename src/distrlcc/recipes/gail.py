@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.recipes.quickstart import quickstart
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 
 
 def gail() -> RunConfig:

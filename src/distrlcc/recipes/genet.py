@@ -7,8 +7,8 @@ SIGCOMM 2022.
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runtime.curriculum_config import CurriculumConfig
-from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.runs.curriculum_config import CurriculumConfig
+from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 
 def genet() -> RunConfig:

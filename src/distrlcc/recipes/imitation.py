@@ -2,7 +2,7 @@
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.runtime.run_config import HeldOutConfig, NetworkConfig, RunConfig
+from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 
 def imitation() -> RunConfig:

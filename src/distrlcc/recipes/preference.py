@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.recipes.quickstart import quickstart
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 
 
 def preference() -> RunConfig:

@@ -2,7 +2,7 @@
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 
 
 def quickstart() -> RunConfig:

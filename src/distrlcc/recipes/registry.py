@@ -16,7 +16,7 @@ from distrlcc.recipes.genet import genet
 from distrlcc.recipes.imitation import imitation, indigo
 from distrlcc.recipes.preference import preference
 from distrlcc.recipes.quickstart import quickstart
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 
 RECIPES: dict[str, Callable[[], RunConfig]] = {
     "quickstart": quickstart,

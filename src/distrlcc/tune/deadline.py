@@ -7,7 +7,7 @@ import sys
 import threading
 from types import TracebackType
 
-from distrlcc.runtime.stopper import Stopper
+from distrlcc.runs.stopper import Stopper
 
 STOP_SECONDS = 7.0
 _POLL_SECONDS = 0.2

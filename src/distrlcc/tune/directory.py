@@ -19,7 +19,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.runtime.run_directory import RunDirectory
+from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.tune.tune_config import TuneConfig
 
 

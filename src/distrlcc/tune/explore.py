@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.space import Space, with_values
 
 Values = dict[str, Any]

@@ -18,11 +18,11 @@ from typing import Any
 from distrlcc.errors import CheckpointError
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
-from distrlcc.runtime.checkpoint import load_checkpoint, save_checkpoint
-from distrlcc.runtime.held_out import ACTINGS
-from distrlcc.runtime.run_config import RunConfig
-from distrlcc.runtime.trainer import Trainer
-from distrlcc.runtime.versions import package_versions
+from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
+from distrlcc.runs.held_out import ACTINGS
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.trainer import Trainer
+from distrlcc.runs.versions import package_versions
 from distrlcc.tune.report import (
     Report,
     Segment,

@@ -11,7 +11,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluate.plots import to_png, to_svg
 from distrlcc.files import write_together
 from distrlcc.learn.schedule import Schedule
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.plots import population_figure, search_figure
 from distrlcc.tune.recorder import REPORTS, read_best
 from distrlcc.tune.report import Report, Segment, read_reports

@@ -8,7 +8,7 @@ from typing import Any
 
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.distribution import Distribution
 from distrlcc.tune.tune_config import TuneConfig
 

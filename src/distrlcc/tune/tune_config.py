@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from distrlcc.errors import ConfigError
-from distrlcc.runtime.run_config import RunConfig
+from distrlcc.runs.run_config import RunConfig
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 """What members are compared by: a mean over held-out links."""

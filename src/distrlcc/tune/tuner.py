@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distrlcc.cluster.ray_session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.runtime.curriculum_config import check_no_curriculum
-from distrlcc.runtime.ray_session import RayOptions, ray_session, require_ray
-from distrlcc.runtime.run_directory import RunDirectory
-from distrlcc.runtime.stopper import Stopper
-from distrlcc.runtime.storage_url import is_folder, storage_filesystem
-from distrlcc.runtime.trainer import Share, Trainer
+from distrlcc.runs.curriculum_config import check_no_curriculum
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.storage.storage_url import is_folder, storage_filesystem
 from distrlcc.tune.deadline import Deadline
 from distrlcc.tune.explore import Explore, load_function
 from distrlcc.tune.member import Task, member_name, trainable

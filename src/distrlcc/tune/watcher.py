@@ -14,7 +14,7 @@ from typing import Any
 
 from ray import tune
 
-from distrlcc.runtime.stopper import Stopper
+from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.member import POLICY, REPORT
 from distrlcc.tune.recorder import Recorder
 from distrlcc.tune.report import decode

@@ -1,0 +1,18 @@
+"""Measurements that are not shipped: run `python -m benchmarks --help` in the checkout."""
+
+from __future__ import annotations
+
+import sys
+
+from distrlcc.cli.main import main
+
+COMMANDS = {
+    "scaling": "training speed on several processes, and with a slow one",
+    "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
+    "actors": "what workers deliver to a trainer, at the pace of real links and without",
+    "tune": "population-based training beside as many independent members",
+    "net": "real packets: the sender, its steps, the emulator, links in real time",
+}
+
+if __name__ == "__main__":
+    sys.exit(main(prog="python -m benchmarks", commands=COMMANDS, package="benchmarks.bench_"))

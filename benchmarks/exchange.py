@@ -1,0 +1,136 @@
+"""What one exchange costs: measured between hosts, and a model of it for more of them.
+
+gloo adds flat vectors around a ring of n: 2 (n - 1) messages one after the other, each of 1/n of
+the vector. So the model is ``2 (n - 1) (latency + bytes / n / bandwidth)``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.hosts import Hosts
+from distrlcc.errors import GroupError
+from distrlcc.parallel.launcher import die_with_parent
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.store import Master
+
+SIZES = (64, 6_000, 60_000, 600_000)
+"""float32 values in a vector; a small policy has some 6,000 weights."""
+LINKS = (0.0, 1000.0, 100.0)
+"""Mbit/s that each host sends; 0 is unshaped."""
+_REPEATS = 40
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class ExchangeModel:
+    """A fitted model of one exchange."""
+
+    mbit: float
+    """Of the shaped link; 0 for an unshaped one."""
+    latency: float
+    """Of one message, s."""
+    bandwidth: float
+    """Bytes/s; infinite if it was not felt."""
+    error: float
+    """Greatest relative error of the model at the points measured."""
+
+    def seconds(self, ranks: int, size: int) -> float:
+        """Return the time of one exchange of ``size`` float32 values between ``ranks``."""
+        return 2 * (ranks - 1) * (self.latency + 4 * size / ranks / self.bandwidth)
+
+
+def measure_exchange(hosts: Sequence[int] = (2, 4)) -> list[ExchangeModel]:
+    """Measure between hosts made of namespaces, on every link, and fit.
+
+    Raises:
+        ConfigError: Namespaces cannot be made here.
+        GroupError: The processes did not come to an end.
+    """
+    models = []
+    for mbit in LINKS:
+        points = [
+            (count, size, seconds)
+            for count in hosts
+            for size, seconds in _measure(count, mbit).items()
+        ]
+        models.append(fit(mbit, points))
+    return models
+
+
+def fit(mbit: float, points: Sequence[tuple[int, int, float]]) -> ExchangeModel:
+    """Fit latency and bandwidth to (ranks, values, seconds), minimising relative errors."""
+    rows = np.array([[2 * (n - 1), 2 * (n - 1) * 4 * size / n] for n, size, _ in points])
+    seconds = np.array([s for *_, s in points])
+    scaled = rows / seconds[:, None]
+    solution, *_ = np.linalg.lstsq(scaled, np.ones(len(points)), rcond=None)
+    latency, per_byte = np.maximum(solution, (1e-6, 1e-12)).tolist()
+    error = float(np.abs(rows @ np.array([latency, per_byte]) / seconds - 1.0).max())
+    return ExchangeModel(mbit, latency, 1.0 / per_byte, error)
+
+
+def _measure(count: int, mbit: float) -> dict[int, float]:
+    """Return the median time of an exchange by size, s."""
+    with Hosts(count) as hosts:
+        hosts.shape(mbit)
+        processes = [
+            subprocess.Popen(
+                hosts.command(
+                    slot, sys.executable, "-m", "benchmarks.exchange",
+                    hosts.address(0), str(slot), str(count),
+                ),
+                stdout=subprocess.PIPE,
+            )
+            for slot in range(count)
+        ]  # fmt: skip
+        try:
+            output, _ = processes[0].communicate(timeout=_SECONDS)
+            for process in processes:
+                process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise GroupError(f"measuring between {count} hosts did not end") from None
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+                if process.stdout:
+                    process.stdout.close()
+    if not output:
+        raise GroupError(f"measuring between {count} hosts failed")
+    return {int(size): seconds for size, seconds in json.loads(output).items()}
+
+
+def _rank(address: str, slot: int, size: int) -> None:
+    """Exchange as one host; host 0 prints the medians."""
+    import torch
+
+    die_with_parent()
+    torch.set_num_threads(1)
+    master = Master(address, 29512) if slot == 0 else None
+    place = Place(address, 29512, slot, size, timeout_seconds=60.0)
+    medians = {}
+    with ProcessGroup(place, {"config": ""}) as group:
+        group.meet(0, ready=False)
+        for values in SIZES:
+            vector, times = torch.zeros(values), []
+            for _ in range(_REPEATS):
+                begin = perf_counter()
+                group.mean_gradient(vector, 1.0)
+                times.append(perf_counter() - begin)
+            medians[values] = float(np.median(times[5:]))
+    if master is not None:
+        sys.stdout.write(json.dumps(medians))
+        sys.stdout.flush()
+        master.close()
+
+
+if __name__ == "__main__":
+    _rank(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

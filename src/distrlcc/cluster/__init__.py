@@ -1,0 +1,1 @@
+"""Ray: clusters, placement, ranks, engine and trainer."""

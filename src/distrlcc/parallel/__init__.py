@@ -1,0 +1,1 @@
+"""Training by many equal processes: group, membership, launcher, stragglers."""

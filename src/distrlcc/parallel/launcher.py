@@ -1,0 +1,380 @@
+"""Starts a machine's processes, watches them, and ends them with itself.
+
+Each process calls ``target(place, job)`` and hands back what it returns. Where the run is elastic,
+a process that dies costs nothing but its share; otherwise all end with it. Either may be started
+again a number of times: the process alone, or all from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.store import LINGER_SECONDS, Master, RunWatch, wait_for_attempt
+from distrlcc.runs.stopper import Stopper
+
+Target = Callable[[Place, Any], Any]
+
+STOP_SECONDS = 30.0
+"""Time that processes have to end in good order."""
+_TICK = 0.1
+_TELL_SECONDS = 5.0
+_SIGNAL_SECONDS = 600.0
+"""The same after a user's signal, as the update at hand is finished first; a second one kills."""
+_SILENT_MASTER_SECONDS = 600.0
+"""Node 0 serves others for this long without a new update, s; one of them may be scoring."""
+_PR_SET_PDEATHSIG = 1
+_FORK_SERVER, _TRAINER = "distrlcc.parallel.fork_server", "distrlcc.runs.trainer"
+
+
+@dataclass
+class _Child:
+    place: Place
+    process: Any
+    connection: Connection
+    messages: list[tuple[str, Any]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Take what it has sent."""
+        try:
+            while self.connection.poll():
+                self.messages.append(self.connection.recv())
+        except (EOFError, OSError):
+            pass
+
+
+@dataclass
+class Outcome:
+    """How a run ended here."""
+
+    code: int = 0
+    results: dict[int, Any] = field(default_factory=dict)
+    """What each process that ended well returned, by slot."""
+
+    def measured(self) -> list[Any]:
+        """Return the results in order of slots, of a measurement that is worth nothing in part.
+
+        Raises:
+            GroupError: A user's signal ended it.
+        """
+        if self.code:
+            name = signal.Signals(self.code - 128).name
+            raise GroupError(f"ended by {name}; nothing was measured", exit_code=self.code)
+        return [result for _, result in sorted(self.results.items())]
+
+
+class Launcher:
+    """Runs the processes of one machine."""
+
+    def __init__(
+        self,
+        target: Target,
+        job: Any,
+        places: list[Place],
+        *,
+        hosts: bool,
+        restarts: int = 0,
+        vital: int | None = None,
+        bound: bool = False,
+        stop_seconds: float = 0.0,
+        name: Callable[[int], str] = "rank {}".format,
+    ) -> None:
+        """Take what to run.
+
+        Args:
+            target: Importable by name: called in each process as ``target(place, job)``.
+            job: Picklable; ``resume`` is set in it where all start again.
+            places: This machine's; the master's port 0 takes any.
+            hosts: Whether the master is here (node 0).
+            restarts: How often processes are started again.
+            vital: Slot of the process here whose end, and no other's, is the run's; with None any
+                that ends well ends it.
+            bound: Whether the run ends with its master, wherever that is.
+            stop_seconds: Time that the others have then; 0: `STOP_SECONDS`.
+            name: What the process of a slot is called.
+        """
+        self._target, self._job, self._places = target, job, places
+        self._hosts, self._restarts = hosts, restarts
+        self._vital, self._bound, self._name = vital, bound, name
+        self._stop_seconds = stop_seconds or STOP_SECONDS
+        # A fork server imports once what all of them need: that is seconds, and memory, for each.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([_FORK_SERVER, _TRAINER, target.__module__])
+        self._children: list[_Child] = []
+        self._outcome = Outcome()
+        self._ended = 0.0  # when the run was over or failed
+        self._asked = 0.0  # when a user's signal came
+        self._master: Master | None = None
+        self._attempt = 0
+        self._told: dict[str, float] = {}
+        """When processes gave up with a reason of their own; what the last one says is not said."""
+
+    def run(self) -> Outcome:
+        """Run until all processes have ended; none is left, however this returns.
+
+        Raises:
+            DistrlccError: What the first process that failed said.
+        """
+        with ExitStack() as stack:
+            first = self._places[0]
+            if self._hosts:
+                group = self._vital is None  # whose members meet at a lighthouse
+                self._master = Master(first.address, first.port, lighthouse=group)
+                stack.callback(self._master.close)
+                self._master.begin(0)
+                self._places = [replace(p, port=self._master.port) for p in self._places]
+            else:
+                self._attempt = wait_for_attempt(first, 0)
+                count = len(self._places)
+                self._say(
+                    f"found the master at {first.address}:{first.port}; starting {count} "
+                    f"process{'es' if count > 1 else ''}, news are shown on node 0"
+                )
+            stack.callback(self._kill)
+            stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
+            failure = self._watch(stopper)
+            if self._hosts and self._bound and self._places[0].size > len(self._places):
+                time.sleep(LINGER_SECONDS)
+            while failure is not None and self._may_start_again(failure, stopper):
+                self._say(f"{failure}; starting all again from the last checkpoint")
+                self._start_again()
+                failure = self._watch(stopper)
+            if stopper.signal:
+                self._outcome.code = 128 + stopper.signal
+            elif failure is not None:
+                raise failure
+            elif not self._hosts:
+                self._say("the run is over; node 0 has its results")
+            return self._outcome
+
+    def _watch(self, stopper: Stopper) -> DistrlccError | None:
+        """Start all and watch until they have ended; return why they failed, if they did."""
+        self._children, self._ended, self._asked, self._told = [], 0.0, 0.0, {}
+        for place in self._places:
+            self._start(replace(place, attempt=self._attempt), self._job)
+        failure: DistrlccError | None = None
+        with RunWatch(self._places[0], self._attempt, idle=self._hosts, bound=self._bound) as run:
+            while self._children:
+                wait([child.process.sentinel for child in self._children], _TICK)
+                seen = self._reap(stopper)
+                failure = failure or seen
+                self._end_in_time(stopper, run)
+            if run.lost and not stopper.signal:
+                place = self._places[0]
+                failure = failure or GroupError(
+                    f"nobody serves the run at {place.address}:{place.port} any more: node 0 died"
+                )
+        for line, when in self._told.items():
+            if when and line != str(failure):
+                self._say(line)
+        if failure is None or self._ended or self._asked or not self._others_go_on():
+            return failure
+        return self._serve_others(failure, stopper)
+
+    def _reap(self, stopper: Stopper) -> DistrlccError | None:
+        """Take in what processes say and see who has ended; return the first failure."""
+        failure: DistrlccError | None = None
+        for child in list(self._children):
+            ended = child.process.exitcode is not None
+            child.read()
+            if ended:
+                self._children.remove(child)
+                seen = self._see_end(child, stopper)
+                failure = failure or seen
+        return failure
+
+    def _end_in_time(self, stopper: Stopper, run: RunWatch) -> None:
+        """Pass a user's signal on, and kill whoever outlives the run."""
+        now = time.monotonic()
+        if stopper.signal and not self._asked:
+            self._asked = now
+            self._signal(signal.SIGTERM)
+        if run.over.is_set():
+            self._ended = self._ended or now
+        for line, when in self._told.items():
+            if self._children and when and now - when > _TELL_SECONDS:
+                self._told[line] = 0.0
+                self._say(f"{line}; {len(self._children)} left on this machine")
+        late = self._ended and now - self._ended > self._stop_seconds
+        if late or (self._asked and now - self._asked > _SIGNAL_SECONDS):
+            self._kill()
+
+    def _serve_others(self, failure: DistrlccError, stopper: Stopper) -> DistrlccError | None:
+        """Go on as node 0 without processes of its own, until the others' run has ended."""
+        assert self._master is not None
+        self._say(f"{failure}; none is left here, the other machines go on")
+        update, heard = -1, time.monotonic()
+        while not self._master.finished(self._attempt):
+            newest = self._master.update(self._attempt)
+            if newest != update:
+                update, heard = newest, time.monotonic()
+            if stopper.signal or time.monotonic() - heard > _SILENT_MASTER_SECONDS:
+                return failure
+            time.sleep(_TICK)
+        return None
+
+    def _others_go_on(self) -> bool:
+        place = self._places[0]
+        return self._hosts and place.elastic and place.size > len(self._places)
+
+    def _see_end(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
+        """Judge how a process ended; return why the run fails, if it does."""
+        code, kinds = child.process.exitcode, dict(child.messages)
+        name = f"{self._name(child.place.slot)} (process {child.process.pid})"
+        if "result" in kinds:
+            result = kinds["result"]
+            self._outcome.results[child.place.slot] = result
+            ended_well = not isinstance(result, int) or result == 0
+            if ended_well if self._vital is None else child.place.slot == self._vital:
+                self._ended = self._ended or time.monotonic()
+            return None
+        over = self._ended > 0.0 or bool(stopper.signal)
+        if "error" in kinds:
+            failure: DistrlccError = GroupError(kinds["error"][1], exit_code=kinds["error"][0])
+            own_fault = failure.exit_code != GroupError.exit_code
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
+            failure, own_fault = GroupError(f"{name} {how}"), False
+        place = child.place
+        if over and (not own_fault or stopper.signal):
+            return None
+        if own_fault or not place.elastic:
+            self._ended = time.monotonic()
+            self._signal(signal.SIGTERM if own_fault else signal.SIGKILL)
+            return failure
+        if self._restarts > 0 and not stopper.signal:
+            self._restarts -= 1
+            self._say(f"{failure}; starting it again")
+            # Should nobody else be left, it goes on from the last checkpoint.
+            self._start(place, _resumed(self._job))
+            return None
+        if "error" in kinds:
+            self._told.setdefault(str(failure), time.monotonic())
+        elif self._children:
+            self._say(f"{failure}; {len(self._children)} left on this machine")
+        return failure if not self._children else None
+
+    def _may_start_again(self, failure: DistrlccError, stopper: Stopper) -> bool:
+        retriable = failure.exit_code == GroupError.exit_code and not self._places[0].elastic
+        return retriable and self._restarts > 0 and not stopper.signal
+
+    def _start_again(self) -> None:
+        self._restarts -= 1
+        self._kill()
+        self._attempt += 1
+        self._job = _resumed(self._job)
+        if self._master is not None:
+            self._master.begin(self._attempt)
+        else:
+            self._attempt = wait_for_attempt(self._places[0], self._attempt)
+
+    def _start(self, place: Place, job: Any) -> None:
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(
+            target=_main,
+            args=(sender, self._target, place, job, dict(os.environ)),
+            name=f"rank {place.slot}",
+        )
+        # Ctrl-C goes to all processes of a terminal: one that still imports must not hear it.
+        resource_tracker.ensure_running()  # first, as it lets the signal through when it starts
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        sender.close()
+        self._children.append(_Child(place, process, receiver))
+
+    def _signal(self, number: int) -> None:
+        for child in self._children:
+            if child.process.is_alive():
+                # The fork server, whose child it is, may see its end before we do.
+                with suppress(ProcessLookupError):
+                    os.kill(child.process.pid, number)
+
+    def _kill(self) -> None:
+        """Kill what is left of our own."""
+        for child in self._children:
+            child.process.kill()
+        for child in self._children:
+            child.process.join(STOP_SECONDS)
+
+    def _say(self, line: str) -> None:
+        sys.stderr.write(f"distrlcc: {line}\n")
+        sys.stderr.flush()
+
+
+def _resumed(job: Any) -> Any:
+    return replace(job, resume=True) if hasattr(job, "resume") else job
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent dies.
+
+    A process that a `Launcher` forked is the child of its fork server, which ends when the launcher
+    is gone, once none of them holds the server's life line.
+    """
+    launcher, parent = multiprocessing.parent_process(), os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    server: Any = forkserver._forkserver
+    line, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    if line is not None:
+        os.close(line)
+    if os.getppid() != parent or (launcher is not None and not launcher.is_alive()):
+        os._exit(1)
+
+
+def mark_rank(slot: int) -> None:
+    """Let this process's warnings be one line each, which bears its rank but for rank 0."""
+    rank = f"rank {slot}: " if slot else ""
+
+    def one_line(message: Any, category: type[Warning], *_: Any) -> str:
+        kind = "" if category is UserWarning else f"{category.__name__}: "
+        return f"distrlcc: {rank}{kind}{message}\n"
+
+    warnings.formatwarning = one_line  # type: ignore[assignment]
+
+
+def _main(
+    sender: Connection, target: Target, place: Place, job: Any, environment: dict[str, str]
+) -> None:
+    """Run in a child process, in the launcher's environment and not its fork server's."""
+    die_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
+    gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages
+    server = sys.modules.get(_FORK_SERVER)
+    if server is not None:  # else somebody else had started the fork server
+        server.take_signals()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and says SIGTERM
+    mark_rank(place.slot)
+    try:
+        sender.send(("result", target(place, job)))
+    except DistrlccError as error:
+        sender.send(("error", (error.exit_code, str(error))))
+        sys.exit(error.exit_code)
+    except BaseException:
+        text = "".join(f"rank {place.slot}: {line}" for line in _lines(traceback.format_exc()))
+        sys.stderr.write(text)
+        sys.exit(1)
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)

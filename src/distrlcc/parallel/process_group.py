@@ -1,0 +1,441 @@
+"""The process group: the one context that joins, agrees, exchanges and tears down.
+
+But for the store nothing else touches torch.distributed. Members meet once per update (``meet``):
+whoever died, froze or was cut off is left out there, whoever came is let in, and the group is built
+anew if it changed. Between two meetings every collective has a short time limit; one that fails
+raises `PeerLostError`, and the update is done again after the next meeting::
+
+    with ProcessGroup(place, identity(config)) as group:
+        meeting = group.meet(step=0, ready=False)
+        total = group.sum(np.array([1.0]))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.parallel.interface import Interface, interface_towards
+from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.shared_sum import NAME_BYTES, SLOT_BYTES, Memory, SharedSum
+from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
+from distrlcc.runs.identity import check_identity, from_json, to_json
+from distrlcc.scheduling import let_threads_preempt
+
+_FAILURES = 5
+"""Groups that may fail to form one after the other."""
+
+PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What came of a meeting."""
+
+    left: tuple[Member, ...]
+    joined: tuple[Member, ...]
+    source: int
+    """Rank of a member whose weights are the newest."""
+    behind: bool
+    """Whether anyone's weights are older, so that the source's must be sent to all."""
+    ready: bool
+    """Whether anyone has a rollout to learn from."""
+
+
+class PeerLostError(Exception):
+    """A collective failed: meet again, then do again what was not committed."""
+
+
+class RunEndedError(GroupError):
+    """The others have finished."""
+
+
+class ProcessGroup:
+    """A member of a group; also the `distrlcc.learn.reducer.Reducer` of its learner."""
+
+    def __init__(self, place: Place, identity: Mapping[str, str], run: str = "") -> None:
+        """Take where to join and what all members must have in common; enter the context to join.
+
+        Args:
+            place: Where this process stands.
+            identity: See `distrlcc.runs.identity.identity`.
+            run: The run's id, which slot 0 tells the others.
+
+        Raises:
+            ConfigError: There is no such device or interface, or no route to the master.
+        """
+        self.place, self._identity, self.run = place, identity, run
+        self.device = checked_device(place.device)
+        self.interface: Interface = interface_towards(place.address, place.interface)
+        self.rank, self.members = 0, list[Member]()
+        self.exchange_seconds = 0.0
+        """Time spent in collectives since the start, s."""
+        self._broken, self._builds, self._rounds = False, 0, 0
+        self._key, self._formed, self._told, self._asked = "", "", 0.0, 0.0
+        self._buffer = torch.zeros(0)
+        self._shared: SharedSum | None = None
+
+    @property
+    def size(self) -> int:
+        """Members at the last meeting."""
+        return len(self.members)
+
+    @property
+    def me(self) -> Member:
+        """This member, as it came to the last meeting."""
+        return self.members[self.rank]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which scores, logs and saves."""
+        return self.rank == 0
+
+    # Joining and leaving
+
+    def __enter__(self) -> ProcessGroup:
+        # Both of torch's transports would otherwise take what the host's name resolves to.
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = self.interface.name
+        os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
+        let_threads_preempt(True)
+        self._store = self._connect()
+        try:
+            with master_needed(self.place):
+                self._agree()
+                lighthouse = self._wait_for("lighthouse").decode()
+                self._membership = Membership(self.place, lighthouse, self.interface.address)
+                self._membership.start()
+                self._wait_for_all()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tear_down()
+        let_threads_preempt(False)
+        if hasattr(self, "_membership"):
+            self._membership.stop()
+
+    def _connect(self) -> Any:
+        """Connect to the master's store, once something listens there."""
+        wait = STORE_SECONDS if self._builds else self.place.join_seconds
+        return connect(self.place.address, self.place.port, self.interface, wait)
+
+    def _wait_for(self, key: str) -> bytes:
+        """Return a key's value once it is there."""
+        deadline = time.monotonic() + self.place.join_seconds
+        while not self._store.check([key]):
+            if time.monotonic() > deadline:
+                raise GroupError(
+                    f"{self.place.address}:{self.place.port} did not say {key!r} within "
+                    f"{self.place.join_seconds:.0f} s; is node 0 of this run there?",
+                    exit_code=2,
+                )
+            time.sleep(0.05)
+        return bytes(self._store.get(key))
+
+    def _agree(self) -> None:
+        """Compare with slot 0, which came with what the run began with."""
+        key = f"{self.place.attempt}/identity"
+        if self.place.slot == 0:
+            self._store.compare_set(key, "", to_json(self._identity))
+        check_identity(from_json(self._wait_for(key)), self._identity)
+        key = f"{self.place.attempt}/run"
+        if self.place.slot == 0:
+            self._store.set(key, self.run)
+        else:
+            self.run = self._wait_for(key).decode()
+
+    def _wait_for_all(self) -> None:
+        """Wait until every planned member is there; whoever comes later does not wait."""
+        place = self.place
+        prefix = f"{place.attempt}/here"
+        self._store.set(f"{prefix}/{place.slot}", self.interface.address)
+        keys = [f"{prefix}/{slot}" for slot in range(place.size)]
+        deadline = time.monotonic() + place.join_seconds
+        while not self._store.check([f"{place.attempt}/begun"]):
+            if self._store.check(keys):
+                self._store.set(f"{place.attempt}/begun", "")
+                return
+            if time.monotonic() > deadline:
+                missing = [str(s) for s, key in enumerate(keys) if not self._store.check([key])]
+                line = f"{_ranks(missing)} did not come within {place.join_seconds:.0f} s"
+                if not place.elastic:
+                    raise GroupError(f"{line}; start it, or give a longer --join-timeout")
+                self._store.set(f"{place.attempt}/begun", "")
+                warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
+                return
+            time.sleep(0.05)
+
+    def tell(self, update: int, *, finished: bool = False) -> None:
+        """Tell the launcher of node 0, at most once a second, how far the run is; for rank 0."""
+        now = time.monotonic()
+        if not finished and now - self._told < 1.0:
+            return
+        self._told = now
+        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
+            self._store.set(f"{self.place.attempt}/update", str(update))
+            if finished:
+                self._store.set(f"{self.place.attempt}/finished", "")
+
+    # Meeting
+
+    def meet(self, step: int, *, ready: bool) -> Meeting:
+        """Wait for all living members, and build the group anew if it is not what it was.
+
+        Args:
+            step: Updates behind this member's weights.
+            ready: Whether it has a rollout to learn from.
+
+        Raises:
+            GroupError: Someone is gone and the run is not elastic, or the master is out of reach.
+        """
+        failures = 0
+        while True:
+            self._asked = _awake_or_not()
+            members = self._membership.meet(
+                step, ready=ready, broken=self._broken, builds=self._builds, group=self._formed
+            )
+            before = {member.name: member for member in self.members}
+            now = {member.name: member for member in members}
+            left = tuple(member for name, member in before.items() if name not in now)
+            joined = tuple(member for name, member in now.items() if name not in before)
+            if left and not self.place.elastic:
+                raise GroupError(f"{', '.join(map(str, left))} is gone")
+            if (left or not before) and self._run_has_ended():
+                raise RunEndedError("the run has ended; there is nothing to join")
+            groups = Counter(member.group for member in members)
+            if left or joined or len(groups) > 1 or any(member.broken for member in members):
+                try:
+                    self._build(members)
+                except PeerLostError as error:  # one more was lost while building
+                    failures += 1
+                    if failures >= _FAILURES:
+                        raise GroupError(
+                            f"the group cannot be built though nobody is gone: {error}"
+                        ) from None
+                    continue
+            self.members = members
+            # Of two groups that each went on alone the greater one's weights count.
+            ranking = [(member.step, groups[member.group]) for member in members]
+            return Meeting(
+                left=left,
+                joined=joined if before else (),
+                source=ranking.index(max(ranking)),
+                behind=min(ranking)[0] < max(ranking)[0] or len(groups) > 1,
+                ready=any(member.ready for member in members),
+            )
+
+    def _run_has_ended(self) -> bool:
+        try:
+            return bool(self._store.check([f"{self.place.attempt}/finished"]))
+        except RuntimeError:  # a master that is gone is seen later
+            return False
+
+    def _build(self, members: list[Member]) -> None:
+        """Build the torch group of these members."""
+        self._tear_down()
+        self._formed = ""
+        names = [member.name for member in members]
+        self.rank = names.index(self._membership.name)
+        # Unlike any other group's key, as builds count up.
+        text = "/".join(f"{member.name}:{member.builds}" for member in members)
+        self._key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        with self._collective():
+            if self._broken:
+                self._store = self._connect()
+            self._builds += 1
+            if len(members) > 1:
+                dist.init_process_group(
+                    "nccl" if self.device.type == "cuda" else "gloo",
+                    store=PrefixStore(self._key, self._store),
+                    rank=self.rank,
+                    world_size=len(members),
+                    timeout=timedelta(seconds=self.place.timeout_seconds),
+                )
+                self._shared = self._share_memory(members)
+        self._broken, self._rounds, self._formed = False, 0, self._key
+        if self.leads:
+            with suppress(RuntimeError):
+                self._store.set(f"{self.place.attempt}/leader", self._membership.name)
+
+    def _share_memory(self, members: list[Member]) -> SharedSum | None:
+        """Return what small exchanges go through where all members are on one machine."""
+        if self.device.type == "cuda" or len({member.address for member in members}) > 1:
+            return None
+        told = torch.zeros(NAME_BYTES, dtype=torch.uint8)
+        memory: Memory | None = None
+        if self.leads:
+            with suppress(OSError):
+                memory = Memory(len(members))
+                told = torch.frombuffer(bytearray(memory.name), dtype=torch.uint8)
+        shared = None
+        try:
+            dist.broadcast(told, 0)
+            if told.any():
+                with suppress(OSError):  # one machine by its address, but a container of its own
+                    shared = SharedSum(
+                        told.numpy().tobytes(),
+                        self.rank,
+                        [member.pid for member in members],
+                        self.place.timeout_seconds,
+                    )
+            have = torch.tensor([int(shared is not None)])
+            dist.all_reduce(have, dist.ReduceOp.MIN)
+        except RuntimeError:
+            if shared is not None:
+                shared.close()
+            raise
+        finally:
+            if memory is not None:
+                memory.close()
+        if shared is not None and not int(have):
+            shared.close()
+            return None
+        return shared
+
+    def still_leads(self) -> bool:
+        """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
+        if _awake_or_not() - self._asked < SILENCE_SECONDS / 2:
+            return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
+        key = f"{self.place.attempt}/leader"
+        try:
+            return bool(self._store.get(key).decode() == self._membership.name)
+        except RuntimeError:  # a master that is gone is seen at the meeting
+            return True
+
+    def _tear_down(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        # A group that failed to form leaves torch's count of groups raised, which would make the
+        # next one's keys in the store differ from those of members that were not there.
+        dist.distributed_c10d._world.group_count = 0
+
+    @contextmanager
+    def _collective(self) -> Iterator[None]:
+        """Turn the failure of a collective into `PeerLostError`; count its time."""
+        begin = time.perf_counter()
+        try:
+            yield
+        except (RuntimeError, GroupError) as error:  # torch's DistError is a RuntimeError
+            self._broken = True
+            if self._shared is not None:
+                self._shared.give_up()
+            raise PeerLostError(str(error)) from None
+        finally:
+            self.exchange_seconds += time.perf_counter() - begin
+
+    # Collectives: every member calls the same ones in the same order
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the members' sum of a small float64 array of the same shape everywhere."""
+        if self.size == 1:
+            return values
+        tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
+        with self._collective():
+            self._add_up(tensor)
+            return tensor.cpu().numpy()
+
+    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+        """Replace the flat gradient ``[P]`` by the members' weighted mean, in one exchange."""
+        if self.size == 1:
+            return
+        count = gradient.numel()
+        if self._buffer.numel() != count + 1 or self._buffer.device != gradient.device:
+            self._buffer = torch.empty(count + 1, device=gradient.device)
+        torch.mul(gradient, weight, out=self._buffer[:count])
+        self._buffer[count] = weight
+        with self._collective():
+            self._add_up(self._buffer)
+        torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
+
+    def _add_up(self, tensor: Tensor) -> None:
+        """Replace a tensor by the members' sum."""
+        if self._shared is not None and tensor.nbytes <= SLOT_BYTES:
+            tensor.copy_(torch.from_numpy(self._shared.sum(tensor.numpy().ravel())).view_as(tensor))
+        else:
+            dist.all_reduce(tensor)
+
+    def broadcast(self, payload: bytes, source: int) -> bytes:
+        """Return the bytes that rank ``source`` gave; the others' are not looked at."""
+        if self.size == 1:
+            return payload
+        size = torch.tensor([len(payload)], device=self.device)
+        with self._collective():
+            dist.broadcast(size, source)
+            if not int(size):
+                return b""
+            data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+            if self.rank == source:
+                data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(self.device)
+            dist.broadcast(data, source)
+        return data.cpu().numpy().tobytes()
+
+    # The side channel: a count in the master's store, which is no collective
+
+    def count_finished(self) -> None:
+        """Count this member's rollout as finished."""
+        if self.size > 1:
+            self._rounds += 1
+            self._add(1)
+
+    def others_finished(self) -> int:
+        """Return how many others have finished the rollout that this member is at."""
+        return self._add(0) - self._rounds * self.size if self.size > 1 else 0
+
+    def _add(self, amount: int) -> int:
+        try:
+            return int(self._store.add(f"{self._key}/rollouts", amount))
+        except RuntimeError:
+            return 0  # nobody is cut short then; a master that is gone is seen at the meeting
+
+
+def _awake_or_not() -> float:
+    """Return a time, s, that goes on while the machine is suspended, where the system has one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def checked_device(name: str) -> torch.device:
+    """Return a device.
+
+    Raises:
+        ConfigError: This machine does not have it.
+    """
+    kind, _, number = name.partition(":")
+    if kind == "cuda":
+        count = torch.cuda.device_count()
+        if int(number) >= count:  # torch.device keeps 8 bits of it
+            have = f"has GPUs 0 to {count - 1}" if count else "has no GPU that torch can use"
+            raise ConfigError(
+                f"--gpu {number}: this machine {have}; give another index, or -1 for the CPU"
+            )
+    return torch.device(name)
+
+
+def _ranks(names: list[str]) -> str:
+    return f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}"

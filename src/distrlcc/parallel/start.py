@@ -1,0 +1,163 @@
+"""Starts a run's processes on this machine, or takes the place that torchrun gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.parallel.launcher import Launcher, die_with_parent, mark_rank
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.process_group import checked_device
+from distrlcc.parallel.torchrun import torchrun_place
+from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
+from distrlcc.runs.options import GroupOptions, Node, RunOptions
+from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.storage_session import go_on, stored
+from distrlcc.runs.trainer import Share, Trainer
+
+
+@contextmanager
+def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Iterator[RunDirectory]:
+    """Begin a run's directory, or open it to go on; at the end see that it is stored.
+
+    Args:
+        config: The run's.
+        options: Where it lies and is stored.
+        run: Id of the run's processes.
+
+    Raises:
+        DistrlccError: See `RunDirectory.create`, `RunDirectory.resume` and `stored`.
+    """
+    options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
+    assert options.out is not None
+    storage = options.place(run or uuid.uuid4().hex)
+    with ExitStack() as stack:
+        if storage is not None:
+            stack.enter_context(stored(storage, options.out, resume=options.resume))
+        if options.resume:
+            directory = RunDirectory.resume(
+                options.out, config, tensorboard=options.tensorboard, extendable=EXTENDABLE
+            )
+        else:
+            directory = RunDirectory.create(
+                options.out,
+                config,
+                recipe=config.recipe,
+                seeds={"seed": config.seed},
+                tensorboard=options.tensorboard,
+                extendable=EXTENDABLE,
+            )
+        directory.storage = storage
+        stack.enter_context(directory)
+        try:
+            yield directory
+        except DistrlccError:
+            if not options.resume:  # the same line shall do once what is wrong was mended
+                directory.discard()
+            raise
+
+
+def start_node(
+    config: RunConfig,
+    options: RunOptions,
+    group: GroupOptions,
+    *,
+    node: Node | None = None,
+    processes: int = 1,
+) -> int:
+    """Run this machine's processes until they end; return the exit code.
+
+    Raises:
+        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    """
+    node = node or Node()
+    places = [
+        Place(
+            address=node.address,
+            port=node.port,
+            slot=node.index * processes + local,
+            size=node.count * processes,
+            device=_device(group, local),
+            elastic=group.elastic,
+            interface=group.interface,
+            join_seconds=group.join_seconds,
+            timeout_seconds=config.distributed.timeout_s,
+        )
+        for local in range(processes)
+    ]
+    for place in places:
+        checked_device(place.device)
+    # Finds what does not fit before anything is written, and compiles the simulator for all.
+    first = Share.of(config.num_envs, places[0].slot, places[0].size, config.env.agents).first
+    Trainer(
+        replace(config, env=replace(config.env, world="simulated")), Share(first, config.env.agents)
+    ).collect()
+    run = uuid.uuid4().hex
+    with ExitStack() as stack:
+        out, storage = options.out, options.place(run)
+        if node.index == 0:
+            directory = stack.enter_context(open_directory(config, options, run))
+            directory.lock()
+            out, storage = directory.path, directory.storage
+            mark_run(out, run)
+        elif out is None:
+            out = Path("runs") / f"{config.recipe}-node{node.index}"
+        job = TrainJob(config, out, options.resume, options.tensorboard, run, storage)
+        launcher = Launcher(train_rank, job, places, hosts=node.index == 0, restarts=group.restarts)
+        outcome = launcher.run()
+    if outcome.code and node.index == 0:
+        done = "stopped; saved" if outcome.results else "stopped before there was news to save"
+        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc train {go_on(out, storage)}\n")
+    return outcome.code
+
+
+def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptions) -> int:
+    """Train as the rank that torchrun's environment names; return the exit code.
+
+    torchrun ends all ranks when one dies, and with ``--max-restarts`` starts all again: the run
+    then goes on from its last checkpoint.
+
+    Raises:
+        DistrlccError: See `train_rank`; ``--out`` must be given.
+    """
+    out = options.out
+    if out is None:
+        raise ConfigError("under torchrun give --out DIR, the same for all ranks")
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and says SIGTERM
+    slot, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    mark_rank(slot)
+    resume, run = options.resume, uuid.uuid4().hex
+    try:
+        with ExitStack() as stack:
+            place, master = torchrun_place(
+                device=_device(group, local),
+                interface=group.interface,
+                join_seconds=group.join_seconds,
+                timeout_seconds=config.distributed.timeout_s,
+            )
+            if master is not None:
+                stack.callback(master.close)
+                resume = resume or (place.attempt > 0 and (out / "config.toml").exists())
+                options = replace(options, resume=resume)
+                stack.enter_context(open_directory(config, options, run)).lock()
+                mark_run(out, run)
+            storage = options.place(run)
+            job = TrainJob(config, out, resume, options.tensorboard, run, storage)
+            stopped = train_rank(place, job)
+    except DistrlccError as error:
+        sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
+        return error.exit_code
+    return 128 + stopped if stopped else 0
+
+
+def _device(group: GroupOptions, local: int) -> str:
+    return "cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}"

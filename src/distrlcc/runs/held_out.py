@@ -1,0 +1,138 @@
+"""Scores a policy on held-out links while it trains, acting by argmax and by sampling.
+
+In the simulator, whatever the world of the training: the score then depends on the policy alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.learn.learner import Weights
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.runs.run_config import HeldOutConfig
+from distrlcc.seeding import normal, stream_key, uniform
+
+Acting = Literal["argmax", "sample"]
+ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
+
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it fill the preferences from 0 to 1 evenly, however many links there are."""
+
+
+class HeldOutSettings(Protocol):
+    """The part of a run's configuration that scoring needs."""
+
+    @property
+    def env(self) -> EnvConfig:
+        """What the environments are."""
+        ...
+
+    @property
+    def held_out(self) -> HeldOutConfig:
+        """How many links, and for how long."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of a sampling policy's draws."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeldOutScore:
+    """Means over the held-out links."""
+
+    reward: float
+    """Mean reward per step: what checkpoints are compared by."""
+    utilisation: float
+    queueing_delay: float
+    """In base round trips."""
+    loss: float
+
+
+class HeldOut:
+    """The same links at every scoring."""
+
+    def __init__(self, config: HeldOutSettings, spec: PolicySpec) -> None:
+        """Take a run's configuration and its policy's spec."""
+        self._config = replace(
+            config.env.undisturbed(), world="simulated", stagger=False,
+            episode_s=config.held_out.seconds,
+        )  # fmt: skip
+        self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
+
+    def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
+        """Score weights under both ways of acting."""
+        return {
+            acting: HeldOutScore(*self._means(self.by_link(weights, acting))) for acting in ACTINGS
+        }
+
+    def _means(self, scores: NDArray[np.float64]) -> list[float]:
+        """Return means over the links on which an agent ran.
+
+        Raises:
+            ConfigError: None did.
+        """
+        ran = np.isfinite(scores).all(axis=0)
+        if not ran.any():
+            raise ConfigError(
+                f"held_out.seconds is {self._config.episode_s:g}: no agent of the held-out links "
+                "starts and ends within; take a longer time"
+            )
+        return [float(mean) for mean in scores[:, ran].mean(axis=1)]
+
+    def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
+        """Return `HeldOutScore`'s values of each link, ``[4, links]``: means over its agents.
+
+        NaN on links on which no agent ran.
+        """
+        agents = self._config.agents
+        count = self._links * agents
+        env = LinkVectorEnv(
+            count, self._config, split="validation", seed=0, with_labels=False, autoreset=False,
+            preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
+        )  # fmt: skip
+        policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
+        state = policy.initial_state(count)
+        key, rows = stream_key(self._seed, "held-out"), np.arange(count)
+        observation, info = env.reset()
+        rewards = np.zeros(count)
+        steps = np.zeros(count)
+        seen = np.zeros((3, count))
+        episodes = np.zeros(count)
+        running = np.ones(count, bool)
+        step = 0
+        while running.any():
+            if self._spec.action_kind == "discrete":
+                draws = uniform(key, rows, step)
+            else:
+                draws = normal(key, rows[:, None], step, np.arange(self._spec.action_size)[None])
+            active = info.get("active", running)
+            actions, state = policy.act(observation, state, draws)
+            observation, reward, _, truncated, info = env.step(actions)
+            rewards += np.where(running, reward, 0.0)
+            steps += running & active
+            step += 1
+            if agents > 1:  # who joins starts without a past
+                state = np.where((info["active"] & ~active)[:, None], np.float32(0.0), state)
+            ended = running & truncated
+            if ended.any():
+                for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
+                    row[ended] = info["link_episode"][name][ended]
+                episodes += ended
+            for n in np.flatnonzero(env.over & running[::agents]):
+                env.batch.retire(int(n))
+            running &= ~np.repeat(env.over, agents)
+        sums = np.vstack([rewards, seen]).reshape(4, self._links, agents).sum(axis=2)
+        counts = np.stack([steps] + 3 * [episodes]).reshape(4, self._links, agents).sum(axis=2)
+        with np.errstate(invalid="ignore"):  # links on which no agent ran
+            return np.asarray(sums / counts)

@@ -1,0 +1,80 @@
+"""What every member of a group must have in common, and the table that says where it has not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import distrlcc
+from distrlcc.config import to_toml, toml_differences
+from distrlcc.errors import GroupError
+from distrlcc.runs.versions import package_versions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_CONFIG = "config"
+
+
+def identity(config: DataclassInstance, **others: str | int) -> dict[str, str]:
+    """Return the versions, the configuration and whatever else members must agree on."""
+    versions = package_versions()
+    return {
+        "distrlcc": versions["distrlcc"],
+        "code": _code(),
+        "torch": versions["torch"],
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: str(value) for name, value in others.items()},
+        _CONFIG: to_toml(config),
+    }
+
+
+def _code() -> str:
+    """Return a hash of this package's sources: two checkouts may bear one version."""
+    package = Path(distrlcc.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Compare with the master's.
+
+    Raises:
+        GroupError: They differ; the message is a table.
+    """
+    rows = [
+        (name, master.get(name, "(absent)"), own.get(name, "(absent)"))
+        for name in [*own, *(name for name in master if name not in own)]
+        if name != _CONFIG and master.get(name) != own.get(name)
+    ]
+    for line in toml_differences(master.get(_CONFIG, ""), own.get(_CONFIG, "")):
+        key, _, values = line.partition(": ")
+        rows.append((key, *values.split(" != ", 1)))  # type: ignore[arg-type]
+    if not rows:
+        return
+    rows = [("", "master", "here"), *rows]
+    rows = [tuple(cell.replace("\n", "\\n") for cell in row) for row in rows]  # type: ignore[misc]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
+    raise GroupError(
+        "this process does not match the master; install the same versions and give the same "
+        f"recipe and flags:\n{table}",
+        exit_code=2,
+    )
+
+
+def to_json(values: Mapping[str, str]) -> str:
+    """Return an identity as text."""
+    return json.dumps(dict(values))
+
+
+def from_json(text: bytes) -> dict[str, str]:
+    """Read :func:`to_json`'s text."""
+    return dict(json.loads(text))

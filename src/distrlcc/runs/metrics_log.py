@@ -1,0 +1,117 @@
+"""What a run measures: a line per update in ``metrics.jsonl``, and TensorBoard's event files."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from distrlcc.errors import OutputError
+from distrlcc.runs.update_log import cut_after
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class MetricsLog:
+    """The metrics of the run in a folder; nothing is written before the first update's."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
+        """Take the run's folder, and whether to write event files too."""
+        self.path = folder / "metrics.jsonl"
+        self._events = folder / "tensorboard"
+        self._tensorboard = tensorboard
+        self._purge: int | None = None
+        self._lines: TextIO | None = None
+        self._writer: SummaryWriter | None = None
+
+    def rewind(self, update: int) -> None:
+        """Drop what is of later updates than this one; before any event file is written."""
+        self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
+        if self.path.exists():
+            cut_after(self.path, update)
+
+    def log(self, update: int, metrics: Mapping[str, Any]) -> None:
+        """Append an update's metrics.
+
+        Args:
+            update: Updates done, this one counted.
+            metrics: Numbers (NumPy's too), texts or lists of them; what is not finite is written
+                as null. Only numbers go to TensorBoard.
+
+        Raises:
+            OutputError: They cannot be written.
+        """
+        self._append(update, metrics)
+        self._show(update, metrics)
+
+    def log_more(self, update: int, metrics: Mapping[str, Any], more: Mapping[str, float]) -> None:
+        """Add to the update that was logged last.
+
+        Args:
+            update: Its number.
+            metrics: What was logged of it.
+            more: What is added.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        cut_after(self.path, update - 1)
+        self._append(update, {**metrics, **more})
+        self._show(update, more)
+
+    def _append(self, update: int, metrics: Mapping[str, Any]) -> None:
+        line = json.dumps(jsonable({"update": update, **metrics}))
+        try:
+            if self._lines is None:
+                self._lines = self.path.open("a")
+            self._lines.write(line + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise OutputError(
+                f"cannot write metrics of {self.path.parent}: {error.strerror}"
+            ) from None
+
+    def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
+        if not self._tensorboard:
+            return
+        try:
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (imports torch)
+
+                self._writer = SummaryWriter(str(self._events), purge_step=self._purge)
+            for key, value in metrics.items():
+                if isinstance(value, numbers.Real):
+                    self._writer.add_scalar(key, float(value), update)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {self._events}: {error.strerror}; make room, or add --no-tensorboard"
+            ) from None
+
+    def flush(self) -> None:
+        """Bring what was logged to its files."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def jsonable(value: Any) -> Any:
+    """Turn NumPy's numbers and arrays into JSON's; what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

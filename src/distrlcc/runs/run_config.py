@@ -1,0 +1,268 @@
+"""A run's whole configuration; a recipe is a function that returns one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import OUTCOMES
+from distrlcc.errors import ConfigError
+from distrlcc.learn.alarm_config import AlarmConfig
+from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.gail_config import GailConfig
+from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.runs.curriculum_config import CurriculumConfig
+from distrlcc.runs.resources import ResourcesConfig
+
+MAX_ENVS = 2**20
+MAX_VALUE = 2**48
+"""Greatest seed, number of steps and the like."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The policy's network."""
+
+    kind: Literal["mlp", "lstm"] = "mlp"
+    """``mlp``: dense layers; ``lstm``: dense layers, and one LSTM layer as the last of hidden."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer widths."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """Activation of the dense layers."""
+
+
+@dataclass(frozen=True)
+class HeldOutConfig:
+    """How checkpoints are scored while training: on the validation split of the same suites."""
+
+    every: int = 100
+    """Updates between two scorings."""
+    links: int = 64
+    """Links of one scoring."""
+    seconds: float = 10.0
+    """Length of its episodes, s."""
+    keep: Literal["best", "newest"] = "best"
+    """Whose weights become the run's policy: those with the greatest reward there, or the newest,
+    which act by sampling as in training; then the reward decides nothing."""
+
+    def __post_init__(self) -> None:
+        if self.keep not in ("best", "newest"):
+            raise ConfigError(f"held_out.keep is {self.keep!r}: expected 'best' or 'newest'")
+        if self.every < 1 or self.links < 1 or self.seconds <= 0:
+            raise ConfigError("held_out: every, links and seconds must be above 0")
+
+
+@dataclass(frozen=True)
+class DistributedConfig:
+    """How several processes train together; of no matter to one."""
+
+    straggler_share: float = 0.6
+    """Share of the other processes whose finished rollouts cut this one's short; 0: never."""
+    straggler_minimum: float = 0.25
+    """Share of its rollout that a process finishes in any case."""
+    straggler_grace: float = 0.1
+    """Time given after the others have finished, as a share of the time that they took."""
+    sync_check_every: int = 10
+    """Updates between two comparisons of all weights' checksums; before saving in any case."""
+    timeout_s: float = 8.0
+    """Time limit of one exchange, s; the work between two must not take longer either."""
+
+    def __post_init__(self) -> None:
+        for name in ("straggler_share", "straggler_minimum"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 to 1")
+        if not self.straggler_grace >= 0.0:
+            raise ConfigError(f"straggler_grace is {self.straggler_grace!r}: expected 0 or more")
+        if self.sync_check_every < 1:
+            raise ConfigError(f"sync_check_every is {self.sync_check_every}: expected 1 or more")
+        if not 0.5 <= self.timeout_s <= 3600.0:
+            raise ConfigError(f"timeout_s is {self.timeout_s!r}: expected 0.5 to 3600")
+
+
+@dataclass(frozen=True)
+class ActorsConfig:
+    """Who acts where in the actor-learner topology; of no matter to the others."""
+
+    nodes: tuple[tuple[str, ...], ...] = (
+        ("0", "1", "2", "3"),
+        ("4", "5", "6"),
+        ("7", "8"),
+        ("9", "10", "11", "12"),
+    )
+    """For each machine the links of its workers: Indigo's link ids, suites, scenarios or files."""
+    envs_per_worker: int = 1
+    """Environments that each worker steps."""
+    segments_per_update: int = 0
+    """Segments that an update learns from; 0: one for each planned worker."""
+    max_lag: int = 16
+    """Updates that the policy that acted may be behind when its segment is used."""
+    wait_workers: float = 60.0
+    """Time to wait for another worker when none is left, s."""
+
+    def __post_init__(self) -> None:
+        if not self.nodes or not any(self.nodes):
+            raise ConfigError("nodes is empty: expected a list of links for each machine")
+        for name, least in (("envs_per_worker", 1), ("segments_per_update", 0), ("max_lag", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected {least} or more")
+        environments = self.envs_per_worker * len(self.links)
+        if environments > MAX_ENVS:
+            raise ConfigError(
+                f"workers have {environments} environments; expected at most {MAX_ENVS}"
+            )
+        if not self.wait_workers >= 0.0:
+            raise ConfigError(f"wait_workers is {self.wait_workers!r}: expected 0 or more")
+
+    @property
+    def links(self) -> list[str]:
+        """Every worker's link, node after node."""
+        return [f"indigo/{e}" if e.isdigit() else e for node in self.nodes for e in node]
+
+    @property
+    def per_update(self) -> int:
+        """Segments that an update learns from."""
+        return self.segments_per_update or len(self.links)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that shapes a run."""
+
+    recipe: str
+    """Name of the recipe that it began from."""
+    seed: int = 0
+    """Seed of links, actions, weights and minibatches."""
+    num_envs: int = 256
+    """Environments, N."""
+    total_steps: int = 10_000_000
+    """Environment steps to train for."""
+    max_seconds: float = 0.0
+    """Stop after this time, s, if the steps are not done by then; 0: no limit."""
+    checkpoint_every: int = 50
+    """Updates between two checkpoints."""
+    start_from: str = ""
+    """Policy file whose weights training starts from, on each machine; empty: random ones."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    alarm: AlarmConfig = field(default_factory=AlarmConfig)
+    ppo: PPOConfig | None = None
+    """Settings of PPO; exactly one learner's section is given."""
+    dagger: DaggerConfig | None = None
+    """Settings of DAgger."""
+    gail: GailConfig | None = None
+    """Settings of GAIL, whose generator is PPO with the settings above."""
+    curriculum: CurriculumConfig | None = None
+    """Settings of the curriculum; without it links come from env.suites alone."""
+
+    def __post_init__(self) -> None:
+        self._check_sections()
+        self._check_agents()
+        for name, value, low in (
+            ("total_steps", self.total_steps, 1),
+            ("checkpoint_every", self.checkpoint_every, 1),
+            ("max_seconds", self.max_seconds, 0),
+            ("seed", self.seed, 0),
+        ):
+            if not low <= value <= MAX_VALUE:
+                raise ConfigError(f"{name} is {value}; expected {low} to {MAX_VALUE}")
+        if not 1 <= self.num_envs <= MAX_ENVS:
+            raise ConfigError(f"num_envs is {self.num_envs}; expected 1 to {MAX_ENVS}")
+        if self.ppo is not None:
+            self.ppo.validate()
+        if self.dagger is not None:
+            self.dagger.validate()
+        if self.gail is not None:
+            self.gail.validate()
+
+    def _check_sections(self) -> None:
+        if (self.ppo is None) == (self.dagger is None):
+            raise ConfigError("give exactly one of the sections ppo and dagger")
+        if self.gail is not None and self.ppo is None:
+            raise ConfigError("the section gail needs the section ppo: its generator's settings")
+        if self.curriculum is not None and self.env.world != "simulated":
+            raise ConfigError(
+                f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
+                "links are found and mixed in there"
+            )
+        if self.curriculum is not None:
+            check_one_price(self.env, "a curriculum", "its baselines do")
+        if self.ppo is None or self.gail is not None:
+            check_one_price(self.env, "gail" if self.gail is not None else "dagger")
+            check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
+
+    def _check_agents(self) -> None:
+        agents = self.env.agents
+        if self.num_envs % agents:
+            raise ConfigError(
+                f"num_envs is {self.num_envs}; expected a multiple of env.agents, {agents}: each "
+                "environment is an agent, and a link has so many"
+            )
+        if agents > 1 and self.curriculum is not None:
+            raise ConfigError(
+                f"env.agents is {agents}: the curriculum's links and baselines are of one flow; "
+                "take env.agents=1, or curriculum=none"
+            )
+        if agents > 1 and self.gail is not None:
+            raise ConfigError(
+                f"env.agents is {agents}: GAIL's demonstrations are of one agent on a link; take "
+                "env.agents=1, or ppo without gail"
+            )
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of each environment between two updates."""
+        section = self.ppo or self.dagger
+        assert section is not None
+        return section.rollout_length
+
+    @property
+    def outcomes(self) -> int:
+        """Numbers of a step's outcome that rollouts keep: GAIL's discriminator looks at them."""
+        return 0 if self.gail is None else len(OUTCOMES)
+
+    @property
+    def sequence_length(self) -> int:
+        """Steps through which an LSTM's gradient flows."""
+        section = self.ppo or self.dagger
+        assert section is not None
+        return section.sequence_length
+
+
+def check_one_price(env: EnvConfig, who: str, why: str = "the expert does") -> None:
+    """Refuse preferences where a scheme matters that has none.
+
+    Raises:
+        ConfigError: The reward asks for preferences.
+    """
+    if env.reward.delay_weights:
+        raise ConfigError(
+            f"{who} with env.reward.delay_weights: {why} the same whatever is preferred; "
+            "train with PPO alone, or set env.reward.delay_weights=[]"
+        )
+
+
+def check_prompt_actions(env: EnvConfig, who: str) -> None:
+    """Refuse delayed actions where an expert is followed whose take effect at once.
+
+    Raises:
+        ConfigError: They are delayed.
+    """
+    if env.action_delay_steps:
+        raise ConfigError(
+            f"{who} with env.action_delay_steps: the expert's actions are for now, not for later; "
+            "train with PPO, or set env.action_delay_steps=0"
+        )
+
+
+EXTENDABLE = (
+    "total_steps", "max_seconds", "start_from", "distributed", "actors", "resources",
+)  # fmt: skip
+"""Keys that a resumed run may change: they say when it ends and how processes work together.
+
+What it started from matters no more once there is a checkpoint.
+"""

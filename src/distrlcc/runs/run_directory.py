@@ -1,0 +1,343 @@
+"""A run's folder: what ran, what it measured, and all it needs to go on.
+
+::
+
+    runs/quickstart-20260131-120000/
+    ├── config.toml              the exact configuration; its presence marks a run
+    ├── versions.json            packages, platform, seeds, command, and when it was resumed
+    ├── metrics.jsonl            one JSON object per update
+    ├── workers.jsonl            one per second and worker, where workers act for a trainer
+    ├── tensorboard/             the same, as event files
+    ├── checkpoints/
+    │   ├── latest.safetensors   all state after the newest saved update
+    │   ├── previous.safetensors the one before, used if the latest is damaged
+    │   └── best.safetensors     the best by held-out score
+    └── policy.safetensors       the policy file (written by ``policy``)
+
+Files are written whole under a temporary name and renamed, but for those that are appended to.
+After a resume, lines of updates later than the checkpoint are dropped, so no update occurs twice.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from distrlcc.config import differences, digest, from_toml, to_toml
+from distrlcc.errors import CheckpointError, OutputError
+from distrlcc.files import write_atomically
+from distrlcc.runs.checkpoint import (
+    DamagedCheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
+from distrlcc.runs.metrics_log import MetricsLog, jsonable
+from distrlcc.runs.run_lock import take_lock
+from distrlcc.runs.storage_keeper import StorageKeeper
+from distrlcc.runs.update_log import cut_after
+from distrlcc.runs.versions import package_versions, versions
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from _typeshed import DataclassInstance
+
+    from distrlcc.storage.storage import Storage
+
+C = TypeVar("C", bound="DataclassInstance")
+
+
+class RunDirectory:
+    """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: DataclassInstance,
+        *,
+        tensorboard: bool = True,
+        extendable: Sequence[str] = (),
+    ) -> None:
+        """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
+        self.path = path
+        self.storage: Storage | None = None
+        """Where its durable copy goes."""
+        self._keeper: StorageKeeper | None = None
+        self._toml = to_toml(config)
+        self._identity_toml = to_toml(_identity(config, extendable))
+        self._digest = digest(_identity(config, extendable))
+        self._lock: TextIO | None = None
+        self.metrics = MetricsLog(path, tensorboard=tensorboard)
+
+    @classmethod
+    def create(
+        cls,
+        out: Path | None,
+        config: DataclassInstance,
+        *,
+        recipe: str,
+        seeds: Mapping[str, int] | None = None,
+        tensorboard: bool = True,
+        root: Path = Path("runs"),
+        extendable: Sequence[str] = (),
+    ) -> RunDirectory:
+        """Begin a run in a new or empty folder.
+
+        Args:
+            out: The folder; None means ``<root>/<recipe>-<time>``.
+            config: The configuration, written to ``config.toml``.
+            recipe: The recipe's name, for the default folder.
+            seeds: The run's seeds, written to ``versions.json``.
+            tensorboard: Whether to write TensorBoard event files.
+            root: Where default folders go.
+            extendable: Keys that a later resume may change.
+
+        Raises:
+            ConfigError: The configuration does not fit its own types.
+            OutputError: The folder holds a run or something else, or cannot be written.
+        """
+        path = out if out is not None else fresh_folder(root, recipe)
+        run = cls(path, config, tensorboard=tensorboard, extendable=extendable)
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path} is a file; give a folder as --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / "config.toml").exists():
+                raise OutputError(
+                    f"{path} already holds a run: add --resume to go on with it (--load in place "
+                    "of --out where workers act for a trainer), or give another --out"
+                )
+            if any(path.iterdir()):
+                raise OutputError(
+                    f"{path} is not empty and is not a run: give an empty or new folder as --out"
+                )
+            write_atomically(path / "config.toml", run._toml.encode())
+            (path / "checkpoints").mkdir()
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
+        run.write_json("versions.json", {**versions(), "seeds": dict(seeds or {}), "resumed": []})
+        return run
+
+    @classmethod
+    def resume(
+        cls,
+        out: Path,
+        config: DataclassInstance,
+        *,
+        tensorboard: bool = True,
+        extendable: Sequence[str] = (),
+    ) -> RunDirectory:
+        """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
+
+        Args:
+            out: The folder.
+            config: The run's configuration; where extendable keys differ, they are the run's now.
+            tensorboard: Whether to write TensorBoard event files.
+            extendable: Keys that may differ, such as when the run ends.
+
+        Raises:
+            CheckpointError: The run has another configuration; names the keys that differ.
+            OutputError: The folder holds no run.
+        """
+        began = cls.read_config(out, type(config))
+        changed = differences(_identity(began, extendable), _identity(config, extendable))
+        if changed:
+            raise CheckpointError(
+                f"{out} is a run of another config (its value != this one's): {'; '.join(changed)}"
+            )
+        run = cls(out, config, tensorboard=tensorboard, extendable=extendable)
+        return run
+
+    @staticmethod
+    def read_config(out: Path, cls: type[C]) -> C:
+        """Read the configuration of the run in a folder.
+
+        Raises:
+            ConfigError: ``config.toml`` does not fit ``cls``.
+            OutputError: The folder holds no run.
+        """
+        path = out / "config.toml"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            raise OutputError(
+                f"{out} holds no run to resume: leave out --resume to begin one there"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise OutputError(f"cannot read {path}: {error}") from None
+        return from_toml(cls, text, source=str(path))
+
+    @property
+    def policy_path(self) -> Path:
+        """Where the policy file goes."""
+        return self.path / "policy.safetensors"
+
+    def checkpoint_path(self, name: str) -> Path:
+        """Return the place of the checkpoint ``latest``, ``previous`` or ``best``."""
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def save(self, state: Mapping[str, Any], *, best: bool = False) -> Path:
+        """Save a checkpoint atomically; the former latest becomes the previous one.
+
+        Args:
+            state: What :func:`distrlcc.runs.checkpoint.save_checkpoint` can store.
+            best: Write ``best`` instead of ``latest``.
+        """
+        path = self.checkpoint_path("best" if best else "latest")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            if path.exists() and not best:
+                _keep(path, self.checkpoint_path("previous"))
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
+        save_checkpoint(
+            path,
+            state,
+            config_digest=self._digest,
+            config_toml=self._identity_toml,
+            versions=package_versions(),
+        )
+        return path
+
+    def load(self, *, best: bool = False) -> tuple[dict[str, Any], Path] | None:
+        """Load the newest whole checkpoint and say which file it was.
+
+        Returns:
+            The state and its file, or None if the run has not saved one yet. The file is
+            ``previous`` where ``latest`` is damaged.
+
+        Raises:
+            CheckpointError: No checkpoint is whole, or it is from another configuration.
+        """
+        names = ("best",) if best else ("latest", "previous")
+        paths = [p for name in names if (p := self.checkpoint_path(name)).exists()]
+        damage: CheckpointError | None = None
+        for path in paths:
+            try:
+                state = load_checkpoint(
+                    path, config_digest=self._digest, config_toml=self._identity_toml
+                )
+            except DamagedCheckpointError as error:
+                damage = damage or error
+            else:
+                return state, path
+        if damage is not None:
+            raise damage
+        if not best and self.metrics.path.exists():
+            metrics = self.metrics.path.read_bytes()
+            if self.policy_path.exists() and metrics.strip():
+                raise CheckpointError(
+                    f"{self.path} has metrics and a policy but no checkpoint; restore "
+                    f"{self.checkpoint_path('latest')}, or begin a new run"
+                )
+        return None
+
+    def rewind(self, update: int) -> None:
+        """Begin to go on: note it, and drop metrics later than an update; after :meth:`load`.
+
+        Args:
+            update: Updates done in the checkpoint; lines of updates 1 to ``update`` are kept.
+        """
+        write_atomically(self.path / "config.toml", self._toml.encode())
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            # A lost note of versions does not stop a run.
+            noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
+            noted.setdefault("resumed", []).append(versions())
+            self.write_json("versions.json", noted)
+        self.metrics.rewind(update)
+        if (self.path / "workers.jsonl").exists():
+            cut_after(self.path / "workers.jsonl", update)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file of the run atomically."""
+        text = json.dumps(jsonable(value), indent=2) + "\n"
+        write_atomically(self.path / name, text.encode())
+
+    def store(self) -> None:
+        """Let the newest checkpoint and all else be stored, where there is a storage; at once."""
+        if self.storage is None:
+            return
+        self.metrics.flush()
+        self._keeper = self._keeper or StorageKeeper(self.storage, self.path)
+        self._keeper.wake()
+
+    def storage_news(self) -> list[str]:
+        """Return what the user should hear of the storage since the last call."""
+        return [] if self._keeper is None else self._keeper.news()
+
+    def discard(self) -> None:
+        """Remove what :meth:`create` made, unless something was measured or saved since."""
+        folder = self.path / "checkpoints"
+        if self.metrics.path.exists() or any(folder.glob("*")):
+            return
+        with suppress(OSError):
+            for name in ("config.toml", "versions.json", ".run", ".lock"):
+                (self.path / name).unlink(missing_ok=True)
+            folder.rmdir()
+            self.path.rmdir()
+
+    def lock(self) -> None:
+        """Keep other processes from writing here until :meth:`close`.
+
+        Raises:
+            OutputError: Another process trains this run.
+        """
+        self._lock = take_lock(self.path)
+
+    def close(self) -> None:
+        """Close the files that are appended to, and let go of the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        self.metrics.close()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _identity(config: C, extendable: Sequence[str]) -> C:
+    """Return a configuration with its extendable keys at their defaults."""
+    defaults = {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(config)
+        if f.name in extendable
+    }
+    return replace(config, **defaults)
+
+
+def fresh_folder(root: Path, recipe: str) -> Path:
+    """Return a folder ``<root>/<recipe>-<time>`` that does not exist."""
+    stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    path, count = root / stem, 1
+    while path.exists():
+        count += 1
+        path = root / f"{stem}-{count}"
+    return path
+
+
+def _keep(path: Path, copy: Path) -> None:
+    """Make ``copy`` the same file as ``path``, so that ``path`` exists at every moment."""
+    temporary = copy.with_name(f".{copy.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(path)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, temporary)
+    temporary.replace(copy)

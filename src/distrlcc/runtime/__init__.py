@@ -1,1 +1,0 @@
-"""Runs: checkpoints, run directories, progress, and training on one process or many."""

@@ -1,0 +1,296 @@
+"""Whole runs with workers that are threads: what is learned, written, refused and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.actors import board
+from distrlcc.actors.actor_training import ActorTraining
+from distrlcc.actors.engine import Changes
+from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.job import ActorsJob, train_on_engine
+from distrlcc.actors.ledger import ENDED, GONE, STALE
+from distrlcc.config import override
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import GroupError
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.train import load
+from distrlcc.runs.training import policy_spec
+
+WORKERS, ENVS, LENGTH = 3, 2, 8
+UPDATE = WORKERS * ENVS * LENGTH
+"""Environment steps of an update."""
+ENDLESS = 10**12
+SMALL = (
+    'actors.nodes=[["0", "5"], ["12"]]', f"actors.envs_per_worker={ENVS}", "seed=3",
+    "network.kind=lstm", "network.hidden=[8]", "env.episode_s=0.3", "held_out.links=2",
+    "held_out.seconds=0.2", "held_out.every=4", "checkpoint_every=3",
+)  # fmt: skip
+DAGGER = override(
+    recipe("indigo"),
+    [
+        *SMALL, f"dagger.rollout_length={LENGTH}", "dagger.sequence_length=4",
+        "dagger.minibatch_size=64", "dagger.num_epochs=2", "dagger.capacity=200",
+    ],
+)  # fmt: skip
+PPO = override(
+    recipe("quickstart"),
+    [
+        *SMALL, f"ppo.rollout_length={LENGTH}", "ppo.sequence_length=4", "ppo.minibatch_size=32",
+        "ppo.use_vtrace=true", "max_seconds=0",
+    ],
+)  # fmt: skip
+LONG = 60.0
+"""Far longer than anything here takes, s."""
+
+
+def _config(config: RunConfig, *assignments: str) -> RunConfig:
+    return override(config, assignments)
+
+
+def _begin(out: Path, config: RunConfig) -> ActorsJob:
+    RunDirectory.create(
+        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
+    ).close()
+    return ActorsJob(config, out, tensorboard=False)
+
+
+def _training(job: ActorsJob) -> ActorTraining:
+    config = job.config
+    env = LinkVectorEnv(1, replace(config.env, suites=("indigo/0",), suite_weights=()))
+    training = ActorTraining(config, policy_spec(config, env))
+    if job.resume:
+        with RunDirectory.resume(job.out, config, extendable=EXTENDABLE) as run:
+            load(training, run)
+    return training
+
+
+def _train(job: ActorsJob, engine: InProcessEngine | None = None) -> tuple[int, ActorTraining]:
+    training = _training(job)
+    engine = engine or InProcessEngine(WORKERS)
+    return train_on_engine(job, training, engine, patience=0.0), training
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _state(out: Path) -> dict[str, Any]:
+    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
+
+
+def _adds_up(ledger: dict[str, Any], used: int) -> None:
+    assert ledger["used"] == used
+    assert ledger["received"] == ledger["used"] + sum(ledger["refused"].values())
+    assert ledger["lost"] == 0
+
+
+class EventfulEngine(InProcessEngine):
+    """Does something as soon as a run has done some updates; its crew asks it all the time."""
+
+    def __init__(self, out: Path, updates: int, act: Callable[[InProcessEngine], None]) -> None:
+        super().__init__(WORKERS)
+        self._metrics, self._updates = out / "metrics.jsonl", updates
+        self._act: Callable[[InProcessEngine], None] | None = act
+
+    def changes(self) -> Changes:
+        act, metrics = self._act, self._metrics
+        if act and metrics.exists() and metrics.read_bytes().count(b"\n") >= self._updates:
+            self._act = None
+            act(self)
+        return super().changes()
+
+
+@pytest.mark.parametrize("begun", [DAGGER, PPO], ids=["dagger", "ppo"])
+def test_a_run_learns_and_writes_what_it_did(
+    begun: RunConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board, "_SECONDS", 0.0)
+    updates, out = 9, tmp_path / "run"
+    config = _config(begun, f"total_steps={updates * UPDATE}", "actors.max_lag=1000")
+    job = _begin(out, config)
+    before = _training(job).learner.weights().arrays
+    stopped, training = _train(job)
+    assert stopped == 0
+    counters = training.counters
+    assert (counters.update, counters.steps) == (updates, updates * UPDATE)
+    after = training.learner.weights().arrays
+    assert any(not np.array_equal(before[name], after[name]) for name in before)
+    assert all(np.isfinite(array).all() for array in after.values())
+
+    lines = _lines(out / "metrics.jsonl")
+    assert [line["update"] for line in lines] == list(range(1, updates + 1))
+    for line in lines:
+        assert line["steps"] == line["update"] * UPDATE
+        assert 0.0 <= line["lag"] <= line["lag_max"] < line["update"]
+        assert 1.0 <= line["workers"] <= WORKERS
+        assert line["segments_used"] == line["update"] * WORKERS
+        assert (line["segments_refused"], line["segments_lost"]) == (0.0, 0.0)
+        assert line["staleness"] == line["lag_max"]
+        assert 0.0 <= line["share_wait"] + line["share_update"] <= 1.0 + 1e-9
+    assert any(line.get("publish_ms", -1.0) >= 0.0 for line in lines)
+    assert sum("held_out_reward_sample" in line for line in lines) == updates // 4
+    if config.ppo is not None:
+        assert all(0.0 < line["vtrace_rho"] <= 1.0 for line in lines)
+    joined = [e for line in lines for e in line.get("events", ()) if e.startswith("joined")]
+    assert 1 <= len(joined) <= WORKERS
+
+    rows = _lines(out / "workers.jsonl")
+    assert {row["worker"] for row in rows} == {0, 1, 2}
+    links = {0: "indigo/0", 1: "indigo/5", 2: "indigo/12"}
+    for row in rows:
+        assert row["link"] == links[row["worker"]]
+        assert row["lag"] >= 0
+        assert row["version"] <= row["update"]
+        assert row["heard_seconds"] < LONG
+
+    state = _state(out)
+    assert state["counters"]["update"] == updates
+    _adds_up(state["ledger"], updates * WORKERS)
+    ledger = training.ledger
+    assert ledger.waiting == 0
+    assert ledger.received == ledger.used + ledger.refused.total()
+    assert json.loads((out / "versions.json").read_text())["resumed"] == []
+    policy = NumpyPolicy.load(out / "policy.safetensors")
+    assert policy.notes["update"] == counters.best_update
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("held-out links: ")
+    assert said[1] == str(ledger)
+    assert said[1].startswith(f"segments: {updates * WORKERS} used")
+    assert said[2] == f"policy: {out / 'policy.safetensors'}"
+
+
+@pytest.mark.parametrize("begun", [DAGGER, PPO], ids=["dagger", "ppo"])
+def test_with_no_lag_allowed_what_is_older_is_refused(begun: RunConfig, tmp_path: Path) -> None:
+    updates = 8
+    config = _config(
+        begun,
+        f"total_steps={updates * ENVS * LENGTH}", "actors.max_lag=0",
+        "actors.segments_per_update=1",
+    )  # fmt: skip
+    stopped, training = _train(_begin(tmp_path / "run", config))
+    assert (stopped, training.counters.update) == (0, updates)
+    lines = _lines(tmp_path / "run" / "metrics.jsonl")
+    assert {line["lag_max"] for line in lines} == {0.0}
+    if config.ppo is not None:
+        # All was acted by the very policy that learned.
+        assert [line["vtrace_rho"] for line in lines] == pytest.approx([1.0] * updates, abs=1e-3)
+    assert lines[-1]["segments_refused"] > 0.0
+    ledger = _state(tmp_path / "run")["ledger"]
+    _adds_up(ledger, updates)
+    assert ledger["refused"][STALE] > 0
+
+
+def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    job = _begin(out, _config(DAGGER, f"total_steps={ENDLESS}", "actors.wait_workers=0.5"))
+
+    def leave(engine: InProcessEngine) -> None:
+        for worker in engine.workers:
+            engine.leave(worker, "went home")
+
+    with pytest.raises(GroupError, match=r"no worker .* 0\.5 s") as told:
+        _train(job, EventfulEngine(out, 2, leave))
+    assert told.value.exit_code == 3
+    state = _state(out)
+    updates = state["counters"]["update"]
+    assert f"saved after update {updates}" in str(told.value)
+    assert updates >= 2
+    _adds_up(state["ledger"], updates * WORKERS)
+    assert NumpyPolicy.load(out / "policy.safetensors").spec.kind == "lstm"
+
+    # It goes on with two workers instead of three, on other links.
+    steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
+    further = _config(DAGGER, f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]')
+    job = ActorsJob(further, out, resume=True, tensorboard=False)
+    with pytest.warns(UserWarning, match="data set is of another number of workers"):
+        stopped, training = _train(job, InProcessEngine(2))
+    assert (stopped, training.counters.update) == (0, updates + 3)
+    assert training.counters.steps == steps
+    assert len(json.loads((out / "versions.json").read_text())["resumed"]) == 1
+    lines = _lines(out / "metrics.jsonl")
+    assert [line["update"] for line in lines] == list(range(1, updates + 4))
+    gone = [e for line in lines for e in line.get("events", ()) if "went home" in e]
+    assert len(gone) <= WORKERS
+    _adds_up(_state(out)["ledger"], updates * WORKERS + 3 * 2)
+
+
+def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:
+    job = _begin(tmp_path / "run", _config(PPO, "actors.wait_workers=0.2"))
+    with pytest.raises(GroupError, match="saved after update 0"):
+        _train(job, InProcessEngine(0))
+    assert _state(tmp_path / "run")["counters"]["update"] == 0
+
+
+def test_one_worker_that_is_left_goes_on(tmp_path: Path) -> None:
+    updates, out = 12, tmp_path / "run"
+    job = _begin(out, _config(DAGGER, f"total_steps={updates * UPDATE}"))
+
+    def leave(engine: InProcessEngine) -> None:
+        for worker in engine.workers[1:]:
+            engine.leave(worker)
+
+    stopped, training = _train(job, EventfulEngine(out, 1, leave))
+    assert (stopped, training.counters.update) == (0, updates)
+    lines = _lines(out / "metrics.jsonl")
+    assert lines[-1]["workers"] == 1.0
+    assert sum("was told to go" in e for line in lines for e in line.get("events", ())) == 2
+    _adds_up(_state(out)["ledger"], updates * WORKERS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_whose_segments_always_wait(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Learning is the slow part here, so that the next segments have always come already."""
+    out = tmp_path / "run"
+    config = _config(
+        PPO, f"total_steps={ENDLESS}", "actors.segments_per_update=1", "ppo.num_epochs=20",
+        "actors.max_lag=1000",
+    )  # fmt: skip
+    job = _begin(out, config)
+    engine = EventfulEngine(out, 3, lambda _: os.kill(os.getpid(), number))
+    stopped, training = _train(job, engine)
+    assert stopped == number
+    state = _state(out)
+    assert state["counters"]["update"] == training.counters.update >= 3
+    _adds_up(state["ledger"], training.counters.update)
+    assert state["ledger"]["refused"].keys() <= {ENDED, GONE}  # or it stood still
+    assert "policy: " not in capsys.readouterr().out
+
+
+def test_time_ends_a_run_whose_segments_always_wait(tmp_path: Path) -> None:
+    config = _config(
+        PPO, f"total_steps={ENDLESS}", "actors.segments_per_update=1", "ppo.num_epochs=20",
+        "max_seconds=1",
+    )  # fmt: skip
+    stopped, training = _train(_begin(tmp_path / "run", config))
+    assert stopped == 0
+    assert training.counters.update > 0
+    assert training.counters.seconds < LONG
+
+
+def test_a_paced_run_tells_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "_SECONDS", 0.0)
+    config = _config(DAGGER, f"total_steps={4 * UPDATE}")
+    job = replace(_begin(tmp_path / "run", config), pace_seconds=0.01)
+    assert _train(job)[0] == 0
+    rows = _lines(tmp_path / "run" / "workers.jsonl")
+    assert any(row["steps"] > 0 and row["paced_steps"] > 0 for row in rows)
+    assert all(row["late_steps"] >= 0 for row in rows)

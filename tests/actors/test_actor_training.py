@@ -1,0 +1,313 @@
+"""A run's one state: saved, loaded and gone on with, bit for bit, also with other workers."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from distrlcc.actors.actor import AHEAD
+from distrlcc.actors.actor_training import ActorTraining
+from distrlcc.actors.job import ActorsJob, actor_job
+from distrlcc.actors.ledger import GONE, STALE
+from distrlcc.actors.segment import Segment
+from distrlcc.config import override
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.learn.collect import Collector
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.rollout import Rollout, concatenate
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.train import load
+from distrlcc.runs.training import policy_spec
+
+WORKERS, ENVS, LENGTH = 3, 2, 8
+SMALL = (
+    'actors.nodes=[["0", "5"], ["12"]]', f"actors.envs_per_worker={ENVS}", "seed=3",
+    "network.kind=lstm", "network.hidden=[8]", "env.episode_s=0.3", "held_out.links=2",
+    "held_out.seconds=0.2",
+)  # fmt: skip
+DAGGER = override(
+    recipe("indigo"),
+    [
+        *SMALL, f"dagger.rollout_length={LENGTH}", "dagger.sequence_length=4",
+        "dagger.minibatch_size=64", "dagger.num_epochs=2", "dagger.capacity=100",
+    ],
+)  # fmt: skip
+PPO = override(
+    recipe("quickstart"),
+    [
+        *SMALL, f"ppo.rollout_length={LENGTH}", "ppo.sequence_length=4", "ppo.minibatch_size=32",
+        "ppo.use_vtrace=true", "ppo.use_kl_loss=true",
+    ],
+)  # fmt: skip
+CONFIGS = pytest.mark.parametrize("config", [DAGGER, PPO], ids=["dagger", "ppo"])
+
+
+def same(a: Any, b: Any, place: str = "") -> None:
+    """Require two trees to be equal in types, shapes and bits; tensors as the arrays they hold."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        a, b = np.asarray(a), np.asarray(b)
+    assert type(a) is type(b), place
+    if isinstance(a, dict):
+        assert list(a) == list(b), place
+        for key in a:
+            if key != "first_step":  # a new life begins behind all that went before
+                same(a[key], b[key], f"{place}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), place
+        for x, y in zip(a, b, strict=True):
+            same(x, y, place)
+    elif isinstance(a, np.ndarray | np.generic):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), place
+        assert a.tobytes() == b.tobytes(), place
+    elif isinstance(a, float) and math.isnan(a):
+        assert math.isnan(b), place
+    else:
+        assert a == b, place
+
+
+def _training(config: RunConfig) -> ActorTraining:
+    return ActorTraining(config, policy_spec(config, LinkVectorEnv(1, config.env)))
+
+
+class Workers:
+    """Act in turn, each on a link of its own, always with the newest weights."""
+
+    def __init__(self, config: RunConfig, training: ActorTraining, first_step: int = 0) -> None:
+        self._training, self._length = training, config.rollout_length
+        self._sequence = config.sequence_length
+        self._collectors = []
+        for index, link in enumerate(config.actors.links):
+            env = LinkVectorEnv(
+                config.actors.envs_per_worker,
+                replace(config.env, suites=(link,), suite_weights=()),
+                seed=config.seed,
+                first_index=index * config.actors.envs_per_worker,
+            )
+            self._collectors.append(Collector(env, training.spec, config.seed))
+            if first_step:
+                self._collectors[-1].begin_at(first_step)
+        self._envs = config.actors.envs_per_worker
+        self._numbers = [0] * len(self._collectors)
+        self._turn = 0
+
+    def update(self) -> dict[str, float]:
+        """Learn from as many segments as an update takes, as the training loop does."""
+        training, stats = self._training, CollectStats()
+        segments = [self._segment() for _ in range(training.config.actors.per_update)]
+        for segment in segments:
+            assert training.ledger.receive(segment, 1)
+            assert training.ledger.use(segment, training.counters.update)
+            stats.merge(segment.stats)
+        metrics = training.learner.update(concatenate([s.rollout for s in segments]))
+        training.commit(stats)
+        training.alarm.check(stats)
+        return metrics
+
+    def _segment(self) -> Segment:
+        worker = self._turn % len(self._collectors)
+        self._turn += 1
+        collector = self._collectors[worker]
+        collector.set_weights(self._training.learner.weights())
+        rollout = Rollout.allocate(self._training.spec, self._length, self._envs, self._sequence)
+        stats = collector.collect(rollout)
+        self._numbers[worker] += 1
+        episodes = np.zeros(self._envs, np.int64)
+        return Segment(worker, self._numbers[worker] - 1, episodes, rollout, stats)
+
+
+def _trained(config: RunConfig, updates: int = 5) -> ActorTraining:
+    """Return what some updates trained, scored once; segments were refused, lost and wait."""
+    training = _training(config)
+    workers = Workers(config, training)
+    for update in range(updates):
+        workers.update()
+        if update == 2:
+            training.score()
+    training.counters.seconds = 12.5
+    ledger = training.ledger
+    ledger.refuse(2, GONE)
+    ledger.refuse(1, STALE)
+    ledger.receive(replace(workers._segment(), number=updates + 3), 1)  # waits, after a gap
+    assert (ledger.waiting, ledger.lost) == (1, 3)
+    return training
+
+
+def _saved(out: Path, training: ActorTraining) -> RunDirectory:
+    config = training.config
+    with RunDirectory.create(
+        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
+    ) as run:
+        run.save(training.state_dict())
+    return _opened(out, config)
+
+
+def _opened(out: Path, config: RunConfig) -> RunDirectory:
+    return RunDirectory.resume(out, config, tensorboard=False, extendable=EXTENDABLE)
+
+
+@CONFIGS
+def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """Weights, optimizer, counters, scores, data set and ledger."""
+    training = _trained(config)
+    state = training.state_dict()
+    assert state["counters"]["update"] == 5
+    assert state["best"]["version"] == state["counters"]["best_update"] == 3
+    assert (state["learner"].get("dataset") is not None) == (config.dagger is not None)
+    again = _training(config)
+    load(again, _saved(tmp_path / "run", training))
+    same(again.state_dict(), state)
+    assert again.ledger.waiting == 0  # what waited is refused: its worker is gone
+
+    # Both learn the same from here on; a wrong optimizer or data set would show.
+    rollouts = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    for learner in (training.learner, again.learner):
+        learner.update(rollouts)
+    same(again.learner.state_dict(), training.learner.state_dict())
+
+
+@CONFIGS
+def test_a_fresh_state_comes_back(config: RunConfig, tmp_path: Path) -> None:
+    training, again = _training(config), _training(replace(config, seed=3))
+    load(again, _saved(tmp_path / "run", training))
+    same(again.state_dict(), training.state_dict())
+    assert again.state_dict()["best"] is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["actors.segments_per_update=2"],
+        ["actors.envs_per_worker=1"],
+        ['actors.nodes=[["1"]]'],
+        ['actors.nodes=[["0", "5", "7", "3"], ["12"]]'],
+    ],
+    ids=["segments", "environments", "one worker", "more workers"],
+)
+@CONFIGS
+def test_with_other_workers_all_but_the_data_set_goes_on(
+    config: RunConfig, changes: list[str], tmp_path: Path
+) -> None:
+    training = _trained(config)
+    state = training.state_dict()
+    saved = _saved(tmp_path / "run", training)
+    other = override(config, changes)
+    again = _training(other)
+    expected = pytest.warns(UserWarning, match="the data set is of another number of workers")
+    with expected if config.dagger is not None else nullcontext():
+        load(again, _opened(saved.path, other))
+    kept = again.state_dict()
+    if config.dagger is not None:
+        assert kept["learner"].pop("dataset") is None
+        state["learner"].pop("dataset")
+    same(kept, state)
+
+    workers = Workers(other, again, again.first_step)
+    for update in range(3):
+        metrics = workers.update()
+        assert all(np.isfinite(value) for value in metrics.values())
+        assert again.counters.update == 6 + update
+    samples = other.actors.per_update * other.actors.envs_per_worker * LENGTH
+    assert again.counters.steps == state["counters"]["steps"] + 3 * samples
+    assert again.ledger.used == state["ledger"]["used"] + 3 * other.actors.per_update
+    if config.dagger is not None:
+        data = again.state_dict()["learner"]["dataset"]
+        assert data["count"] == other.actors.per_update * other.actors.envs_per_worker
+        assert data["written"] == 3 * (LENGTH // 4)
+    same(_reloaded(again, tmp_path / "other").state_dict(), again.state_dict())
+
+
+def _reloaded(training: ActorTraining, out: Path) -> ActorTraining:
+    again = _training(training.config)
+    load(again, _saved(out, training))
+    return again
+
+
+@CONFIGS
+@pytest.mark.parametrize("minibatches", [0, 1, 3])
+def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches: int) -> None:
+    training, other = _trained(config), _trained(config)
+    rollout = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    before, asked = training.state_dict(), 0
+
+    def interrupted() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > minibatches
+
+    assert training.update(rollout, interrupted) is None
+    assert asked == minibatches + 1
+    same(training.state_dict(), before)
+    # Done again, it is as if it had not been interrupted.
+    again, at_once = (each.update(rollout, lambda: False) for each in (training, other))
+    assert again is not None
+    same(again, at_once)
+    same(training.state_dict(), other.state_dict())
+
+
+def test_with_as_many_segments_the_data_set_stays(tmp_path: Path) -> None:
+    """One worker with three times the environments fills it as three do."""
+    training = _trained(DAGGER)
+    saved = _saved(tmp_path / "run", training)
+    other = override(DAGGER, ['actors.nodes=[["1"]]', f"actors.envs_per_worker={WORKERS * ENVS}"])
+    again = _training(other)
+    load(again, _opened(saved.path, other))
+    same(again.state_dict(), training.state_dict())
+    Workers(other, again, again.first_step).update()
+    assert again.state_dict()["learner"]["dataset"]["written"] == 6 * (LENGTH // 4)
+
+
+def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None:
+    training = _trained(PPO)
+    assert training.first_step == 0
+    again = _reloaded(training, tmp_path / "run")
+    ledger = again.ledger
+    furthest = ledger.received + ledger.lost + AHEAD + 1  # had one worker acted all of them
+    assert again.first_step >= furthest * LENGTH
+    run = ActorsJob(PPO, tmp_path, pace_seconds=0.01)
+    jobs = [actor_job(run, index, again.first_step) for index in range(4)]
+    assert [(job.index, job.link, job.envs) for job in jobs] == [
+        (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS), (3, "indigo/0", ENVS),
+    ]  # fmt: skip
+    assert {(job.first_step, job.pace_seconds) for job in jobs} == {(again.first_step, 0.01)}
+
+
+def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
+    training = _training(PPO)
+    assert training.fresh_step() == training.first_step == 0
+    workers = Workers(PPO, training, 0)
+    for number in range(5):
+        workers.update()
+        ledger = training.ledger
+        assert training.fresh_step() >= (ledger.received + ledger.lost + AHEAD + 1) * LENGTH, number
+    assert training.first_step == 0
+
+
+def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -> None:
+    training = _trained(PPO)
+    state = training.state_dict()
+    del state["ledger"]
+    again = _training(PPO)
+    again.load_state_dict(state)
+    assert again.ledger.received == 0
+    assert again.first_step >= training.counters.update * LENGTH
+    same(again.learner.state_dict(), training.learner.state_dict())
+
+
+def test_what_is_done_is_not_gone_on_with(tmp_path: Path) -> None:
+    training = _trained(PPO)
+    done = override(PPO, [f"total_steps={training.counters.steps}"])
+    _saved(tmp_path / "run", training)
+    with pytest.raises(ConfigError, match="steps already"):
+        load(_training(done), _opened(tmp_path / "run", done))

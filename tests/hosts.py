@@ -1,0 +1,88 @@
+"""Hosts made of network namespaces, and commands that run on them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from benchmarks import hosts
+
+
+class Hosts(hosts.Hosts):
+    """Hosts that run distrlcc commands."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        super().__init__(count)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.logs: list[IO[bytes]] = []
+        self._folder = folder
+
+    def start(self, host: int, *words: str, module: str = "distrlcc") -> subprocess.Popen[bytes]:
+        """Start a module's command on a host; its output goes to ``log(process)``."""
+        log = (self._folder / f"host{host}-{len(self.logs)}.log").open("wb")
+        process = subprocess.Popen(
+            self.command(host, sys.executable, "-m", module, *words),
+            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self._folder,
+        )  # fmt: skip
+        self.processes.append(process)
+        self.logs.append(log)
+        return process
+
+    def log(self, process: subprocess.Popen[bytes]) -> str:
+        return Path(self.logs[self.processes.index(process)].name).read_text(errors="replace")
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                for child in descendants(process.pid):
+                    _kill(child)
+                process.kill()
+            process.wait(20)
+        for log in self.logs:
+            log.close()
+        self.__exit__(None, None, None)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one, parents first."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    found = [int(child) for child in children]
+    return found + [deeper for child in found for deeper in descendants(child)]
+
+
+def rank_processes(pid: int) -> list[int]:
+    """Return the rank processes that a launcher started, in order of their start."""
+    found: list[int] = []
+    for child in descendants(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found += descendants(child)
+                break
+    return sorted(found)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for a condition.
+
+    Raises:
+        AssertionError: It did not come true in time.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.05)

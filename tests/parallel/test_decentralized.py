@@ -1,0 +1,337 @@
+"""Runs of several processes on a tiny configuration, whole, resumed, disturbed and compared."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.cli import main as cli
+from distrlcc.config import override
+from distrlcc.errors import GroupError
+from distrlcc.evaluate.curves import Curves
+from distrlcc.parallel import launcher as launching
+from distrlcc.parallel import membership
+from distrlcc.parallel.decentralized import _check_sync
+from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.membership import Member
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.train_job import TrainJob
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.runs.parity import check_parity, learning_curves
+
+SMALL = (
+    "num_envs=5", "checkpoint_every=7", "held_out.every=8", "held_out.links=2",
+    "held_out.seconds=0.3", "env.episode_s=0.5", "network.hidden=[8]",
+    "distributed.straggler_share=0",
+)  # fmt: skip
+PPO = (*SMALL, "ppo.rollout_length=16", "ppo.minibatch_size=64", "ppo.sequence_length=8")
+DAGGER = (*SMALL, "dagger.rollout_length=16", "dagger.minibatch_size=64", "dagger.num_epochs=2")
+UPDATE = 5 * 16
+
+
+@contextlib.contextmanager
+def _limits(stop: float, silence: float) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "STOP_SECONDS", stop)
+        patch.setattr(membership, "SILENCE_SECONDS", silence)  # nobody is gone who stands still
+        yield
+
+
+def _run(
+    targets: ModuleType, out: Path, what: str, *settings: str, size: int = 2, update: int = 0
+) -> None:
+    config = override(recipe("quickstart"), [*PPO, *settings])
+    train = TrainJob(config, out, tensorboard=False)
+    seconds = config.distributed.timeout_s
+    places = [
+        Place("127.0.0.1", 0, slot, size, timeout_seconds=seconds, join_seconds=60.0)
+        for slot in range(size)
+    ]
+    job = targets.Disturbed(train, what, update)
+    outcome = Launcher(targets.disturbed, job, places, hosts=True).run()
+    assert outcome.code == 0
+    assert outcome.results == dict.fromkeys(range(size), 0)
+
+
+def _train(*words: object) -> None:
+    """Run the command in this process, which starts the ranks."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        code = cli.main(["train", "--no-tensorboard", *map(str, words)])
+    assert code == 0, err.getvalue()
+
+
+def _command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "distrlcc", "train", "--no-tensorboard", *map(str, words)]
+
+
+def _metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def _state(out: Path) -> dict[str, Any]:
+    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
+
+
+def _check_whole(out: Path, updates: int) -> None:
+    """Check that a run is complete, whoever did which part of it."""
+    metrics = _metrics(out)
+    assert [line["update"] for line in metrics] == list(range(1, updates + 1))
+    assert [line["steps"] for line in metrics] == [UPDATE * (k + 1) for k in range(updates)]
+    assert not [line for line in metrics if "events" in line or line.get("rollouts_cut_short")]
+    episodes = sum(line["episodes"] for line in metrics)
+    seconds = [line["seconds"] for line in metrics]
+    assert seconds == sorted(seconds)
+    counters = _state(out)["counters"]
+    assert (counters["update"], counters["steps"]) == (updates, UPDATE * updates)
+    assert counters["episodes"] == episodes
+    assert counters["best_update"] > 0
+    assert NumpyPolicy.load(out / "policy.safetensors").notes["steps"] == UPDATE * updates
+    assert not list(out.rglob("*.tmp"))
+
+
+@pytest.fixture(scope="module")
+def finished(
+    targets: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """Return a run of 10 updates on two processes, whose rank 0 scores slowly; what was said."""
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    said = out.with_name("said")
+    with said.open("w") as file, _limits(4.0, 20.0):
+        old = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            _run(targets, out, "score_slowly", f"total_steps={10 * UPDATE}",
+                 "distributed.timeout_s=3.0")  # fmt: skip
+        finally:
+            os.dup2(old, 2)
+            os.close(old)
+    return out, said.read_text().splitlines()
+
+
+def test_a_run_is_whole_though_rank_0_scores_for_longer_than_any_limit(
+    finished: tuple[Path, list[str]],
+) -> None:
+    out, said = finished
+    _check_whole(out, 10)
+    names = {path.name for path in out.iterdir()} - {".lock", ".run"}
+    assert names == {"config.toml", "versions.json", "metrics.jsonl", "checkpoints",
+                     "policy.safetensors"}  # fmt: skip
+    assert {path.stem for path in (out / "checkpoints").iterdir()} == {"latest", "previous", "best"}
+    metrics = _metrics(out)
+    assert {line["ranks"] for line in metrics} == {2.0}
+    for line in metrics:
+        shares = [value for name, value in line.items() if name.startswith("share_")]
+        assert min(shares) >= 0
+        assert max(shares) <= 1
+    assert "held_out_reward_sample" in metrics[7]
+    # Rank 1 has no name in what rank 0 says, and says by itself who it is.
+    warned = [line for line in said if "odd on" in line]
+    assert sorted(line.startswith("distrlcc: rank 1: ") for line in warned) == [False, True]
+    assert not [line for line in said if "Traceback" in line]
+
+
+@pytest.mark.slow
+def test_a_resume_may_use_another_number_of_processes(
+    finished: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished[0], out)
+    best = _state(out)["counters"]["best_score"]
+    _train("--resume", "--out", out, "--set", f"total_steps={13 * UPDATE}")
+    _check_whole(out, 13)
+    _train("--resume", "--processes", 3, "--out", out, "--set", f"total_steps={17 * UPDATE}")
+    _check_whole(out, 17)
+    assert [line.get("ranks", 1.0) for line in _metrics(out)] == [2.0] * 10 + [1.0] * 3 + [3.0] * 4
+    assert _state(out)["counters"]["best_score"] >= best
+    noted = json.loads((out / "versions.json").read_text())
+    assert len(noted["resumed"]) == 2
+    refused = io.StringIO()
+    before = _contents(out)
+    with contextlib.redirect_stderr(refused):
+        assert cli.main(["train", "--resume", "--processes", "2", "--out", str(out)]) == 2
+    assert f"has done {17 * UPDATE} of {17 * UPDATE} steps already" in refused.getvalue()
+    assert refused.getvalue().count("\n") == 1
+    assert before == _contents(out)
+
+
+def _contents(out: Path) -> dict[Path, bytes]:
+    """Return a run's files but for the note of who writes to it now."""
+    return {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != ".run"}
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_time_ends_a_run(
+    finished: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished[0], out)
+    words = ("--resume", "--processes", 2, "--out", out, "--set")
+    process = subprocess.Popen(
+        _command(*words, "total_steps=100_000_000"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        _wait_for_updates(process, out, 13)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait(10)
+    assert process.returncode == 128 + signal.SIGTERM
+    lines = err.splitlines()
+    assert lines[-1].startswith("distrlcc: stopped; saved. Go on with: distrlcc train --resume")
+    updates = _state(out)["counters"]["update"]
+    assert updates >= 13
+    _check_whole(out, updates)
+
+    seconds = _state(out)["counters"]["seconds"] + 1.0
+    _train(*words, "total_steps=100_000_000", f"max_seconds={seconds}")
+    more = _state(out)["counters"]["update"]
+    assert more > updates
+    _check_whole(out, more)
+    assert _metrics(out)[-1]["seconds"] >= seconds > _metrics(out)[-2]["seconds"]
+
+
+def _wait_for_updates(process: subprocess.Popen[str], out: Path, updates: int) -> None:
+    deadline = time.monotonic() + 60
+    metrics = out / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < updates:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the run makes no progress"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_dagger_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _train("imitation", "--out", out, "--set", *DAGGER, f"total_steps={2 * UPDATE}")
+    _train("--resume", "--processes", 2, "--out", out, "--set", f"total_steps={4 * UPDATE}")
+    metrics = _metrics(out)
+    assert [line["update"] for line in metrics] == [1, 2, 3, 4]
+    assert metrics[3]["dataset_samples"] == 2 * UPDATE  # data begin anew with other environments
+    _train("--resume", "--out", out, "--set", f"total_steps={5 * UPDATE}")
+    assert _state(out)["counters"]["steps"] == 5 * UPDATE
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_ends_the_run_and_names_the_rank(targets: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(GroupError) as caught:
+        _run(targets, out, "flip_a_bit", "num_envs=6", "distributed.sync_check_every=1",
+             "checkpoint_every=1", f"total_steps={20 * UPDATE}", size=3, update=3)  # fmt: skip
+    assert caught.value.exit_code == 1
+    line = str(caught.value)
+    assert line.startswith("weights or optimizer differ between ranks after update 4: rank 1 (")
+    assert "rank 0" not in line
+    assert "rank 2" not in line
+    assert _state(out)["counters"]["update"] == 3
+    assert [line["update"] for line in _metrics(out)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("checksums", "named"),
+    [((5, 5), ()), ((5, 6), (0, 1)), ((5, 6, 5), (1,)), ((6, 5, 5, 5), (0,)),
+     ((5, 6, 5, 6), (0, 1, 2, 3)), ((1, 2, 3), (0, 1, 2)), ((0, 0, 0), ())],
+)  # fmt: skip
+def test_whose_weights_differ_is_judged_by_the_majority(
+    checksums: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    class Group:
+        members = tuple(Member(slot, f"{slot}-x", "10.0.0.1", 7) for slot in range(len(checksums)))
+        size = len(checksums)
+
+    group: Any = Group()
+    if not named:
+        _check_sync(list(checksums), group, 9)
+        return
+    with pytest.raises(GroupError, match="after update 9") as caught:
+        _check_sync(list(checksums), group, 9)
+    found = [slot for slot in range(len(checksums)) if f"rank {slot} " in str(caught.value)]
+    assert tuple(found) == named
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.slow
+def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
+    targets: ModuleType, tmp_path: Path
+) -> None:
+    envs, length, updates = 4, 32, 5
+    settings = (f"num_envs={envs}", f"ppo.rollout_length={length}", "held_out.every=100")
+    cut, slow = tmp_path / "cut", tmp_path / "slow"
+    total = f"total_steps={envs * length * updates}"
+    _run(targets, cut, "slow_steps", *settings, total, "distributed.straggler_share=0.6")
+    lines, before = _metrics(cut), 0.0
+    for line in lines:
+        done, before = line["steps"] - before, line["steps"]
+        # Two environments on each: who is cut short does a quarter of its rollout at least. On a
+        # busy machine that may be the fast one too.
+        cuts = line["rollouts_cut_short"]
+        assert envs * length * (1 - cuts * 3 / 8) <= done
+        assert (done < envs * length) is (cuts > 0.0)
+    assert sum(line["rollouts_cut_short"] > 0.0 for line in lines) >= len(lines) // 2
+    # Without the rule it does all.
+    _run(targets, slow, "slow_steps", *settings, total)
+    assert [line["rollouts_cut_short"] for line in _metrics(slow)] == [0.0] * updates
+    assert _metrics(slow)[-1]["steps"] == envs * length * updates
+
+
+@pytest.mark.slow
+def test_should_rank_0_die_while_it_saves_the_next_one_does(
+    targets: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    config = override(recipe("quickstart"), [*PPO, f"total_steps={3 * UPDATE}"])
+    job = targets.Disturbed(TrainJob(config, out, tensorboard=False), "die_saving")
+    places = [Place("127.0.0.1", 0, slot, 2, join_seconds=60.0) for slot in range(2)]
+    outcome = Launcher(targets.disturbed, job, places, hosts=True).run()
+    assert (outcome.code, outcome.results) == (0, {1: 0})
+    assert "rank 0 (process" in capfd.readouterr().err
+    assert _state(out)["counters"]["update"] == 3
+    assert NumpyPolicy.load(out / "policy.safetensors").notes["update"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["ppo-lstm", "dagger", "agents"])
+def test_two_processes_learn_what_one_learns(case: str) -> None:
+    settings = DAGGER if case == "dagger" else PPO
+    name = {"dagger": "imitation", "agents": "fair"}.get(case, "quickstart")
+    # Three links of four agents: one for a rank, two for the other.
+    more = ["num_envs=12"] if case == "agents" else []
+    config = override(recipe(name), [*settings, *more])
+    if case == "ppo-lstm":
+        config = replace(config, network=replace(config.network, kind="lstm"))
+    assert config.env.agents == (4 if case == "agents" else 1)
+    parity = check_parity(config, 2)
+    assert parity.same_actions == 1.0
+    assert parity.ranks_equal
+    assert parity.weights < 1e-4
+    assert max(parity.metrics.values()) < 1e-4, parity.metrics
+    assert parity.holds
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_learning_curves_of_one() -> None:
+    config = override(recipe("quickstart"), list(PPO))
+    one, several = learning_curves(config, 2, 8, seeds=2)
+    assert one.shape == several.shape == (2, 4)
+    assert not np.array_equal(one[0], one[1])  # other seeds, other links
+    assert Curves(one, several).agree, (one, several)
+    assert not Curves(one, several + 10.0).agree

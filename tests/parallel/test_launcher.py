@@ -1,0 +1,261 @@
+"""The launcher with real processes: results, errors, signals, deaths, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import GroupError
+from distrlcc.parallel import launcher as launching
+from distrlcc.parallel.launcher import Launcher, Outcome
+from distrlcc.parallel.place import Place
+
+SIZE = 2
+
+
+@pytest.fixture
+def run(
+    targets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Outcome]]:
+    """Return a function that runs a kind of job on two ranks; nothing may be left of it."""
+    monkeypatch.setattr(launching, "STOP_SECONDS", 3.0)
+
+    def start(kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
+        places = [Place("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
+        job = targets.Job(kind, tmp_path)
+        return Launcher(targets.simple, job, places, hosts=True, restarts=restarts).run()
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield start
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert not [pid for pid in _pids(tmp_path) if _alive(pid)]
+    deadline = time.monotonic() + 5  # the servers' threads end by themselves
+    while ports := _listening(os.getpid()):
+        assert time.monotonic() < deadline, ports
+        time.sleep(0.05)
+
+
+def _pids(folder: Path) -> list[int]:
+    return [int(path.read_text()) for path in folder.glob("*.pid") if path.read_text()]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _listening(pid: int) -> list[str]:
+    """Return the TCP ports that a process listens on."""
+    own = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(os.readlink(link))
+        except OSError:
+            continue
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+
+
+def test_results_come_back(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    run("answer")
+    # Whatever its fork server began with, a process is where its launcher is.
+    monkeypatch.setenv("DISTRLCC_TEST_PLACE", "here")
+    outcome = run("answer")
+    assert outcome.code == 0
+    assert outcome.results[0]["place"] == ("here", str(Path.cwd()))
+    assert [outcome.results[slot]["slot"] for slot in range(SIZE)] == [0, 1]
+    assert np.array_equal(outcome.results[1]["large"], np.arange(100_000) + 1)
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_an_error_ends_all_with_one_line_and_its_code(
+    run: Callable[..., Outcome], capfd: pytest.CaptureFixture[str], elastic: bool
+) -> None:
+    with pytest.raises(GroupError, match=r"^this rank would rather not$") as caught:
+        run("refuse", elastic=elastic)
+    assert caught.value.exit_code == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_crash_prints_a_traceback_that_bears_its_rank(
+    run: Callable[..., Outcome], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(GroupError, match=r"^rank 1 \(process \d+\) crashed$") as caught:
+        run("crash", elastic=False)
+    assert caught.value.exit_code == 3
+    out, err = capfd.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == "rank 1: Traceback (most recent call last):"
+    assert lines[-2:] == ["rank 1: ZeroDivisionError: a bug", "rank 1: of two lines"]
+    assert all(line.startswith("rank 1: ") for line in lines)
+
+
+def test_a_frozen_process_is_killed_at_the_end(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    begin = time.monotonic()
+    assert run("freeze").code == 0
+    assert 3 <= time.monotonic() - begin < 30
+    assert len(_pids(tmp_path)) == SIZE
+
+
+def test_an_error_after_the_others_were_done_is_not_lost(run: Callable[..., Outcome]) -> None:
+    with pytest.raises(GroupError, match="no space left"):
+        run("late_error")
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_restarts_begin_the_dead_one_or_all_again_and_resume(
+    run: Callable[..., Outcome],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    elastic: bool,
+) -> None:
+    outcome = run("die_once", elastic=elastic, restarts=1)
+    assert (outcome.code, outcome.results) == (0, {0: 0, 1: 0})
+    err = capfd.readouterr().err
+    assert err.startswith("distrlcc: rank 1 (process ")
+    told = "starting it again" if elastic else "starting all again from the last checkpoint"
+    assert err.endswith(f"was killed by SIGKILL; {told}\n")
+    resumed = [(tmp_path / f"{slot}.resumed").read_text() for slot in range(SIZE)]
+    assert resumed == (["False", "True"] if elastic else ["True", "True"])
+    attempts = {path.name for path in tmp_path.glob("*.pid")}
+    assert attempts >= ({"0-0.pid", "1-0.pid"} if elastic else {"1-0.pid", "0-1.pid", "1-1.pid"})
+    assert ("0-1.pid" in attempts) is not elastic
+
+
+class _Started:
+    """A launcher in a process of its own, in a session of its own."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("group_targets.py")), kind, str(folder)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.folder = folder
+        self.pids: list[int] = []
+
+    def wait_for(self, pattern: str, count: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(list(self.folder.glob(pattern))) < count:
+            assert time.monotonic() < deadline, f"no {pattern}"
+            assert self.process.poll() is None, self.process.communicate()[0]
+            time.sleep(0.02)
+        self.pids = _pids(self.folder)
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        os.killpg(self.process.pid, number)
+
+    def end(self, seconds: float) -> tuple[int, str]:
+        out, _ = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out
+
+    def nothing_is_left(self, seconds: float = 5.0) -> None:
+        deadline = time.monotonic() + seconds
+        while members := _session(self.process.pid):
+            assert time.monotonic() < deadline, members
+            time.sleep(0.05)
+
+
+def _session(leader: int) -> list[int]:
+    """Return the living processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], _Started]]:
+    started: list[_Started] = []
+
+    def begin(kind: str) -> _Started:
+        started.append(_Started(kind, tmp_path))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        for pid in _session(each.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        each.process.kill()
+        each.process.communicate(timeout=20)
+
+
+def test_a_killed_launcher_takes_its_children_with_it(start: Callable[[str], _Started]) -> None:
+    launcher = start("deaf")
+    launcher.wait_for("*.ready", SIZE)
+    assert len(launcher.pids) == SIZE
+    launcher.process.kill()
+    launcher.nothing_is_left()
+
+
+def test_a_launcher_killed_while_its_children_start_leaves_none(
+    start: Callable[[str], _Started], conftest: ModuleType
+) -> None:
+    launcher = start("deaf")
+    deadline = time.monotonic() + 60
+    while len(conftest.rank_processes(launcher.process.pid)) < SIZE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    launcher.process.kill()
+    launcher.nothing_is_left(30)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(s, marks=pytest.mark.long) for s in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
+def test_a_signal_to_all_stops_in_good_order(
+    start: Callable[[str], _Started], number: signal.Signals
+) -> None:
+    launcher = start("stop")
+    launcher.wait_for("*.ready", SIZE)
+    launcher.interrupt(number)
+    assert launcher.end(20) == (128 + number, "")
+    assert len(list(launcher.folder.glob("*.saved"))) == SIZE
+    launcher.nothing_is_left()
+
+
+def test_a_second_ctrl_c_kills(start: Callable[[str], _Started]) -> None:
+    launcher = start("deaf")
+    launcher.wait_for("*.ready", SIZE)
+    launcher.interrupt()
+    time.sleep(1.5)  # it takes a second one for the same where it saw the first a moment ago
+    assert launcher.process.poll() is None
+    begin = time.monotonic()
+    launcher.interrupt()
+    assert launcher.end(60)[0] == 130
+    assert time.monotonic() - begin < 20  # the first alone ends them after 30 s
+    launcher.nothing_is_left()
+
+
+def test_ctrl_c_while_the_children_start_is_quiet(
+    start: Callable[[str], _Started], conftest: ModuleType
+) -> None:
+    launcher = start("stop")
+    deadline = time.monotonic() + 60
+    while len(conftest.rank_processes(launcher.process.pid)) < SIZE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    launcher.interrupt()
+    assert launcher.end(20) == (130, "")
+    launcher.nothing_is_left()

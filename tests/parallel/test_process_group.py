@@ -1,0 +1,266 @@
+"""Groups of real processes over loopback: exchange, death, refusal, and what a user gets wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.process_group import ProcessGroup, checked_device
+from distrlcc.parallel.store import Master
+from distrlcc.runs.identity import identity
+
+LIMIT = 1.5
+LOCAL = Place("127.0.0.1", 0, 0, 1, join_seconds=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back what a group sets in this process."""
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "lo")
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a port that is free, and whose next one is."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            number = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", number + 1))
+            except OSError:
+                continue
+            return number
+
+
+@pytest.fixture
+def master() -> Iterator[Master]:
+    server = Master("127.0.0.1", 0)
+    server.begin(0)
+    yield server
+    server.close()
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path.name}"
+        time.sleep(0.05)
+
+
+def _refused(place: Place, settings: Any, kind: type[DistrlccError] = GroupError) -> str:
+    with pytest.raises(kind) as caught, ProcessGroup(place, identity(settings)) as group:
+        group.meet(0, ready=False)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_group_exchanges_misses_loses_refuses_and_admits(
+    targets: ModuleType,
+    tmp_path: Path,
+    port: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("distrlcc.parallel.membership.SILENCE_SECONDS", 2.5)
+    common = identity(targets.Settings(), processes=3)
+    places = [
+        Place("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
+        for slot in range(3)
+    ]
+    launcher = Launcher(targets.exercise, targets.Job("", tmp_path), places, hosts=True)
+    outcomes: list[Any] = []
+    thread = threading.Thread(target=lambda: outcomes.append(launcher.run()))
+    thread.start()
+    try:
+        for slot in (0, 1):
+            _wait_for(tmp_path / f"{slot}.alone")
+
+        # A second rank 1: refused, and the group stays what it is.
+        with (
+            pytest.raises(GroupError, match=r"rank 1 \(process \d+ on 127.0.0.1\) has") as caught,
+            ProcessGroup(places[1], common) as group,
+        ):
+            group.meet(0, ready=False)
+        assert caught.value.exit_code == 2
+        assert "--node-index" in str(caught.value)
+
+        other = identity(targets.Settings(lr=0.5, hidden=(4,)), processes=3) | {"torch": "1.0"}
+        with pytest.raises(GroupError) as caught, ProcessGroup(replace(places[1], slot=3), other):
+            pass
+        assert caught.value.exit_code == 2
+        table = str(caught.value).splitlines()
+        assert table[1].split() == ["master", "here"]
+        rows = {line.split()[0]: line for line in table[2:]}
+        assert rows.keys() == {"torch", "lr", "hidden"}
+        assert rows["torch"].endswith("1.0")
+        assert rows["lr"].split()[1:] == ["0.1", "0.5"]
+
+        with ProcessGroup(replace(places[0], slot=4), common) as group:
+            meeting = group.meet(0, ready=False)
+            assert (meeting.joined, meeting.left, group.size, group.rank) == ((), (), 3, 2)
+            assert meeting.behind
+            assert meeting.source in (0, 1)
+            (tmp_path / "stop").touch()
+            assert targets.go_on(group, tmp_path, group.members[0].step, missed=meeting) == []
+    finally:
+        (tmp_path / "stop").touch()
+        thread.join(60)
+    assert not thread.is_alive()
+    first, second = outcomes[0].results[0], outcomes[0].results[1]
+    assert outcomes[0].code == 0
+    said = capfd.readouterr().err
+    assert "rank 2 (process" in said
+    assert "was killed by SIGKILL; 2 left on this machine" in said
+    _check_exchanges(first, second)
+    for found in (first, second):
+        (meeting, size), *more = found["later"]
+        assert not more, "the refused ones were seen"
+        assert ([m.slot for m in meeting.joined], size) == ([4], 3)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for rank, found in enumerate((first, second)):
+        meeting, own, size = found["first"]
+        assert (own, size) == (rank, 3)
+        assert (meeting.ready, meeting.behind, meeting.left, meeting.joined) == (
+            True,
+            False,
+            (),
+            (),
+        )
+        assert found["sum"].tolist() == [3.0, 111.0, 3e300]
+        assert found["means"] == [[1.75, 8.0], [3.0, 8.0], [0.0, 0.0]]
+        assert found["broadcasts"] == [True] * 3
+        assert (found["steps"].source, found["steps"].behind) == (2, True)
+        assert 0.5 * LIMIT < found["missed after"] < 30
+        assert found["met again"].left == ()
+        assert found["sum again"].tolist() == [3.0]
+        assert [m.slot for m in found["lost"].left] == [2]
+        assert found["lost after"] < 60
+    # Rank 0 is the first to finish; when all have, nobody is ahead; then rank 1 is.
+    assert first["counts"] == [0, -2, -1, 0, 1]
+    assert second["counts"][0] == 0
+    assert second["counts"][1] == 1
+
+
+def test_an_unreachable_master_is_one_line(port: int) -> None:
+    begin = time.monotonic()
+    line = _refused(replace(LOCAL, port=port, slot=1, size=2), LOCAL)
+    assert 1.0 <= time.monotonic() - begin < 20
+    assert "\n" not in line
+    for part in (f"127.0.0.1:{port}", "lo (127.0.0.1)", "for 1 s", "--interface"):
+        assert part in line
+
+
+@pytest.mark.parametrize("kind", ["http", "silent", "closes"])
+def test_a_server_of_another_kind_is_not_a_master(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrlcc.parallel.store.STORE_SECONDS", 1.0)
+    if kind == "http":
+        handler = http.server.SimpleHTTPRequestHandler
+        handler.log_message = lambda *_: None  # type: ignore[method-assign,assignment]
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        number, close = server.server_port, server.shutdown
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    else:
+        listener = socket.create_server(("127.0.0.1", 0))
+        number, close = listener.getsockname()[1], listener.close
+        if kind == "closes":
+            threading.Thread(target=_close_all, args=(listener,), daemon=True).start()
+    begin = time.monotonic()
+    try:
+        line = _refused(replace(LOCAL, port=number, slot=1, size=2), LOCAL)
+    finally:
+        close()
+        if kind == "http":
+            server.server_close()
+    assert time.monotonic() - begin < 60
+    assert f"127.0.0.1:{number} is not a distrlcc master" in line
+    assert "\n" not in line
+
+
+def _close_all(listener: socket.socket) -> None:
+    while True:
+        try:
+            listener.accept()[0].close()
+        except OSError:
+            return
+
+
+def test_a_taken_port_is_named(port: int) -> None:
+    for taken in (port, port + 1):
+        with (
+            socket.create_server(("127.0.0.1", taken)),
+            pytest.raises(GroupError, match=f"cannot listen on 127.0.0.1:{taken}") as caught,
+        ):
+            Master("127.0.0.1", port)
+        assert caught.value.exit_code == 2
+        assert "--port" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    Master("127.0.0.1", port).close()
+    Master("127.0.0.1", port).close()
+
+
+def test_a_master_listens_on_an_address_of_this_machine_only() -> None:
+    with pytest.raises(GroupError, match=r"192\.0\.2\.7.*--ip must be an address") as caught:
+        Master("192.0.2.7", 0)
+    assert caught.value.exit_code == 2
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0"):
+        Master("0.0.0.0", 0)
+
+
+def test_a_missing_member_is_waited_for_then_left_out_or_named(
+    targets: ModuleType, master: Master
+) -> None:
+    common, place = identity(targets.Settings()), replace(LOCAL, port=master.port, size=3)
+    with (
+        pytest.raises(GroupError, match="ranks 1, 2 did not come within 1 s") as caught,
+        ProcessGroup(replace(place, elastic=False), common),
+    ):
+        pass
+    assert caught.value.exit_code == 3
+    other = Master("127.0.0.1", 0)  # the first still waits for whom it heard a moment ago
+    group = ProcessGroup(replace(place, port=other.port), common)
+    with pytest.warns(UserWarning, match="ranks 1, 2 did not come within 1 s; going on"):
+        group.__enter__()
+    with contextlib.ExitStack() as stack:
+        stack.callback(other.close)
+        stack.push(group.__exit__)
+        assert group.meet(0, ready=False).joined == ()
+        assert (group.size, group.rank, group.leads) == (1, 0, True)
+        assert group.sum(np.ones(2)).tolist() == [1.0, 1.0]
+        assert group.broadcast(b"own", 0) == b"own"
+        group.count_finished()
+        assert group.others_finished() == 0
+
+
+def test_a_master_that_says_nothing_is_given_up(targets: ModuleType, master: Master) -> None:
+    place = replace(LOCAL, port=master.port, slot=1, size=2)
+    line = _refused(place, targets.Settings())
+    assert "did not say '0/identity' within 1 s" in line
+
+
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--gpu 4096: this machine .*-1 for the CPU"):
+        checked_device("cuda:4096")
+    assert checked_device("cpu").type == "cpu"

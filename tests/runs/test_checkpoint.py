@@ -1,0 +1,268 @@
+"""Checkpoints: exact round trips, refusals in one line, and what a kill leaves behind."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from distrlcc import config
+from distrlcc.errors import CheckpointError, OutputError
+from distrlcc.runs.checkpoint import (
+    DamagedCheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+
+@dataclass(frozen=True)
+class Ppo:
+    lr: float = 1e-3
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 0
+    ppo: Ppo = Ppo()
+
+
+def same(a: Any, b: Any) -> None:
+    """Require two trees to be equal in types, shapes and bits."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            same(x, y)
+    elif isinstance(a, np.ndarray | np.generic):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert a.tobytes() == b.tobytes()
+    elif isinstance(a, torch.Tensor):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert torch.equal(a, b)
+    elif isinstance(a, float) and math.isnan(a):
+        assert math.isnan(b)
+    else:
+        assert a == b
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    state = {
+        "arrays": {
+            "uint64": np.array([0, 2**64 - 1, 2**63], dtype=np.uint64),
+            "int64": np.array([[-(2**63), 2**63 - 1]], dtype=np.int64),
+            "bool": np.array([True, False]),
+            "float64": np.array([0.1, -0.0, np.nan, np.inf, 5e-324]),
+            "0-d": np.array(7.25),
+            "empty": np.zeros((0, 3), dtype=np.int32),
+            "transposed": np.arange(6.0).reshape(2, 3).T,
+            "reversed": np.arange(6.0)[::-1],
+            "big endian": np.arange(3).astype("<i4"),
+            "scalar": np.uint64(2**64 - 1),
+        },
+        "numbers": [1, True, None, 2**200, -(2**63) - 1, 0.1, -0.0, float("nan"), float("inf")],
+        "texts": ("", "ünïcode", 'a "quoted"\nline'),
+        "nothing": {"dict": {}, "list": [], "tuple": ()},
+        "integer keys": {0: "a", 10**20: "b"},
+        "numpy generator": generator.bit_generator.state,
+    }
+    path = tmp_path / "latest.safetensors"
+    save_checkpoint(path, state, config_digest="d")
+    again = load_checkpoint(path, config_digest="d")
+    same(again, state)
+    assert again["arrays"]["float64"].flags.writeable
+    other = np.random.default_rng()
+    other.bit_generator.state = again["numpy generator"]
+    assert np.array_equal(other.random(5), generator.random(5))
+    assert [p.name for p in tmp_path.iterdir()] == ["latest.safetensors"]
+
+
+def test_other_layouts_are_stored_as_their_values(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    values = {
+        "big endian": np.arange(4, dtype=">i8"),
+        "view": np.arange(24.0).reshape(4, 6)[::2, ::-2],
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    }
+    save_checkpoint(path, values, config_digest="")
+    again = load_checkpoint(path)
+    for key, value in values.items():
+        assert np.array_equal(again[key], value)
+
+
+def test_torch_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    def step(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        loss = module(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        module = torch.nn.Linear(4, 2)
+        return module, torch.optim.Adam(module.parameters(), lr=1e-2)
+
+    torch.manual_seed(5)
+    module, optimizer = make()
+    step(module, optimizer)
+    path = tmp_path / "c.safetensors"
+    state = {
+        "module": dict(module.state_dict()),
+        "optimizer": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),
+        "half": torch.tensor([1.5, -2.25], dtype=torch.bfloat16),
+        "0-d": torch.tensor(3),
+        "empty": torch.zeros(0, 2),
+        "transposed": torch.arange(6.0).reshape(2, 3).T,
+    }
+    save_checkpoint(path, state, config_digest="")
+    step(module, optimizer)
+    again = load_checkpoint(path)
+    same(again["half"], state["half"])
+    same(again["empty"], state["empty"])
+    assert torch.equal(again["transposed"], torch.arange(6.0).reshape(2, 3).T)
+    assert again["0-d"].shape == ()
+
+    resumed, resumed_optimizer = make()
+    resumed.load_state_dict(again["module"])
+    resumed_optimizer.load_state_dict(again["optimizer"])
+    torch.set_rng_state(again["rng"])
+    step(resumed, resumed_optimizer)
+    for a, b in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_state_of_arrays_loads_without_torch(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, {"x": np.arange(3)}, config_digest="")
+    code = (
+        "import sys, pathlib; from distrlcc.runs.checkpoint import load_checkpoint; "
+        f"load_checkpoint(pathlib.Path({str(path)!r})); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1.5: 2}, {"a": [b"bytes"]}, np.array(["text"]), np.array([None])]
+)
+def test_what_cannot_be_stored_is_a_type_error(tmp_path: Path, value: object) -> None:
+    with pytest.raises(TypeError, match=r"state\.x.*cannot store"):
+        save_checkpoint(tmp_path / "c.safetensors", {"x": value}, config_digest="")
+    assert list(tmp_path.iterdir()) == []
+
+
+def refusal(path: Path, **arguments: str) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path, **arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "no.safetensors").startswith("there is no checkpoint at /")
+
+
+def test_every_truncation_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, {"x": np.arange(5), "n": 3}, config_digest="d")
+    whole = path.read_bytes()
+    for length in (0, 1, 7, 8, 20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DamagedCheckpointError, match="truncated or corrupt"):
+            load_checkpoint(path, config_digest="d")
+
+
+def test_every_flipped_byte_is_found_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    state = {"x": np.arange(2), "n": 3}
+    save_checkpoint(path, state, config_digest="d")
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+        try:
+            same(load_checkpoint(path), state)  # a flip in the stored digest does no harm here
+        except CheckpointError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_a_flipped_tensor_byte_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, {"x": np.arange(5)}, config_digest="d")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedCheckpointError, match="checksum"):
+        load_checkpoint(path)
+
+
+def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    old, new = Config(), Config(ppo=Ppo(3e-4))
+    save_checkpoint(
+        path, {}, config_digest=config.digest(old), config_toml=config.to_toml(old), versions={}
+    )
+    assert load_checkpoint(path, config_digest=config.digest(old)) == {}
+    text = refusal(path, config_digest=config.digest(new), config_toml=config.to_toml(new))
+    assert "is from another config" in text
+    assert "ppo.lr: 0.001 != 0.0003; put these back" in text
+    assert refusal(path, config_digest="other").endswith("is from another config")
+
+
+def test_foreign_files_and_other_versions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    safetensors.numpy.save_file({"w": np.zeros(2)}, path)
+    assert "is not a distrlcc checkpoint" in refusal(path)
+    save_checkpoint(path, {}, config_digest="d")
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + size])["__metadata__"] | {"version": "99"}
+    path.write_bytes(safetensors.numpy.save({}, metadata))
+    assert "has format version 99, this distrlcc reads version 2" in refusal(path)
+    assert "cannot be read" in refusal(tmp_path) or "corrupt" in refusal(tmp_path)
+
+
+def test_an_unwritable_place_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "c.safetensors", tmp_path / "no" / "c.safetensors"):
+        with pytest.raises(OutputError, match="cannot write") as caught:
+            save_checkpoint(path, {}, config_digest="")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_kill_while_writing_leaves_the_last_good_file(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "c.safetensors"
+    code = f"""
+import os, pathlib, signal
+import numpy as np
+from distrlcc.runs.checkpoint import save_checkpoint
+path = pathlib.Path({str(path)!r})
+save_checkpoint(path, {{"update": 1, "x": np.ones(1000)}}, config_digest="d")
+def die(*_):
+    if {moment!r} == "fsync":
+        os.truncate(path.with_name(".c.safetensors.tmp"), 100)  # half of it reached the disk
+    os.kill(os.getpid(), signal.SIGKILL)
+if {moment!r} == "fsync":
+    os.fsync = die
+else:
+    pathlib.Path.replace = die
+save_checkpoint(path, {{"update": 2, "x": np.zeros(1000)}}, config_digest="d")
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / ".c.safetensors.tmp").exists()
+    assert load_checkpoint(path, config_digest="d")["update"] == 1
+    save_checkpoint(path, {"update": 3}, config_digest="d")  # and the next write clears up
+    assert load_checkpoint(path)["update"] == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]

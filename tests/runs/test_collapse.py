@@ -1,0 +1,111 @@
+"""Runs that collapse: restored in one process and in two, and the same after a resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from distrlcc.cli.main import main
+from distrlcc.config import override
+from distrlcc.errors import ConfigError
+from distrlcc.learn.ppo import PPO
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.checkpoint import checksum, load_checkpoint, pack, unpack
+from distrlcc.runs.trainer import Trainer
+
+UPDATE = 8 * 16
+COLLAPSES = (
+    "num_envs=8", "env.episode_s=0.5", "network.hidden=[8]", "ppo.rollout_length=16",
+    "ppo.minibatch_size=64", "held_out.every=100", "held_out.links=2", "held_out.seconds=0.3",
+    f"ppo.lr_schedule=[[0, 1e-3], [{6 * UPDATE}, 1e-3], [{6 * UPDATE + 1}, 5.0]]",
+    "alarm.patience=2", "alarm.keep_every=3", "alarm.most_restores=2",
+)  # fmt: skip
+
+
+def _trainer(*changes: str) -> Trainer:
+    return Trainer(override(recipe("quickstart"), [*COLLAPSES, *changes]))
+
+
+def test_a_resumed_run_restores_the_same_state_in_the_same_update() -> None:
+    whole, cut = _trainer(), _trainer()
+    lines = {}
+    for update in range(1, 17):
+        metrics, _ = whole.iterate()
+        if whole.restored:
+            lines[update] = whole.restored
+            assert whole.learner.weights().version == update  # what counts progress goes on
+            assert metrics["steps"] == update * UPDATE
+        if update == 7:  # it collapses, and has not been restored
+            assert not lines
+            cut.load_state_dict(unpack(pack(whole.state_dict())))
+        if update > 7:
+            cut.iterate()
+            assert cut.restored == whole.restored
+    assert 1 <= len(lines) <= 2
+    assert "restored the last good state" in next(iter(lines.values()))
+    assert checksum(whole.learner.state_dict()) == checksum(cut.learner.state_dict())
+    assert whole.recovery is not None
+    assert cut.recovery is not None
+    assert checksum(whole.recovery.state_dict()) == checksum(cut.recovery.state_dict())
+
+
+def test_right_after_a_restore_the_weights_are_the_good_ones() -> None:
+    trainer = _trainer()
+    good = None
+    while not trainer.restored:
+        trainer.iterate()
+        if trainer.counters.update == 3:
+            good = trainer.learner.weights()
+        assert trainer.counters.update < 16
+    assert good is not None
+    for name, array in trainer.learner.weights().arrays.items():
+        np.testing.assert_array_equal(array, good.arrays[name])
+    metrics, _ = trainer.iterate()
+    assert metrics["entropy_coeff"] == pytest.approx(10 * 0.003)
+    metrics, _ = trainer.iterate()
+    assert 0.003 < metrics["entropy_coeff"] < 10 * 0.003
+
+
+def test_told_not_to_act_it_only_warns_and_imitation_is_left_alone() -> None:
+    trainer = _trainer("alarm.act=false")
+    rang = [trainer.iterate() and trainer.rang for _ in range(10)]
+    assert any(rang)
+    assert trainer.recovery is None
+    assert Trainer(override(recipe("imitation"), ["num_envs=2"])).recovery is None
+
+
+@pytest.mark.long
+def test_two_processes_restore_alike(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = (*COLLAPSES, f"total_steps={14 * UPDATE}", "distributed.straggler_share=0",
+                "distributed.sync_check_every=1")  # fmt: skip
+    assert main(["train", "quickstart", "--processes", "2", "--no-tensorboard", "--out", str(out),
+                 "--set", *settings]) == 0  # fmt: skip
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["ranks"] for line in lines] == [2.0] * 14  # nobody's weights differed
+    events = [line["events"] for line in lines if "events" in line]
+    assert any("collapse: restored" in event for each in events for event in each)
+    state = load_checkpoint(out / "checkpoints" / "latest.safetensors")
+    assert state["recovery"]["restores"] == len(events)
+
+
+@pytest.mark.parametrize("act", ["true", "false"])
+def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
+    words = ("num_envs=4", "network.hidden=[8]", "ppo.rollout_length=8", f"alarm.act={act}")
+    trainer = Trainer(override(recipe("aurora"), words))
+    _, stats = trainer.iterate()
+    assert isinstance(trainer.learner, PPO)
+    with torch.no_grad():
+        trainer.learner.model.descent.flat.fill_(float("nan"))
+    if act == "false":
+        with pytest.raises(ConfigError, match="diverged"):
+            trainer.commit(stats)
+        return
+    trainer.commit(stats)
+    assert "restored" in str(trainer.restored)
+    assert "not numbers" in str(trainer.rang)
+    trainer.iterate()

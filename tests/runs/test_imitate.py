@@ -1,0 +1,277 @@
+"""Collecting and imitating with real processes: killed, resumed, on two ranks, on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.cli import main as cli
+from distrlcc.data.reader import StoredData
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.runs.imitation_trainer import data_env
+
+MAIN = """
+import resource, sys
+from distrlcc.cli import main as cli
+limit = int(sys.argv.pop(1))
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+sys.exit(cli.main())
+"""
+SHORT = ("env.episode_s=0.6", "env.step_ms=10")
+SMALL = ("held_out.links=2", "held_out.seconds=0.3", "network.hidden=[16]",
+         "imitation.minibatch_size=64", "imitation.sequence_length=8")  # fmt: skip
+
+
+@dataclass
+class Done:
+    code: int
+    err: str
+
+
+def _run(*words: object) -> Done:
+    """Run a command in this process."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        code = cli.main([str(word) for word in words])
+    return Done(code, err.getvalue())
+
+
+def _start(*words: object, limit: int = 0) -> subprocess.Popen[str]:
+    """Run a command in a process of its own, which may write files of ``limit`` bytes."""
+    command = [sys.executable, "-c", MAIN, str(limit), *map(str, words)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def _collect(out: Path, *words: object, scheme: str = "oracle") -> StoredData:
+    done = _run("collect", "--scheme", scheme, "--suite", "random", "--out", out, *words)
+    assert done.code == 0, done.err
+    return StoredData(out)
+
+
+def _imitate(data: Path, out: Path, *words: object) -> dict[str, Any]:
+    done = _run("imitate", data, "--no-tensorboard", "--out", out, *words)
+    assert done.code == 0, done.err
+    return _state(out)
+
+
+def _state(out: Path) -> dict[str, Any]:
+    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
+
+
+def _metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return 12 episodes of 60 steps in 4 shards, disturbed."""
+    out = tmp_path_factory.mktemp("data") / "oracle"
+    _collect(out, "--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
+    return out
+
+
+def test_labels_are_the_environments_and_actions_were_taken(oracle: Path) -> None:
+    data = StoredData(oracle)
+    assert len(data.manifest.shards) == 4
+    assert data.steps.tolist() == [60] * 12
+    env = LinkVectorEnv(3, data_env(data), seed=0, autoreset=False)
+    different = 0
+    for first in range(0, 12, 3):
+        observation, info = env.reset()
+        rows = [_rows(data, first + n) for n in range(3)]
+        for t in range(60):
+            for n in range(3):
+                np.testing.assert_array_equal(rows[n]["observation"][t], observation[n])
+                assert rows[n]["expert_action"][t] == info["expert_action"][n]
+            taken = np.array([rows[n]["action"][t] for n in range(3)])
+            different += int((taken != info["expert_action"]).sum())
+            observation, reward, _, _, info = env.step(taken)
+            np.testing.assert_array_equal(
+                [rows[n]["reward"][t] for n in range(3)], reward.astype(np.float32)
+            )
+    assert 10 < different < 200  # a tenth of the 720 steps, less those drawn alike
+
+
+def _rows(data: StoredData, episode: int) -> dict[str, list[Any]]:
+    batch = data.read_steps(int(data.shard[episode]))
+    first = int(data.first_row[episode])
+    rows: dict[str, list[Any]] = batch.slice(first, int(data.steps[episode])).to_pydict()
+    return rows
+
+
+def test_the_same_seed_writes_the_same_bytes(oracle: Path, tmp_path: Path) -> None:
+    words = ("--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
+    _collect(tmp_path / "again", *words)
+    names = sorted(path.name for path in oracle.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (oracle / name).read_bytes(), name
+    other = _collect(tmp_path / "other", "--seed", 1, *words)
+    assert not np.array_equal(other.episode(0).observations, StoredData(oracle).episode(0)[0])
+
+
+def test_steps_are_whole_episodes(tmp_path: Path) -> None:
+    data = _collect(
+        tmp_path / "d", "--steps", 130, "--set", *SHORT, "env.interval_rtts=1", scheme="cubic"
+    )
+    assert data.manifest.steps >= 130
+    assert data.manifest.steps - data.steps[-1] < 130
+    assert data.manifest.origin.scheme == "cubic"
+    last = data.read_steps(len(data.manifest.shards) - 1)
+    assert last["truncated"].to_pylist()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_collect_is_no_data_set(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "d"
+    process = _start(
+        "collect", "--scheme", "oracle", "--out", out, "--steps", 100_000_000, "--num-envs", 8,
+        "--shard-steps", 1000, "--set", *SHORT,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("steps-*.arrow"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    if number == signal.SIGTERM:
+        assert process.returncode == 143
+        assert "stopped; nothing was kept" in err
+        assert not out.exists()
+        return
+    for again in (_run("imitate", out), _run("collect", "--scheme", "oracle", "--out", out)):
+        assert again.code == 2
+        assert again.err.count("\n") == 1
+        assert "unfinished" in again.err
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    process = _start(
+        "collect", "--scheme", "oracle", "--out", tmp_path / "d", "--shard-steps", 700,
+        "--num-envs", 4, "--set", *SHORT, limit=30_000,
+    )  # fmt: skip
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "cannot write" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert not (tmp_path / "d").exists()
+
+
+def test_it_learns_and_a_resume_is_bit_identical(oracle: Path, tmp_path: Path) -> None:
+    words = ("--set", *SMALL, "imitation.lr=0.01")
+    whole = _imitate(oracle, tmp_path / "whole", "--epochs", 8, *words)
+    metrics = _metrics(tmp_path / "whole")
+    assert metrics[-1]["validation_accuracy"] > metrics[0]["validation_accuracy"] - 0.01
+    assert metrics[-1]["imitation_accuracy"] > 0.85
+    assert metrics[-1]["imitation_loss"] < 0.6 * metrics[0]["imitation_loss"]
+    assert metrics[-1]["steps"] == 8 * 11 * 60  # one episode is held out
+    policy = NumpyPolicy.load(tmp_path / "whole" / "policy.safetensors")
+    assert policy.notes["scheme"] == "oracle"
+
+    _imitate(oracle, tmp_path / "cut", "--epochs", 3, *words)
+    done = _run("imitate", "--resume", "--out", tmp_path / "cut")
+    assert done.code == 2
+    assert "has done 3 of 3 epochs already; go on with --epochs N" in done.err
+    done = _run("imitate", "--resume", "--epochs", 8, "--out", tmp_path / "cut")
+    assert done.code == 0, done.err
+    cut = _state(tmp_path / "cut")
+    for name, values in whole["imitator"].items():
+        np.testing.assert_array_equal(values, cut["imitator"][name])
+    assert [line["update"] for line in _metrics(tmp_path / "cut")] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_goes_on(oracle: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "run"
+    process = _start(
+        "imitate", oracle, "--no-tensorboard", "--out", out, "--epochs", 100_000, "--set", *SMALL,
+        "held_out.every=100000",
+    )  # fmt: skip
+    metrics, deadline = out / "metrics.jsonl", time.monotonic() + 60
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert ("Go on with: distrlcc imitate --resume" in err) == (number == signal.SIGINT)
+    done = int(_state(out)["counters"]["epoch"])
+    _imitate(oracle, out, "--resume", "--epochs", done + 2)
+    assert _state(out)["counters"]["epoch"] == done + 2
+    assert [line["update"] for line in _metrics(out)] == list(range(1, done + 3))
+
+
+def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "run", tmp_path / "other"
+    _imitate(oracle, out, "--epochs", 1, "--set", *SMALL)
+    _collect(other, "--episodes", 2, "--set", *SHORT)
+    done = _run("imitate", other, "--resume", "--epochs", 2, "--out", out)
+    assert done.code == 2
+    assert "data_digest" in done.err
+    moved = oracle.rename(tmp_path / "moved")
+    try:
+        done = _run("imitate", "--resume", "--epochs", 2, "--out", out)
+        assert done.code == 2
+        assert "no data set at" in done.err
+        _imitate(moved, out, "--resume", "--epochs", 2)
+    finally:
+        moved.rename(oracle)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("mlp", marks=pytest.mark.long), "lstm"])
+def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) -> None:
+    """99 sequences, some shorter; the last minibatch of the second rank is empty."""
+    keys = ["--set", *SMALL, "epochs=3", "imitation.sequence_length=7",
+            "imitation.minibatch_size=98", f"network.kind={kind}"]  # fmt: skip
+    _imitate(oracle, tmp_path / "one", *keys)
+    _imitate(oracle, tmp_path / "two", "--processes", 2, *keys)
+    one, two = (tmp_path / name for name in ("one", "two"))
+    a, b = (_state(out)["imitator"] for out in (one, two))
+    np.testing.assert_allclose(a["parameters"], b["parameters"], atol=1e-5)
+    np.testing.assert_allclose(a["mean"], b["mean"], rtol=1e-12)
+    for line, other in zip(_metrics(one), _metrics(two), strict=True):
+        for key in ("imitation_loss", "validation_loss", "validation_accuracy", "steps"):
+            assert line[key] == pytest.approx(other[key], rel=1e-4), key
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(
+    oracle: Path, tmp_path: Path, conftest: Any
+) -> None:
+    out = tmp_path / "run"
+    process = _start(
+        "imitate", oracle, "--no-tensorboard", "--out", out, "--processes", 2, "--epochs", 10**6,
+        "--set", *SMALL, "held_out.every=1000000",
+    )  # fmt: skip
+    try:
+        metrics = out / "metrics.jsonl"
+        conftest.wait_until(lambda: metrics.exists() and len(_metrics(out)) > 2, 60, "it trains")
+        ranks = conftest.rank_processes(process.pid)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 3
+    assert "rank 1" in err.splitlines()[-1]
+    assert "SIGKILL" in err.splitlines()[-1]
+    epochs = len(_metrics(out)) + 2
+    _imitate(oracle, out, "--resume", "--processes", 2, "--epochs", epochs)
+    assert [line["update"] for line in _metrics(out)] == list(range(1, epochs + 1))

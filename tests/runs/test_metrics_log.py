@@ -1,0 +1,67 @@
+"""What an update measured is written once, as JSON and to TensorBoard, and goes with a rewind."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import OutputError
+from distrlcc.runs.metrics_log import MetricsLog
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[MetricsLog]:
+    with closing(MetricsLog(tmp_path, tensorboard=False)) as made:
+        yield made
+
+
+def rows(log: MetricsLog) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.path.read_text().splitlines()]
+
+
+def test_metrics_are_json_lines_with_numpy_and_without_nan(log: MetricsLog) -> None:
+    log.log(1, {"return": np.float32(0.5), "n": np.int64(3), "text": "x", "a": np.arange(2)})
+    log.log(2, {"return": float("nan"), "deep": {"x": [float("inf"), 1.0]}})
+    assert rows(log) == [  # before it is closed
+        {"update": 1, "return": 0.5, "n": 3, "text": "x", "a": [0, 1]},
+        {"update": 2, "return": None, "deep": {"x": [None, 1.0]}},
+    ]
+
+
+def test_an_update_is_logged_whole_once_more_is_known(log: MetricsLog) -> None:
+    log.log(1, {"reward": 0.25})
+    log.log(2, {"reward": 0.5})
+    log.log_more(2, {"reward": 0.5}, {"held_out_reward": 0.75})
+    log.log(3, {"reward": 1.0})
+    assert rows(log) == [
+        {"update": 1, "reward": 0.25},
+        {"update": 2, "reward": 0.5, "held_out_reward": 0.75},
+        {"update": 3, "reward": 1.0},
+    ]
+
+
+def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with (
+        closing(MetricsLog(tmp_path / "gone", tensorboard=False)) as log,
+        pytest.raises(OutputError, match=r"cannot write metrics of .*gone: No such file"),
+    ):
+        log.log(1, {})
+
+
+def test_tensorboard_shows_each_update_once_after_a_rewind(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with closing(MetricsLog(tmp_path)) as first:
+        for update in (1, 2, 3):
+            first.log(update, {"ppo/loss": float(update), "note": "text"})
+    with closing(MetricsLog(tmp_path)) as again:
+        again.rewind(1)
+        assert [row["update"] for row in rows(again)] == [1]
+        again.log(2, {"ppo/loss": np.float32(20)})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["ppo/loss"]
+    assert [(e.step, e.value) for e in events.Scalars("ppo/loss")] == [(1, 1.0), (2, 20.0)]

@@ -1,0 +1,157 @@
+"""Runs on emulated links: real packets, resumed, fine-tuned, marked when late."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.config import override
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.ppo import PPO
+from distrlcc.net.ticker import MOST_LATE
+from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.training import policy_spec
+
+pytestmark = pytest.mark.net
+
+SMALL = (
+    "num_envs=4", "checkpoint_every=2", "held_out.every=2", "held_out.links=4",
+    "held_out.seconds=0.3", "env.episode_s=0.3", "network.hidden=[16]",
+    'env.suites=["indigo/3"]', "env.suite_weights=[]", "total_steps=512",
+    "distributed.straggler_share=0",
+)  # fmt: skip
+SMALL_PPO = (*SMALL, "ppo.rollout_length=32", "ppo.minibatch_size=64", "ppo.sequence_length=8")
+SMALL_DAGGER = (
+    *SMALL,
+    "dagger.rollout_length=32",
+    "dagger.minibatch_size=64",
+    "dagger.num_epochs=2",
+)
+
+
+def _train(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "distrlcc", "train", "--out", str(out), "--no-tensorboard"]
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def _rows(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = _train(run, "quickstart", "--world", "emulated", "--set", *SMALL_PPO)
+    assert done.returncode == 0, done.stderr
+    assert 'world = "emulated"' in (run / "config.toml").read_text()
+    rows = _rows(run)
+    assert [row["steps"] for row in rows] == [128, 256, 384, 512]
+    # 32 steps of 10 ms, four environments at once: no faster than real time.
+    assert all(row["steps_per_second"] < 405 for row in rows)
+    assert all(0.0 <= row["late_steps"] <= 1.0 for row in rows)
+    assert all(row["episodes"] > 0 and row["utilisation"] > 0.2 for row in rows)
+    marked = done.stderr.count("steps were late")
+    assert marked == int(any(row["late_steps"] > MOST_LATE for row in rows))
+
+    more = _train(run, "--resume", "--set", "total_steps=768")
+    assert more.returncode == 0, more.stderr
+    assert [row["update"] for row in _rows(run)] == [1, 2, 3, 4, 5, 6]
+
+    policy = run / "policy.safetensors"
+    tuned = tmp_path / "tuned"
+    words = ("--load", str(policy), "--set", *SMALL_PPO, "ppo.lr=1e-9", "total_steps=128")
+    done = _train(tuned, "quickstart", *words)
+    assert done.returncode == 0, done.stderr
+    before, after = (load_policy(path / "policy.safetensors").arrays for path in (run, tuned))
+    for name, array in before.items():
+        if not name.startswith("normalizer"):
+            assert np.allclose(array, after[name], atol=1e-6), name
+    policy.unlink()
+    again = ["train", "--resume", "--out", str(tuned), "--no-tensorboard"]
+    assert main([*again, "--set", "total_steps=256"]) == 0
+
+
+@pytest.mark.long
+def test_dagger_trains_in_real_time(tmp_path: Path) -> None:
+    done = _train(tmp_path / "run", "imitation", "--world", "emulated", "--set", *SMALL_DAGGER)
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "run")
+    assert rows[-1]["steps"] == 512
+    assert rows[-1]["imitation_loss"] > 0
+    assert "late_steps" in rows[-1]
+
+
+@pytest.mark.long
+def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
+    words = ("--world", "emulated", "--processes", "2", "--set", *SMALL_PPO, "total_steps=256")
+    done = _train(tmp_path / "run", "quickstart", *words)
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "run")
+    assert [(row["steps"], row["ranks"]) for row in rows] == [(128, 2.0), (256, 2.0)]
+    assert all("late_steps" in row for row in rows)
+
+
+@pytest.mark.long
+def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
+    (tmp_path / "nodes.toml").write_text("nodes = [[3, 7]]")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [
+        sys.executable, "-m", "distrlcc", "node", "--node-index", "0", "--node-num", "1", "--ip",
+        "127.0.0.1", "--port", port, "--nodes", str(tmp_path / "nodes.toml"), "--out",
+        str(tmp_path / "run"), "imitation", "--set", "env.world=emulated", *SMALL_DAGGER,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = _rows(tmp_path / "run")
+    assert rows[-1]["steps"] >= 512
+    assert rows[-1]["workers"] == 2.0
+    assert rows[-1]["imitation_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("quickstart", "--load", "no.safetensors"), "no policy file at no.safetensors"),
+        (("quickstart", "--load", "small.safetensors"), "hidden [16]; expected hidden [64, 64]"),
+        (("--resume", "--load", "small.safetensors"), "--load with --resume"),
+        (("quickstart", "--world", "real"), "invalid choice: 'real'"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_nothing_is_written(
+    words: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = override(recipe("quickstart"), ["network.hidden=[16]"])
+    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+    assert config.ppo is not None
+    arrays = PPO(config.ppo, spec, 0).weights().arrays
+    save_policy("small.safetensors", PolicyFile(spec, arrays))
+    assert main(["train", *words, "--out", "run"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert says in line
+    assert "\n" not in line
+    assert not Path("run").exists()
+
+
+def test_late_steps_of_ranks_add_up() -> None:
+    assert "late_steps" not in CollectStats(steps=100.0).metrics()
+    stats = CollectStats(steps=100.0, timed_steps=100.0, late_steps=2.0)
+    stats.merge(
+        CollectStats.from_vector(CollectStats(timed_steps=50.0, late_steps=4.0).to_vector())
+    )
+    assert stats.metrics()["late_steps"] == pytest.approx(6 / 150)

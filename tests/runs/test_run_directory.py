@@ -1,0 +1,172 @@
+"""Run directories: what is in them, whom they refuse, and that a resume leaves no duplicates."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.runs.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 7
+    lr: float = 1e-3
+
+
+def create(path: Path, config: Config = Config()) -> RunDirectory:
+    return RunDirectory.create(path, config, recipe="quick", seeds={"run": 7}, tensorboard=False)
+
+
+def updates(run: RunDirectory) -> list[int]:
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["update"] for line in lines]
+
+
+def test_a_new_run_holds_its_config_and_versions(tmp_path: Path) -> None:
+    with create(tmp_path / "a" / "b") as run:
+        assert RunDirectory.read_config(run.path, Config) == Config()
+        noted = json.loads((run.path / "versions.json").read_text())
+        assert noted["seeds"] == {"run": 7}
+        for key in ("distrlcc", "python", "torch", "numpy", "numba", "gymnasium", "platform"):
+            assert noted[key]
+        assert run.load() is None
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "checkpoints",
+        "config.toml",
+        "versions.json",
+    ]
+
+
+def test_the_default_folder_bears_recipe_and_time(tmp_path: Path) -> None:
+    paths = [
+        RunDirectory.create(None, Config(), recipe="quick", root=tmp_path).path for _ in range(3)
+    ]
+    assert len(set(paths)) == 3
+    assert all(p.parent == tmp_path and p.name.startswith("quick-20") for p in paths)
+
+
+def refusal(kind: type[DistrlccError], call: object, *arguments: object) -> str:
+    assert callable(call)
+    with pytest.raises(kind) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_folders_that_do_not_fit_are_refused_and_left_alone(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    assert "already holds a run: add --resume" in refusal(OutputError, create, tmp_path / "run")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "is not empty and is not a run" in refusal(OutputError, create, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "run"]
+    assert "cannot write" in refusal(OutputError, create, tmp_path / "notes.txt" / "x")
+    assert "is a file" in refusal(OutputError, create, tmp_path / "notes.txt")
+    for missing in (tmp_path, tmp_path / "none", tmp_path / "notes.txt"):
+        text = refusal(OutputError, RunDirectory.resume, missing, Config())
+        assert "holds no run to resume: leave out --resume" in text
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_another_config_does_not_resume(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    other = replace(Config(), lr=3e-4)
+    text = refusal(CheckpointError, RunDirectory.resume, tmp_path / "run", other)
+    assert text.endswith("lr: 0.001 != 0.0003")
+
+
+def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
+    run = create(tmp_path / "fresh")
+    run.lock()
+    run.discard()
+    run.close()
+    assert not (tmp_path / "fresh").exists()
+    create(tmp_path / "fresh").close()
+    with create(tmp_path / "begun") as begun:
+        begun.metrics.log(1, {"reward": 0.25})
+        begun.discard()
+    assert updates(begun) == [1]
+    assert RunDirectory.read_config(begun.path, Config) == Config()
+
+
+def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        for update in (1, 2, 3):
+            run.metrics.log(update, {"loss": 1 / update})
+            if update == 2:
+                run.save({"update": 2})
+        run.metrics.log(4, {})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 2, "lo')  # killed in the middle of a line
+    with RunDirectory.resume(run.path, Config(), tensorboard=False) as again:
+        loaded = again.load()
+        assert loaded is not None
+        state, path = loaded
+        assert (state, path.name) == ({"update": 2}, "latest.safetensors")
+        before = (run.path / "metrics.jsonl").read_bytes().splitlines()[:2]
+        again.rewind(state["update"])
+        assert updates(again) == [1, 2]
+        again.metrics.log(3, {})
+        assert updates(again) == [1, 2, 3]
+        assert (run.path / "metrics.jsonl").read_bytes().splitlines()[:2] == before
+    assert len(json.loads((run.path / "versions.json").read_text())["resumed"]) == 1
+    assert not (run.path / "tensorboard").exists()
+
+
+def test_event_files_are_written_unless_told_otherwise(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "run", Config(), recipe="quick") as run:
+        run.metrics.log(1, {"loss": 1.0})
+    assert len(list((run.path / "tensorboard").iterdir())) == 1
+    with RunDirectory.resume(run.path, Config()) as again:
+        again.rewind(1)
+        again.metrics.log(2, {"loss": 0.5})
+    assert len(list((run.path / "tensorboard").iterdir())) == 2
+
+
+def test_the_previous_checkpoint_stands_in_for_a_damaged_one(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        for update in (1, 2, 3):
+            run.save({"update": update, "w": np.full(10, update)})
+        run.save({"update": 1}, best=True)
+        names = sorted(p.name for p in (run.path / "checkpoints").iterdir())
+        assert names == ["best.safetensors", "latest.safetensors", "previous.safetensors"]
+        latest = run.checkpoint_path("latest")
+        latest.write_bytes(latest.read_bytes()[:50])
+        loaded = run.load()
+        assert loaded is not None
+        assert loaded[0]["update"] == 2
+        assert loaded[1].name == "previous.safetensors"
+        best = run.load(best=True)
+        assert best is not None
+        assert best[0] == {"update": 1}
+        run.checkpoint_path("previous").write_bytes(b"")
+        assert "truncated or corrupt" in refusal(CheckpointError, run.load)
+
+
+def test_the_previous_checkpoint_survives_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with create(tmp_path / "run") as run:
+        run.save({"update": 1})
+        run.save({"update": 2})
+        run.checkpoint_path("latest").unlink()
+        loaded = run.load()
+        assert loaded is not None
+        assert loaded[0] == {"update": 1}
+
+
+def test_what_was_seen_of_workers_after_the_checkpoint_goes_too(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with RunDirectory.create(path, Config(), recipe="quick") as run:
+        run.metrics.log(1, {})
+        lines = [f'{{"update": {update}, "worker": 0}}\n' for update in (0, 1, 1, 2)]
+        (path / "workers.jsonl").write_text("".join(lines) + '{"update": 1, "wor')
+        run.rewind(1)
+    assert (path / "workers.jsonl").read_text() == "".join(lines[:3])

@@ -1,0 +1,89 @@
+"""Training with several agents on a link: resumes, shares of processes, scores, what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.config import override
+from distrlcc.errors import ConfigError
+from distrlcc.recipes.registry import recipe
+from distrlcc.actors.job import ActorsJob, build_training
+from distrlcc.cluster.ray_run import check_fit
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.trainer import Share, Trainer
+
+SMALL = (
+    "num_envs=16", "ppo.rollout_length=24", "ppo.minibatch_size=64", "network.hidden=[8]",
+    "ppo.sequence_length=16",
+    "env.episode_s=0.5", "held_out.links=3", "held_out.seconds=0.6",
+)  # fmt: skip
+
+
+def _config(*changes: str) -> RunConfig:
+    return override(recipe("fair"), [*SMALL, *changes])
+
+
+@pytest.mark.parametrize("network", ["mlp", "lstm"])
+def test_a_resume_is_bit_identical(network: str) -> None:
+    config = _config(f"network.kind={network}")
+    whole, half, resumed = Trainer(config), Trainer(config), Trainer(config)
+    metrics: list[Any] = [whole.iterate()[0] for _ in range(4)]
+    for _ in range(2):
+        half.iterate()
+    resumed.load_state_dict(half.state_dict())
+    again = [resumed.iterate()[0] for _ in range(2)]
+    for first, second in zip(metrics[2:], again, strict=True):
+        assert {k: v for k, v in first.items() if "second" not in k and "share_" not in k} == {
+            k: v for k, v in second.items() if "second" not in k and "share_" not in k
+        }
+    for name, value in whole.learner.weights().arrays.items():
+        np.testing.assert_array_equal(value, resumed.learner.weights().arrays[name])
+    assert 0 < whole.counters.steps < 4 * 16 * 24
+
+
+def test_processes_share_whole_links() -> None:
+    shares = [Share.of(40, slot, 3, 4) for slot in range(4)]
+    assert [(s.first, s.count) for s in shares] == [(0, 12), (12, 12), (24, 16), (40, 12)]
+    with pytest.raises(ConfigError, match="at least 4, one link's agents, for each of 3"):
+        Share.of(8, 0, 3, 4)
+
+
+def test_held_out_scores_are_of_links() -> None:
+    trainer = Trainer(_config("env.suites=['shared']", "env.suite_weights=[]"))
+    scores = trainer.held_out.by_link(trainer.learner.weights(), "sample")
+    assert scores.shape == (4, 3)
+    assert np.isfinite(scores).all()
+    assert (scores[1] > 0).all()
+    assert (scores[1] <= 1.01).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("num_envs=18",), "num_envs is 18; expected a multiple of env.agents, 4"),
+        (("env.agents=2", "num_envs=18"), r"has [34] agents; expected 2 agents first"),
+        (("env.reward.fairness_weight=-1",), "fairness_weight is -1"),
+        (("env.reward.window_weight=nan",), "window_weight is nan"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer(_config(*changes))
+
+
+def test_gail_takes_one_agent() -> None:
+    with pytest.raises(ConfigError, match="GAIL's demonstrations are of one agent"):
+        override(recipe("gail"), ["env.agents=4"])
+
+
+def test_workers_have_whole_links(tmp_path: Any) -> None:
+    config = _config("actors.envs_per_worker=6")
+    with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
+        build_training(ActorsJob(config, tmp_path))
+
+
+def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:
+    config = recipe("fair")
+    Trainer(config, Share.least(config.env.agents)).collect()
+    check_fit(config, 2)

@@ -1,0 +1,302 @@
+"""A run's durable copy: on a real S3 server and in a folder, damaged, killed and contended for."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.runs import storage_session
+from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
+from distrlcc.runs.storage_keeper import StorageKeeper
+from distrlcc.runs.storage_session import stored
+from distrlcc.storage import storage_claim
+from distrlcc.storage.storage import Storage, StorageLostError, stored_runs
+from distrlcc.storage.storage_claim import Owner, read_owner
+from distrlcc.storage.storage_manifest import MANIFEST
+
+LATEST = "checkpoints/latest.safetensors"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Serve S3 on loopback; give a URL."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+        ):
+            patch.setenv(name, value)
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"s3://runs/all?endpoint_override=http://{host}:{port}&allow_bucket_creation=true"
+        server.stop()
+
+
+@pytest.fixture(params=["folder", "s3", "fsspec"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """Give an empty place."""
+    name = f"run{random.randrange(10**9)}"
+    if request.param == "s3":
+        return Storage(request.getfixturevalue("s3"), name, "me")
+    url = str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path}"
+    return Storage(url, name, "me")
+
+
+def write(folder: Path, update: int) -> None:
+    """Write what a run writes by an update."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text("seed = 1\n")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"update": {update}}}\n')
+    state = {"update": update, "x": np.full(20_000, update)}
+    save_checkpoint(folder / LATEST, state, config_digest="d")
+
+
+def update_of(folder: Path) -> int:
+    state = load_checkpoint(folder / LATEST, config_digest="d")
+    assert np.all(state["x"] == state["update"])
+    return int(state["update"])
+
+
+def refusal(error: pytest.ExceptionInfo[DistrlccError]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def other(storage: Storage, run: str = "other") -> Storage:
+    return Storage(storage.url, storage.name, run)
+
+
+def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stored(storage, run, resume=False):
+        for update in (1, 2, 3):
+            write(run, update)
+            assert storage.push(run).generation == update
+    names = storage.open().names()
+    assert len({name.split("/")[0] for name in names}) == 2  # the claim is gone, too
+    assert storage.name in stored_runs(storage.url)
+    assert storage.read_config() == "seed = 1\n"
+    again = pickle.loads(pickle.dumps(other(storage)))
+    assert again.pull(tmp_path / "copy").damage == ()
+    assert update_of(tmp_path / "copy") == 3
+    files = {p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.name != ".storage"}
+    for name in files:
+        assert (tmp_path / "copy" / name).read_bytes() == (run / name).read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete", "manifest"])
+def test_a_damaged_generation_gives_way_to_the_one_before(
+    storage: Storage, damage: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with stored(storage, run, resume=False):
+        for update in (1, 2):
+            write(run, update)
+            manifest = storage.push(run)
+    objects, name = storage.open(), f"{manifest.place}/{LATEST}"
+    data = objects.read(name)
+    assert data is not None
+    if damage == "delete":
+        objects.delete(name)
+    elif damage == "manifest":
+        objects.write(f"{manifest.place}/{MANIFEST}", b'{"generation": 2')
+    else:
+        objects.write(name, data[:-9] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+    fetched = storage.pull(tmp_path / "copy")
+    assert len(fetched.damage) == 1
+    assert manifest.place in fetched.damage[0]
+    assert update_of(tmp_path / "copy") == 1
+    with stored(storage, tmp_path / "copy", resume=True):
+        write(tmp_path / "copy", 5)
+    storage.pull(tmp_path / "third")
+    assert update_of(tmp_path / "third") == 5
+
+
+def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(OutputError, match="holds no run") as none:
+        storage.pull(tmp_path / "copy")
+    refusal(none)
+    with stored(storage, run, resume=False):
+        write(run, 1)
+        place = storage.push(run).place
+    storage.open().write(f"{place}/config.toml", b"seed = 2\n")
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint: .*config\.toml is damaged"):
+        storage.pull(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stored(storage, run, resume=False):
+        write(run, 1)
+        storage.push(run)
+    with (
+        pytest.raises(OutputError, match="already holds a run: add --resume") as taken,
+        stored(other(storage), tmp_path / "new", resume=False),
+    ):
+        pass
+    refusal(taken)
+    with stored(other(storage), tmp_path / "copy", resume=True):
+        write(tmp_path / "copy", 2)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("mine")
+    with pytest.raises(StorageLostError, match="has gone on without"):
+        storage.is_current(run, whole=False)
+    with stored(storage, run, resume=True):  # fetched, and nothing is lost
+        assert update_of(run) == 2
+    assert (tmp_path / "run-kept-1" / "metrics.jsonl").read_text().endswith("mine")
+
+
+def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_claim, "WATCH_SECONDS", 3.0)
+    monkeypatch.setattr(storage_claim, "_TICK", 0.2)
+    monkeypatch.setattr(storage_claim, "BEAT_SECONDS", 0.3)
+    run = tmp_path / "run"
+    with storage.claim():
+        write(run, 1)
+        storage.push(run)
+        with pytest.raises(OutputError, match=r"is being stored by process \d+ on") as alive:
+            other(storage).claim().__enter__()
+        refusal(alive)
+        far = Owner("far", "elsewhere", 1, "another/machine/1")
+        storage.open().write("owner.json", b"{}")
+        with pytest.raises(StorageLostError, match=r"has taken .* over"):
+            storage.push(run)
+    # One that ended without a word, on another machine and on this one.
+    here = replace(far, process=gone_process())
+    for owner, watch, least, most in ((far, 3.0, 2.8, 30.0), (here, 100.0, 0.0, 30.0)):
+        monkeypatch.setattr(storage_claim, "WATCH_SECONDS", watch)
+        storage.open().write("owner.json", msgspec.json.encode(owner))
+        begin = time.monotonic()
+        with other(storage).claim():
+            assert least <= time.monotonic() - begin < most
+            found = read_owner(storage.open())
+            assert found is not None
+            assert found.run == "other"
+
+
+def gone_process() -> str:
+    boot, namespace, _ = Owner.me("x").process.split("/")
+    return f"{boot}/{namespace}/{10**12}"
+
+
+def test_what_fails_is_said_once_and_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = tmp_path / "store", tmp_path / "run"
+    storage = Storage(str(store), "run", "me")
+    news: list[str] = []
+
+    def wait(word: str) -> None:
+        deadline = time.monotonic() + 10
+        while not any(word in line for line in news):
+            assert time.monotonic() < deadline, word
+            keeper.wake()
+            time.sleep(0.05)
+            news.extend(keeper.news())
+
+    with ExitStack() as stack:
+        stack.enter_context(stored(storage, run, resume=False))
+        write(run, 1)
+        keeper = StorageKeeper(storage, run)
+        stack.callback(keeper.close)
+        store.rename(tmp_path / "away")
+        store.write_text("in the way")
+        wait("not stored")
+        store.unlink()
+        (tmp_path / "away").rename(store)
+        wait("stored again")
+        assert len(news) == 2
+    assert storage.newest() is not None
+    monkeypatch.setattr(storage_session, "_LAST_SECONDS", 0.5)
+    monkeypatch.setattr(storage_session, "_PAUSE", 0.1)
+    ending = stored(storage, run, resume=True)
+    ending.__enter__()
+    write(run, 2)
+    store.rename(tmp_path / "away")
+    store.write_text("in the way")
+    with pytest.raises(OutputError, match=r"saved here, but its end is not stored: .*--storage"):
+        ending.__exit__(None, None, None)
+    store.unlink()
+    (tmp_path / "away").rename(store)
+    with stored(storage, run, resume=True):  # stores what was not
+        storage.pull(tmp_path / "copy")
+    assert update_of(tmp_path / "copy") == 2
+
+
+@pytest.mark.parametrize("harm", ["cut", "delete"])
+def test_a_directory_without_a_whole_checkpoint_is_fetched(harm: str, tmp_path: Path) -> None:
+    storage, run = Storage(str(tmp_path / "store"), "run", "me"), tmp_path / "run"
+    with stored(storage, run, resume=False):
+        write(run, 1)
+    if harm == "cut":
+        (run / LATEST).write_bytes((run / LATEST).read_bytes()[:-9])
+    else:
+        (run / LATEST).unlink()
+    with stored(other(storage), run, resume=True):
+        assert update_of(run) == 1
+    assert (tmp_path / "run-kept-1" / "config.toml").exists()
+
+
+PUSHER = """
+import sys, pathlib, test_storage
+run = pathlib.Path(sys.argv[3])
+storage = test_storage.Storage(sys.argv[1], sys.argv[2], "pusher")
+with storage.claim():
+    for update in range(int(sys.argv[4]), 10**6):
+        test_storage.write(run, update)
+        storage.push(run)
+        print(update, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_kills_at_any_moment_leave_the_newest_stored(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "store") if kind == "folder" else request.getfixturevalue("s3")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    chance, last = random.Random(11), 0
+    for round_ in range(4):
+        run = tmp_path / f"run{round_}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", PUSHER, url, "killed", str(run), str(last + 1)],
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        said = [int(process.stdout.readline()) for _ in range(3)]
+        time.sleep(chance.uniform(0.0, 0.2))
+        process.kill()
+        assert process.wait(10) == -signal.SIGKILL
+        said += [int(line) for line in process.stdout.read().split()]
+        process.stdout.close()
+        storage = Storage(url, "killed", "next")
+        fetched = storage.pull(tmp_path / f"copy{round_}")
+        assert fetched.damage == ()
+        last = update_of(tmp_path / f"copy{round_}")
+        assert said[-1] <= last <= said[-1] + 1
+        complete = [name for name in storage.open().names() if name.endswith(MANIFEST)]
+        assert len(complete) >= 2

@@ -1,0 +1,123 @@
+"""Storage URLs that lead nowhere are one clear line each, within a time."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distrlcc.errors import ConfigError, DistrlccError, OutputError
+from distrlcc.storage import storage_url
+from distrlcc.storage.storage_url import storage_filesystem
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Serve S3 on loopback; give its address."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    served = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    served.start()
+    host, port = served.get_host_and_port()
+    yield f"http://{host}:{port}"
+    served.stop()
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+
+
+def refusal(kind: type[DistrlccError], url: str) -> str:
+    with pytest.raises(kind) as caught:
+        storage_filesystem(url)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, path in (
+        ("a/b", tmp_path / "a" / "b"),
+        (f"{tmp_path}/c/", tmp_path / "c"),
+        (f"file://{tmp_path}/d", tmp_path / "d"),
+    ):
+        filesystem, found = storage_filesystem(url)
+        assert found == str(path)
+        assert filesystem.type_name == "local"
+        assert list(path.iterdir()) == []
+
+
+def test_s3_is_found_by_url_and_by_environment(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = f"s3://made/runs/?endpoint_override={server}&allow_bucket_creation=true"
+    filesystem, path = storage_filesystem(made)
+    assert (filesystem.type_name, path) == ("s3", "made/runs")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    assert storage_filesystem("s3://made/runs")[1] == "made/runs"
+    assert "no bucket 'none'; make it" in refusal(OutputError, "s3://none/runs")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "expected a folder or a URL"),
+        ("s3://", "expected a place after ://"),
+        ("floppy://a/b", "unknown scheme 'floppy'; expected a folder, s3://"),
+        ("s3://key:secret@bucket/runs", "give credentials in the environment"),
+        ("s3://bucket/runs?endpoint=x", "did you mean endpoint_override"),
+        ("github://x/y", "missing"),
+        ("hdfs://host/x", "libjvm"),
+    ],
+)
+def test_urls_that_are_wrong(url: str, words: str) -> None:
+    text = refusal(ConfigError, url)
+    assert words in text
+    assert "secret" not in text.replace("SECRET", "")
+
+
+def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in refusal(OutputError, str(tmp_path / "file" / "x"))
+    assert "cannot write /proc/none" in refusal(OutputError, "/proc/none")
+
+
+def test_credentials_that_do_not_do(server: str) -> None:
+    storage_filesystem(f"s3://closed?endpoint_override={server}&allow_bucket_creation=true")
+    ask(f"{server}/moto-api/reset-auth", "0")  # from now on keys count
+    try:
+        text = refusal(OutputError, f"s3://closed/runs?endpoint_override={server}")
+    finally:
+        ask(f"{server}/moto-api/reset-auth", "1000000")
+    assert "access denied; check that AWS_ACCESS_KEY_ID's owner may" in text
+
+
+def ask(url: str, data: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data.encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        answer.read()
+
+
+def test_servers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"s3://bucket/runs?endpoint_override=http://127.0.0.1:{free.getsockname()[1]}"
+        begin = time.monotonic()
+        assert "no connection (http://127.0.0.1:" in refusal(OutputError, url)
+        assert time.monotonic() - begin < 10
+        free.listen()  # takes the connection and says nothing
+        monkeypatch.setattr(storage_url, "OPEN_SECONDS", 1.0)
+        assert "no answer within 1 s (http://127.0.0.1:" in refusal(OutputError, url)
