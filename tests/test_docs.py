@@ -24,7 +24,6 @@ from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.results_page import results_page
 from distrlcc.recipes.row import shipped_rows
-from distrlcc.runs.curriculum_config import CurriculumConfig
 from distrlcc.runs.run_config import (
     ActorsConfig,
     DistributedConfig,
@@ -32,7 +31,6 @@ from distrlcc.runs.run_config import (
     NetworkConfig,
     RunConfig,
 )
-from distrlcc.sim.link_family import LinkRanges
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
@@ -70,8 +68,6 @@ def test_every_configuration_key_is_explained() -> None:
         "ppo",
         "dagger",
         "gail",
-        "curriculum",
-        "curriculum.ranges",
         "distributed",
         "actors",
         "resources",
@@ -95,8 +91,6 @@ def test_every_configuration_key_is_explained() -> None:
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
         ("gail.", GailConfig),
-        ("curriculum.", CurriculumConfig),
-        ("curriculum.ranges.", LinkRanges),
     ],
 )
 def test_every_default_is_the_codes(prefix: str, section: type) -> None:

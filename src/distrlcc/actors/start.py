@@ -15,7 +15,6 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.start import open_directory
-from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Share, Trainer
@@ -49,7 +48,6 @@ def start_actors(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    check_no_curriculum(config.curriculum, "actor-learner training")
     actors = config.actors
     links, nodes = actors.links, actors.nodes
     if len(nodes) != node.count:

@@ -20,7 +20,6 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ from distrlcc.env.spaces import observation_box
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import Suite, check_agents, load_suite
+from distrlcc.sim.suites import check_agents, load_suite
 
 Array = NDArray[Any]
 
@@ -99,7 +98,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         links, first_link = num_envs // self.agents, first_index // self.agents
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
-        self._mixture(())
+        edges = np.cumsum(np.array(self.config.weights))
+        self._suite_edges = edges / edges[-1]
         self._n_flows = max(suite.most_flows for suite in self._suites)
         for suite in self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
@@ -125,23 +125,6 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._ends = np.zeros(links)
         self._time = np.zeros(links)
         self._sums = np.zeros((num_envs, 7))
-
-    def mix_in(self, suites: Sequence[Suite], shares: Sequence[float]) -> None:
-        """Draw later episodes' links from further suites as well, in the place of earlier ones.
-
-        Args:
-            suites: Of one flow; none: those of the configuration alone.
-            shares: Probability of each; those of the configuration have the rest.
-        """
-        self._suites = [*self._suites[: len(self.config.suites)], *suites]
-        self._mixture(shares)
-
-    def _mixture(self, shares: Sequence[float]) -> None:
-        weights = np.array(self.config.weights)
-        if len(shares):
-            weights = np.append(weights / weights.sum() * (1.0 - sum(shares)), shares)
-        edges = np.cumsum(weights)
-        self._suite_edges = edges / edges[-1]
 
     def _build_batch(self, expert: str) -> AgentBatch:
         if self.config.world == "emulated":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.net.ticker import MOST_LATE
@@ -70,33 +69,13 @@ class Recorder:
                 return
             self._run.metrics.log_more(counters.update, row, scores)
             metrics |= scores
-            row |= scores
             if counters.best_update != best_before:
                 self._save(best=True)
                 save_policy(self._run.policy_path, training.policy())
-        if not self._search(metrics, row):
-            return
         self._progress.update(metrics, alarm=self._shown)
         if counters.update % config.checkpoint_every == 0:
             self._save()
             self._run.store()
-
-    def _search(self, metrics: dict[str, float], row: dict[str, Any]) -> bool:
-        """Search for the curriculum's next links if it is time; False: another rank leads now."""
-        training = self._training
-        proposal = training.search()
-        if proposal is None:
-            return True
-        if not self._leads():
-            return False
-        assert training.curriculum is not None
-        found = {"curriculum_gap": proposal.gap, "curriculum_baseline": proposal.baseline}
-        row["events"] = [*row.get("events", []), str(proposal)]
-        self._run.metrics.log_more(training.counters.update, row, found)
-        self._run.write_json("curriculum.json", training.curriculum.table())
-        self.note(str(proposal))
-        metrics |= found
-        return True
 
     def _note_late(self, share: float) -> None:
         if share > MOST_LATE and not self._noted_late:

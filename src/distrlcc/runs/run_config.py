@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
@@ -12,7 +12,6 @@ from distrlcc.learn.alarm_config import AlarmConfig
 from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runs.curriculum_config import CurriculumConfig
 from distrlcc.runs.resources import ResourcesConfig
 
 MAX_ENVS = 2**20
@@ -156,8 +155,11 @@ class RunConfig:
     """Settings of DAgger."""
     gail: GailConfig | None = None
     """Settings of GAIL, whose generator is PPO with the settings above."""
-    curriculum: CurriculumConfig | None = None
-    """Settings of the curriculum; without it links come from env.suites alone."""
+
+    RETIRED: ClassVar[dict[str, str]] = {
+        "curriculum": "curricula are gone, as four seeds showed no gain (LOG.md); leave the key out"
+    }
+    """Keys of earlier versions, and what to do about them."""
 
     def __post_init__(self) -> None:
         self._check_sections()
@@ -184,13 +186,6 @@ class RunConfig:
             raise ConfigError("give exactly one of the sections ppo and dagger")
         if self.gail is not None and self.ppo is None:
             raise ConfigError("the section gail needs the section ppo: its generator's settings")
-        if self.curriculum is not None and self.env.world != "simulated":
-            raise ConfigError(
-                f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
-                "links are found and mixed in there"
-            )
-        if self.curriculum is not None:
-            check_one_price(self.env, "a curriculum", "its baselines do")
         if self.ppo is None or self.gail is not None:
             check_one_price(self.env, "gail" if self.gail is not None else "dagger")
             check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
@@ -201,11 +196,6 @@ class RunConfig:
             raise ConfigError(
                 f"num_envs is {self.num_envs}; expected a multiple of env.agents, {agents}: each "
                 "environment is an agent, and a link has so many"
-            )
-        if agents > 1 and self.curriculum is not None:
-            raise ConfigError(
-                f"env.agents is {agents}: the curriculum's links and baselines are of one flow; "
-                "take env.agents=1, or curriculum=none"
             )
         if agents > 1 and self.gail is not None:
             raise ConfigError(
@@ -233,7 +223,7 @@ class RunConfig:
         return section.sequence_length
 
 
-def check_one_price(env: EnvConfig, who: str, why: str = "the expert does") -> None:
+def check_one_price(env: EnvConfig, who: str) -> None:
     """Refuse preferences where a scheme matters that has none.
 
     Raises:
@@ -241,7 +231,7 @@ def check_one_price(env: EnvConfig, who: str, why: str = "the expert does") -> N
     """
     if env.reward.delay_weights:
         raise ConfigError(
-            f"{who} with env.reward.delay_weights: {why} the same whatever is preferred; "
+            f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
             "train with PPO alone, or set env.reward.delay_weights=[]"
         )
 

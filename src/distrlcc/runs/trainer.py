@@ -89,8 +89,6 @@ class Trainer(Training):
     def collect(self, stop: Callable[[int], bool] | None = None) -> CollectStats:
         """Fill the rollout with the learner's present weights; see `Collector.collect`."""
         self.collector.set_weights(self.learner.weights())
-        if self.curriculum is not None:
-            self.curriculum.mix_into(self.env, self.counters.update)
         return self.collector.collect(self.rollout, stop)
 
     def iterate(self) -> tuple[dict[str, float], CollectStats]:

@@ -23,7 +23,6 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.shipped import find_policy
 from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
-from distrlcc.runs.curriculum import Curriculum, Proposal
 from distrlcc.runs.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runs.run_config import RunConfig
 
@@ -160,9 +159,6 @@ class Training:
         """What was done about it."""
         self.counters = Counters()
         self.best: Weights | None = None
-        self.curriculum: Curriculum | None = None
-        if config.curriculum is not None:
-            self.curriculum = Curriculum(config.curriculum, config.env, config.seed)
 
     def commit(self, stats: CollectStats) -> None:
         """Count an update that was learned from these statistics, and see that it did no harm."""
@@ -202,18 +198,9 @@ class Training:
         }
 
     def paused(self) -> bool:
-        """Say whether rank 0 did something alone after the newest update: score, or search."""
-        update, curriculum = self.counters.update, self.curriculum
-        scored = update > 0 and update % self.config.held_out.every == 0
-        return scored or (curriculum is not None and curriculum.due(update))
-
-    def search(self) -> Proposal | None:
-        """Let the curriculum propose links for the present weights, if its time has come."""
+        """Say whether rank 0 scored alone after the newest update."""
         update = self.counters.update
-        if self.curriculum is None or not self.curriculum.due(update):
-            return None
-        arrays, acting = self.learner.weights().arrays, self.counters.best_acting
-        return self.curriculum.search(PolicyFile(self.spec, arrays, acting), update)
+        return update > 0 and update % self.config.held_out.every == 0
 
     def policy(self) -> PolicyFile:
         """Return the best policy so far, acting in the better way."""
@@ -243,16 +230,13 @@ class Training:
         best = None
         if self.best is not None:
             best = {"version": self.best.version, "arrays": dict(self.best.arrays)}
-        state: dict[str, Any] = {
+        return {
             "learner": self.learner.shared_state(),
             "alarm": self.alarm.state_dict(),
             "recovery": None if self.recovery is None else self.recovery.state_dict(),
             "counters": asdict(self.counters),
             "best": best,
         }
-        if self.curriculum is not None:
-            state["curriculum"] = self.curriculum.state_dict()
-        return state
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resume needs."""
@@ -283,5 +267,3 @@ class Training:
         self.best = None
         if state["best"] is not None:
             self.best = Weights(int(state["best"]["version"]), state["best"]["arrays"])
-        if self.curriculum is not None:
-            self.curriculum.load_state_dict(state["curriculum"])

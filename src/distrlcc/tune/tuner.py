@@ -11,7 +11,6 @@ from typing import Any
 
 from distrlcc.cluster.ray_session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.trainer import Share, Trainer
@@ -53,7 +52,6 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
-    check_no_curriculum(config.run.curriculum, "tuning")
     require_ray(options.address)
     space = checked_space(config)
     if config.pbt is not None and config.pbt.explore:
