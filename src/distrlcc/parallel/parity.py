@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.learn.learner import Weights
-from distrlcc.runs.identity import identity
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Share, Trainer
 
