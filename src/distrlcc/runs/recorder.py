@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.net.ticker import MOST_LATE
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.progress import Display
