@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.exchange import ExchangeModel
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.parallel.data_parallel_group import DataParallelGroup
 from distrlcc.parallel.decentralized import train_together
 from distrlcc.parallel.launcher import Launcher

@@ -20,8 +20,7 @@ from distrlcc.actors.segment import Segment
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig

@@ -17,7 +17,7 @@ from distrlcc.learn.data_parallel import LocalGroup
 from distrlcc.learn.imitation import Imitator
 from distrlcc.learn.imitation_config import ImitationConfig
 from distrlcc.learn.sequences import SequenceBatch, SequenceDataset
-from distrlcc.policy.numpy_network import NumpyNetwork
+from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]

@@ -239,7 +239,7 @@ def _flip_a_bit(place: Place, job: Disturbed) -> None:
     def flipping(trainer: Any, stats: Any) -> None:
         commit(trainer, stats)
         if place.slot == 1 and trainer.counters.update == job.update:
-            trainer.learner.model.descent.flat.data.view(torch.int32)[7] ^= 1 << 10
+            trainer.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
     Trainer.commit = flipping  # type: ignore[method-assign]
 

@@ -14,7 +14,7 @@ from distrlcc.actors.actor_training import ActorTraining
 from distrlcc.actors.board import Board
 from distrlcc.actors.crew import Crew
 from distrlcc.errors import GroupError
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.rollout import concatenate
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.stopper import Stopper

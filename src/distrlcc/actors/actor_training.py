@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from distrlcc.actors.ledger import Ledger
-from distrlcc.learn.reducer import LocalReducer
+from distrlcc.learn.learner import LocalReducer
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import RunConfig

@@ -17,14 +17,13 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import DatasetError
-from distrlcc.learn.adam import Adam
+from distrlcc.learn.config import scheduled
 from distrlcc.learn.data_parallel import DataParallel
+from distrlcc.learn.flat_adam import Adam
 from distrlcc.learn.imitation_config import ImitationConfig
 from distrlcc.learn.learner import Weights
-from distrlcc.learn.schedule import scheduled
 from distrlcc.learn.sequences import Indices, SequenceBatch, SequenceDataset
-from distrlcc.policy.heads import Categorical, Gaussian
-from distrlcc.policy.network import ActorCritic
+from distrlcc.policy.network import ActorCritic, Categorical, Gaussian
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec
 

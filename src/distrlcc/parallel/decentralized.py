@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from distrlcc.errors import GroupError
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.parallel.membership import Member
 from distrlcc.parallel.process_group import (
     Meeting,

@@ -67,7 +67,7 @@ class RunEndedError(GroupError):
 
 
 class ProcessGroup:
-    """A member of a group; also the `distrlcc.learn.reducer.Reducer` of its learner."""
+    """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
     def __init__(self, place: Place, identity: Mapping[str, str], run: str = "") -> None:
         """Take where to join and what all members must have in common; enter the context to join.

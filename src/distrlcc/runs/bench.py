@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distrlcc.learn.process import prepare_process
+from distrlcc.learn.threads import limit_threads
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Trainer
 
@@ -31,7 +31,7 @@ def bench(
         By name; shares are of the whole time and add up to about 1, ``cost`` is the median over the
         turns of the time per environment step over the baseline's in the same turn.
     """
-    prepare_process()
+    limit_threads()
     trainers = {name: Trainer(config) for name, config in configs.items()}
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in configs}
     begin, turn = time.perf_counter(), 0

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError
 from distrlcc.learn.data_parallel import DataParallel
-from distrlcc.learn.process import prepare_process
+from distrlcc.learn.threads import limit_threads
 from distrlcc.runs.imitate_config import ImitateConfig
 from distrlcc.runs.imitation_recorder import ImitationRecorder
 from distrlcc.runs.imitation_trainer import ImitationCounters, ImitationTrainer
@@ -45,7 +45,7 @@ def imitate_rank(
         DatasetError: The data set is damaged.
         OutputError: The run directory cannot be written, or another process trains it.
     """
-    prepare_process()
+    limit_threads()
     trainer = ImitationTrainer(config, data, group)
     with ExitStack() as stack:
         recorder: ImitationRecorder | None = None

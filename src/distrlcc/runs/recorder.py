@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.net.ticker import MOST_LATE
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.progress import Display

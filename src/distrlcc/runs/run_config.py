@@ -8,10 +8,7 @@ from typing import ClassVar, Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 from distrlcc.runs.resources import ResourcesConfig
 
 MAX_ENVS = 2**20

@@ -9,9 +9,8 @@ from typing import Any
 
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
-from distrlcc.learn.reducer import Reducer
+from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.learner import Reducer
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.training import Training, new_rollout, policy_spec
 

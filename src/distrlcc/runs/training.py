@@ -10,18 +10,15 @@ import numpy as np
 
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError
-from distrlcc.learn.alarm import CollapseAlarm
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collapse import CollapseAlarm, Restorer
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.gail import Gail
-from distrlcc.learn.learner import Learner, Weights
+from distrlcc.learn.learner import Learner, Reducer, Weights
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.process import prepare_process
-from distrlcc.learn.recovery import Recovery
-from distrlcc.learn.reducer import Reducer
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.policy_file import PolicyFile, load_policy
-from distrlcc.policy.shipped import find_policy
+from distrlcc.learn.threads import limit_threads
+from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
 from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
 from distrlcc.runs.held_out import ACTINGS, Acting, HeldOut
 from distrlcc.runs.run_config import RunConfig
@@ -140,7 +137,7 @@ class Training:
         Raises:
             ConfigError: Something in the configuration does not exist or fit.
         """
-        prepare_process()
+        limit_threads()
         self.config, self.spec = config, spec
         self.learner = build_learner(config, spec, reducer, device)
         if config.start_from:
@@ -150,9 +147,9 @@ class Training:
         free = config.dagger is not None or spec.action_kind == "continuous"
         least_entropy = float("-inf") if free else config.alarm.entropy_bound
         self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
-        self.recovery: Recovery | None = None
+        self.recovery: Restorer | None = None
         if config.alarm.act and isinstance(self.learner, PPO | Gail):
-            self.recovery = Recovery(config.alarm, self.learner)
+            self.recovery = Restorer(config.alarm, self.learner)
         self.rang: str | None = None
         """What the alarm said of the newest update."""
         self.restored: str | None = None
