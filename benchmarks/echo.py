@@ -17,7 +17,7 @@ from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.policy.spec import expected_shapes
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 
 _START_SECONDS = 120.0
 _CALL_SECONDS = 30.0

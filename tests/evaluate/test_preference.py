@@ -21,7 +21,7 @@ from distrlcc.evaluate.shared_run import run_shared
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 
 

@@ -19,7 +19,7 @@ from distrlcc.learn.ppo import PPO
 from distrlcc.net.ticker import MOST_LATE
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.source import policy_spec
 
 pytestmark = pytest.mark.net
 

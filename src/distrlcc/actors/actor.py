@@ -21,7 +21,7 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrlcc.learn.rollout import Rollout
-
 
 class Reducer(Protocol):
     """Collective operations: every rank calls the same ones in the same order."""
@@ -40,6 +38,10 @@ class LocalReducer:
         return values
 
 
+class InterruptedUpdateError(Exception):
+    """The user wants to stop in the middle of an update, of which nothing shall remain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A policy to act with; it crosses processes and machines."""
@@ -53,10 +55,14 @@ class Weights:
 
 
 class Learner(Protocol):
-    """Turns rollouts into better weights."""
+    """Turns what was collected, as rollouts or epochs of a data set, into better weights."""
 
-    def update(self, rollout: Rollout) -> dict[str, float]:
-        """Learn from one rollout and return metrics."""
+    def update(self, batch: Any) -> dict[str, float]:
+        """Learn from one batch and return metrics.
+
+        Raises:
+            InterruptedUpdateError: It was broken off; follow with :meth:`undo_update`.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from distrlcc.learn.threads import limit_threads
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Trainer
+from distrlcc.runs.run_state import env_run
+from distrlcc.runs.train import iterate
 
 _WARM_UP = 2
 """Updates that are not counted."""
@@ -32,12 +33,12 @@ def bench(
         turns of the time per environment step over the baseline's in the same turn.
     """
     limit_threads()
-    trainers = {name: Trainer(config) for name, config in configs.items()}
+    trainers = {name: env_run(config) for name, config in configs.items()}
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in configs}
     begin, turn = time.perf_counter(), 0
     while turn < _WARM_UP + _LEAST or time.perf_counter() - begin < seconds:
         for name, trainer in trainers.items():
-            row = trainer.iterate()[0]
+            row = iterate(trainer)[0]
             if turn >= _WARM_UP:
                 rows[name].append(row)
         turn += 1

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
+from distrlcc.learn.imitation_config import ImitationConfig
 from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 from distrlcc.runs.resources import ResourcesConfig
 
@@ -200,6 +201,21 @@ class RunConfig:
                 "env.agents=1, or ppo without gail"
             )
 
+    command: ClassVar[str] = "train"
+    """The command that trains it."""
+    unit: ClassVar[str] = "update"
+    """What `held_out.every` and the like count."""
+
+    def over(self, update: int, steps: int) -> str:
+        """Say why a run that has come so far has nothing left to do; empty while it has."""
+        if steps < self.total_steps:
+            return ""
+        return f"{steps} of {self.total_steps} steps already; go on with --set total_steps=N"
+
+    def scores_at(self, update: int) -> bool:
+        """Say whether an update is followed by a scoring."""
+        return update % self.held_out.every == 0
+
     @property
     def rollout_length(self) -> int:
         """Steps of each environment between two updates."""
@@ -218,6 +234,48 @@ class RunConfig:
         section = self.ppo or self.dagger
         assert section is not None
         return section.sequence_length
+
+
+@dataclass(frozen=True)
+class ImitateConfig:
+    """Everything that shapes an imitation run: data set, policy, training and scores."""
+
+    data: str = ""
+    """Folder of the data set."""
+    data_digest: str = ""
+    """SHA-256 of its manifest, so that a resumed run goes on with the same data."""
+    seed: int = 0
+    """Seed of weights, minibatches and the choice of validation episodes."""
+    epochs: int = 10
+    """Passes over the training episodes."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """That of the data set; its links' validation split is held out."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    held_out: HeldOutConfig = field(default_factory=lambda: HeldOutConfig(every=1))
+    """``every`` counts epochs; the last one is scored in any case."""
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+
+    recipe: ClassVar[str] = "imitate"
+    command: ClassVar[str] = "imitate"
+    unit: ClassVar[str] = "epoch"
+    checkpoint_every: ClassVar[int] = 1
+    max_seconds: ClassVar[float] = 0.0
+    distributed: ClassVar[DistributedConfig] = DistributedConfig(straggler_share=0.0)
+
+    def __post_init__(self) -> None:
+        for name, low in (("epochs", 1), ("seed", 0)):
+            if not low <= getattr(self, name) <= MAX_VALUE:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {MAX_VALUE}")
+
+    def over(self, update: int, steps: int) -> str:
+        """Say why a run that has come so far has nothing left to do; empty while it has."""
+        if update < self.epochs:
+            return ""
+        return f"{update} of {self.epochs} epochs already; go on with --epochs N"
+
+    def scores_at(self, update: int) -> bool:
+        """Say whether an epoch is followed by a scoring; the last one is in any case."""
+        return update % self.held_out.every == 0 or update == self.epochs
 
 
 def check_one_price(env: EnvConfig, who: str) -> None:
@@ -246,10 +304,15 @@ def check_prompt_actions(env: EnvConfig, who: str) -> None:
         )
 
 
-EXTENDABLE = (
-    "total_steps", "max_seconds", "start_from", "distributed", "actors", "resources",
-)  # fmt: skip
+EXTENDABLE = ("total_steps", "max_seconds", "start_from", "distributed", "actors", "resources")
 """Keys that a resumed run may change: they say when it ends and how processes work together.
 
 What it started from matters no more once there is a checkpoint.
 """
+
+
+def extendable(config: RunConfig | ImitateConfig) -> tuple[str, ...]:
+    """Return the keys that a resumed run may change; of imitation where the same data are, and
+    when it ends.
+    """
+    return EXTENDABLE if isinstance(config, RunConfig) else ("data", "epochs")

@@ -12,8 +12,9 @@ from typing import Any
 from distrlcc.cluster.ray_session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import env_run, rehearse
+from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.trainer import Share, Trainer
 from distrlcc.storage.storage_url import is_folder, storage_filesystem
 from distrlcc.tune.deadline import Deadline
 from distrlcc.tune.explore import Explore, load_function
@@ -58,12 +59,12 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
         load_function(config.pbt.explore)
     if config.search is not None:
         check_sampler(config.search.sampler)
-    one_link = Share.least(config.run.env.agents)
-    Trainer(config.run, one_link).collect()
+    rehearse(config.run)
+    one_link = Share(0, config.run.env.agents)
     for key, distribution in space.distributions.items():
         for value in distribution.ends():
             try:
-                Trainer(with_values(config.run, {key: value}), one_link)
+                env_run(with_values(config.run, {key: value}), one_link)
             except ConfigError as error:
                 raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
 
