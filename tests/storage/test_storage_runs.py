@@ -20,7 +20,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.storage.storage import Storage
+from distrlcc.storage import Storage
 
 UPDATE = 16 * 16
 SMALL = (
@@ -94,7 +94,7 @@ def wait_for_updates(process: subprocess.Popen[Any], out: Path, updates: int) ->
 
 def wait_until_stored(process: subprocess.Popen[Any], storage: Storage) -> None:
     deadline = time.monotonic() + 60
-    while storage.newest() is None:
+    while not storage.holds_run():
         assert process.poll() is None, "the run ended before it was stored"
         assert time.monotonic() < deadline, "nothing is stored"
         time.sleep(0.02)
@@ -186,7 +186,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_pat
     process.terminate()
     assert process.wait(30) == 128 + signal.SIGTERM
     assert f"--storage '{server.url}'" in log.read_text().splitlines()[-1]
-    assert storage.is_current(out, whole=True)
+    assert not storage.push_if_new(out, whole=True)
     assert log.read_text().count("not stored") == 1
 
 
@@ -199,7 +199,7 @@ def test_two_ranks_store_one_run(server: Server, tmp_path: Path) -> None:
     wait_until_stored(process, storage)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
-    assert storage.is_current(out, whole=True)
+    assert not storage.push_if_new(out, whole=True)
     shutil.rmtree(out)
     further = ("--resume", "--set", f"total_steps={20 * UPDATE}", "--processes", "2")
     done = finish(command(out, *further, "--storage", server.url))
@@ -207,7 +207,7 @@ def test_two_ranks_store_one_run(server: Server, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["steps"] >= 20 * UPDATE
-    assert storage.is_current(out, whole=True)
+    assert not storage.push_if_new(out, whole=True)
 
 
 def test_what_is_wrong_with_the_storage_is_found_first(

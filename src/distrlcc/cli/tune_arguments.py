@@ -178,7 +178,7 @@ def run_tuner(
     else:
         config = build()
     checked_space(config)  # before what takes seconds to import
-    from distrlcc.storage.storage_url import storage_filesystem
+    from distrlcc.storage import storage_filesystem
     from distrlcc.tune.outcome import write_outcome
     from distrlcc.tune.tuner import prepare, run
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from distrlcc.doctor.row import Row, judged
 from distrlcc.errors import DistrlccError
-from distrlcc.storage.storage_objects import Objects
-from distrlcc.storage.storage_url import OPEN_SECONDS, within
+from distrlcc.storage import OPEN_SECONDS, Storage, within
 
 STORAGE_SECONDS = 100.0
 """What a machine takes at most: to open it, to write and to read."""
@@ -30,7 +29,7 @@ class Marks:
         """Return marks that nobody else leaves."""
         return Marks(place, f".distrlcc-doctor-{uuid.uuid4().hex[:8]}")
 
-    def open(self) -> Objects:
+    def open(self) -> Storage:
         """Open the place, which must be there: a folder may be where a mount is missing.
 
         Raises:
@@ -41,7 +40,9 @@ class Marks:
         is_url = "://" in self.place
         if not is_url and not within(OPEN_SECONDS, Path(self.place).is_dir):
             raise FileNotFoundError(f"{self.place}: there is no such folder")
-        return Objects(self.place, self.folder, check=is_url)
+        storage = Storage(self.place, self.folder)
+        storage.open(check=is_url)
+        return storage
 
 
 def leave(marks: Marks, name: str) -> str:
@@ -68,7 +69,7 @@ def find(marks: Marks, names: list[str]) -> list[str]:
 def sweep(marks: Marks) -> None:
     """Remove the marks, where that is possible."""
     with suppress(DistrlccError, OSError):
-        marks.open().delete_folder("")
+        marks.open().delete("", folder=True)
 
 
 def storage_row(place: str, name: str, problem: str, missing: list[str]) -> Row:

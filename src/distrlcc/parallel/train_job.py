@@ -20,7 +20,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import load
 from distrlcc.runs.trainer import Share, Trainer
-from distrlcc.storage.storage import Storage
+from distrlcc.storage import Storage
 
 
 @dataclass(frozen=True)

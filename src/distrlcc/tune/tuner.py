@@ -15,7 +15,7 @@ from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.trainer import Share, Trainer
-from distrlcc.storage.storage_url import is_folder, storage_filesystem
+from distrlcc.storage import is_folder, storage_filesystem
 from distrlcc.tune.deadline import Deadline
 from distrlcc.tune.explore import Explore, load_function
 from distrlcc.tune.member import Task, member_name, trainable
