@@ -13,14 +13,10 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.tune.member import POLICY, Member, Task, member_number
 from distrlcc.tune.report import Report, decode
 
-CONFIG = override(
-    recipe("quickstart"),
-    [
-        "num_envs=8", "ppo.rollout_length=16", "ppo.minibatch_size=64", "held_out.links=3",
-        "held_out.seconds=0.5", 'env.suites=["random"]', "env.suite_weights=[]",
-        "env.episode_s=2.0", "total_steps=768", "max_seconds=0.0",
-    ],
-)  # fmt: skip
+CHANGES = """num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=3
+    held_out.seconds=0.5 env.suites=["random"] env.suite_weights=[] env.episode_s=2.0
+    total_steps=768 max_seconds=0.0"""
+CONFIG = override(recipe("quickstart"), CHANGES.split())
 TASK = Task(CONFIG, ("ppo.lr", "ppo.clip_param"), report_every=2)
 FIRST = {"ppo.lr": 1e-3, "ppo.clip_param": 0.2}
 OTHER = {"ppo.lr": 2.5e-4, "ppo.clip_param": 0.3}

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distrlcc.errors import CheckpointError
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
@@ -23,14 +25,7 @@ from distrlcc.runs.held_out import ACTINGS
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Trainer
 from distrlcc.runs.versions import package_versions
-from distrlcc.tune.report import (
-    Report,
-    Segment,
-    decode_schedule,
-    encode,
-    encode_schedule,
-    extended,
-)
+from distrlcc.tune.report import Report, Segment, extended
 from distrlcc.tune.space import with_values
 from distrlcc.tune.tune_config import Metric
 
@@ -42,7 +37,7 @@ _WORST: dict[Metric, float] = {
     "queueing_delay": 1e30,
     "loss": 1e30,
 }
-"""Scores of a member that diverged."""
+"""Scores of a member that diverged, so that they can be compared and written."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ class Member:
         state = load_checkpoint(folder / STATE)
         if _SCHEDULE not in state:
             raise CheckpointError(f"{folder / STATE} is not a tuner's checkpoint")
-        before = decode_schedule(state.pop(_SCHEDULE))
+        before = msgspec.json.decode(state.pop(_SCHEDULE), type=tuple[Segment, ...])
         self.trainer.load_state_dict(state)
         update = self.trainer.counters.update
         self.schedule = extended(before, Segment(update, self._number, self._values))
@@ -104,6 +99,7 @@ class Member:
         Args:
             now: Seconds from any origin.
         """
+        # Train.
         trainer, counters = self.trainer, self.trainer.counters
         begin = now() - counters.seconds
         while True:
@@ -111,29 +107,26 @@ class Member:
             counters.seconds = now() - begin
             if self.done or counters.update % self._task.report_every == 0:
                 break
+        # Score.
         found = trainer.score()
         acting = max(ACTINGS, key=lambda a: found[f"held_out_reward_{a}"])
-        scores: dict[Metric, float] = {
-            name: _finite(found[f"held_out_{name}_{acting}"], worst)
-            for name, worst in _WORST.items()
-        }
+        scores = {name: found[f"held_out_{name}_{acting}"] for name in _WORST}
+        finite: Any = {n: s if math.isfinite(s) else _WORST[n] for n, s in scores.items()}
         return Report(
             member=self._number,
             update=counters.update,
             steps=counters.steps,
-            score=scores[self._task.metric],
+            score=finite[self._task.metric],
             acting=acting,
             seconds=counters.seconds,
             schedule=self.schedule,
-            reward=scores["reward"],
-            utilisation=scores["utilisation"],
-            queueing_delay=scores["queueing_delay"],
-            loss=scores["loss"],
+            **finite,
         )
 
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""
-        state = self.trainer.state_dict() | {_SCHEDULE: encode_schedule(self.schedule)}
+        schedule = msgspec.json.encode(self.schedule).decode()
+        state = self.trainer.state_dict() | {_SCHEDULE: schedule}
         save_checkpoint(folder / STATE, state, config_digest="", versions=package_versions())
         config = self.trainer.config
         notes = {
@@ -146,7 +139,7 @@ class Member:
         weights = self.trainer.learner.weights().arrays
         acting = next(a for a in ACTINGS if a == report.acting)
         save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, acting, notes))
-        write_atomically(folder / REPORT, encode(report))
+        write_atomically(folder / REPORT, msgspec.json.encode(report))
 
 
 def trainable(task: Task) -> Callable[[dict[str, Any]], None]:
@@ -183,7 +176,7 @@ def run_member(task: Task, config: Mapping[str, Any]) -> None:
             "score": report.score,
             "update": report.update,
             "steps": report.steps,
-            "report": encode(report).decode(),
+            "report": msgspec.json.encode(report).decode(),
             "done": member.done,
         }
         with tempfile.TemporaryDirectory(prefix="distrlcc-member-") as folder:
@@ -202,8 +195,3 @@ def member_name(trial: Any) -> str:
 def member_number(name: str) -> int:
     """Return a member's number from its name."""
     return int(name.rpartition("-")[2])
-
-
-def _finite(value: float, worst: float) -> float:
-    """Return a score that can be compared and written: what diverged is the worst."""
-    return value if math.isfinite(value) else worst

@@ -1,4 +1,4 @@
-"""Everything that shapes a tuner, kept as ``tune.toml`` beside its results."""
+"""Everything that shapes a tuner, kept as ``config.toml`` beside its results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 TimeAttr = Literal["update", "steps", "training_iteration", "time_total_s"]
 """What Ray Tune measures a member's progress by; ``training_iteration`` counts reports."""
 Sampler = Literal["tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3"]
-METRICS = get_args(Metric)
-TIME_ATTRS = get_args(TimeAttr)
-SAMPLERS = get_args(Sampler)
+METRICS, TIME_ATTRS = get_args(Metric), get_args(TimeAttr)
+SAMPLERS: dict[Sampler, str] = {
+    "tpe": "TPESampler",
+    "random": "RandomSampler",
+    "cmaes": "CmaEsSampler",
+    "gp": "GPSampler",
+    "qmc": "QMCSampler",
+    "nsga2": "NSGAIISampler",
+    "nsga3": "NSGAIIISampler",
+}
+"""Optuna's classes."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class PBTConfig:
     burn_in: float = 0.0
     """``burn_in_period``: before the first look, in `time_attr`."""
     quantile: float = 0.25
-    """``quantile_fraction``: share of the worst, who copy as many of the best."""
+    """``quantile_fraction``: share of the worst, which copy as many of the best."""
     resample: float = 0.25
     """``resample_probability``: of drawing a value anew instead of perturbing it."""
     factors: tuple[float, float] = (1.2, 0.8)
@@ -48,8 +56,7 @@ class PBTConfig:
     def __post_init__(self) -> None:
         if self.population < 2:
             raise ConfigError(
-                f"population is {self.population}: expected 2 or more; one alone is "
-                "'distrlcc train'"
+                f"population is {self.population}: expected 2 or more; one is 'distrlcc train'"
             )
         if not 0.0 <= self.quantile <= 0.5:
             raise ConfigError(f"quantile is {self.quantile}: expected 0 to 0.5")
