@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distrlcc.cluster.ray_session import RayOptions
+from distrlcc.cluster.session import RayOptions
 from distrlcc.tune import directory
 from distrlcc.tune.outcome import rows, write_outcome
 from distrlcc.tune.plots import pieces
