@@ -73,9 +73,9 @@ HEALTH = {
     "RAY_grpc_client_keepalive_timeout_ms": "10000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
 }
-"""The head gives up a machine after five checks without an answer of 3 s, 1 s apart: 20 s. A machine
-notices after 10 s that its head does not answer, and ends Ray after another 15 s. By Ray's defaults
-it is 67 s there, and several minutes here."""
+"""The head gives up a machine after five checks without an answer of 3 s, 1 s apart: 20 s. A
+machine notices after 10 s that its head does not answer, and ends Ray after another 15 s. By Ray's
+defaults it is 67 s there, and several minutes here."""
 
 
 def start_head(
