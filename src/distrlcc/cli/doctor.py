@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> int:
 
     check_json_target(args.json)
     if args.cluster:
-        from distrlcc.cluster.ray_state import node_here
+        from distrlcc.cluster.state import node_here
         from distrlcc.doctor.cluster import cluster_rows
 
-        head = args.address or node_here().plan.ray_address
+        head = args.address or node_here().ray_address
         rows = cluster_rows(head, args.storage)
     else:
         from distrlcc.doctor.here import here_rows

@@ -15,7 +15,7 @@ from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.session import RayOptions
     from distrlcc.runs.run_config import RunConfig
     from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
@@ -127,7 +127,7 @@ def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
 
 def ray_options(args: argparse.Namespace) -> RayOptions:
     """Return which Ray is meant."""
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.session import RayOptions
 
     if args.address and args.cpus is not None:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from distrlcc.cluster.ray_address import parse_address
-from distrlcc.cluster.ray_nodes import Failed, RayNode, connected, gather, hands, ray_nodes
-from distrlcc.cluster.ray_ports import Ports
+from distrlcc.cluster.nodes import Failed, RayNode, gather, probes, ray_nodes
+from distrlcc.cluster.session import RayOptions, parse_address, ray_session
+from distrlcc.cluster.state import Ports
 from distrlcc.doctor import storage
 from distrlcc.doctor.emulation import emulation_rows
 from distrlcc.doctor.links import measure_links
@@ -35,12 +35,12 @@ def cluster_rows(head: str, place: str = "") -> list[Row]:
         GroupError: There is no such cluster, or it does not let us in.
     """
     host, port = parse_address(head)
-    with connected(head) as ray:
+    with ray_session(RayOptions(head)) as ray:
         known = ray_nodes(ray)
         nodes = [node for node in known if node.alive]
         if not nodes:
             raise GroupError(f"the cluster at {head} has no machine that is alive", exit_code=2)
-        with hands(ray, nodes) as made:
+        with probes(ray, nodes) as made:
             members = Members(ray, host, Ports(port), nodes, made)
             _gone(members, known)
             with _said(f"asking {len(nodes)} machine{'s' if len(nodes) > 1 else ''}"):
@@ -115,7 +115,7 @@ def _storage(members: Members, place: str) -> None:
     marks = storage.Marks.new(place)
     seconds = storage.STORAGE_SECONDS + 5.0
     calls = {
-        node: members.hands[node].call.remote(storage.leave, marks, node.address)
+        node: members.probes[node].call.remote(storage.leave, marks, node.address)
         for node in members.nodes
     }
     problems = gather(members.ray, calls, seconds)

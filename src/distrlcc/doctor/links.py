@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from distrlcc.cluster.ray_nodes import Failed, RayNode, gather
-from distrlcc.cluster.ray_ports import FIRST_WORKER_PORT, LAST_WORKER_PORT
+from distrlcc.cluster.nodes import Failed, RayNode, gather
+from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT
 from distrlcc.doctor import wire
 from distrlcc.doctor.members import Members
 from distrlcc.doctor.pairs import Pair, rounds
@@ -29,7 +29,7 @@ def measure_links(members: Members) -> None:
     listening = gather(
         members.ray,
         {
-            node: members.hands[node].call.remote(
+            node: members.probes[node].call.remote(
                 wire.listen, node.address, FIRST_WORKER_PORT, LAST_WORKER_PORT
             )
             for node in members.nodes
@@ -50,7 +50,7 @@ def _reach(members: Members, ports: dict[RayNode, int]) -> None:
     """Try each port of each machine from each other one."""
     targets = {node: list(_targets(members, ports, node)) for node in members.nodes}
     calls = {
-        node: members.hands[node].call.remote(wire.reach, targets[node], _REACH_SECONDS)
+        node: members.probes[node].call.remote(wire.reach, targets[node], _REACH_SECONDS)
         for node in members.nodes
     }
     most = max(len(each) for each in targets.values())
@@ -81,7 +81,6 @@ def _targets(
             continue
         if other.is_head:
             yield other.address, members.ports.first
-            yield other.address, members.ports.gate
         yield other.address, other.manager_port
         yield other.address, other.object_port
         if other in ports:
@@ -108,7 +107,7 @@ def _wires(members: Members, ports: dict[RayNode, int], plan: list[list[Pair]]) 
     offsets: dict[RayNode, float] = {}
     for pairs in _in_time(members, "link", plan):
         calls = {
-            pair: members.hands[members.nodes[pair.first]].call.remote(
+            pair: members.probes[members.nodes[pair.first]].call.remote(
                 wire.measure, members.nodes[pair.second].address,
                 ports[members.nodes[pair.second]], seconds,
             )
@@ -147,11 +146,11 @@ def _link_row(first: str, second: str, found: wire.Wire) -> Row:
 
 def _objects(members: Members, plan: list[list[Pair]]) -> None:
     """Move a large object to the other one of each pair, and one back to the first."""
-    hands = [members.hands[node] for node in members.nodes]
+    probes = [members.probes[node] for node in members.nodes]
     for pairs in _in_time(members, "object", plan):
         ways = [(p.first, p.second) for p in pairs] + [(p.second, p.first) for p in pairs]
-        held = {way: hands[way[0]].hold.remote(OBJECT_BYTES) for way in ways}
-        calls = {way: hands[way[1]].fetch.remote(held[way], _OBJECT_SECONDS) for way in ways}
+        held = {way: probes[way[0]].hold.remote(OBJECT_BYTES) for way in ways}
+        calls = {way: probes[way[1]].fetch.remote(held[way], _OBJECT_SECONDS) for way in ways}
         for (source, target), took in gather(members.ray, calls, 2 * _OBJECT_SECONDS).items():
             first, second = members.nodes[source], members.nodes[target]
             what = f"{OBJECT_BYTES / 1e6:.0f} MB from {first.address}"

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.cluster.ray_identity import node_identity
+from distrlcc.cluster.session import node_identity
 from distrlcc.doctor.row import Row, judged
 from distrlcc.runs.versions import package_versions
 

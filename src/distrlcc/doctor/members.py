@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from distrlcc.cluster.ray_nodes import RayNode, gather
-from distrlcc.cluster.ray_ports import Ports
+from distrlcc.cluster.nodes import RayNode, gather
+from distrlcc.cluster.state import Ports
 from distrlcc.doctor.row import Row, judged
 
 
@@ -20,13 +20,13 @@ class Members:
     """Its name or address."""
     ports: Ports
     nodes: list[RayNode]
-    hands: dict[RayNode, Any]
+    probes: dict[RayNode, Any]
     """A process on each."""
     rows: list[Row] = field(default_factory=list)
 
     def each(self, function: Callable[..., Any], seconds: float, *arguments: Any) -> dict[Any, Any]:
         """Run a function on all machines at once; each gives a result or a `Failed`."""
-        calls = {node: self.hands[node].call.remote(function, *arguments) for node in self.nodes}
+        calls = {node: self.probes[node].call.remote(function, *arguments) for node in self.nodes}
         return gather(self.ray, calls, seconds)
 
     def add(self, check: str, node: RayNode, found: str, **remedies: str) -> None:

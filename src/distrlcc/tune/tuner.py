@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distrlcc.cluster.ray_session import RayOptions, ray_session, require_ray
+from distrlcc.cluster.session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
 from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.run_directory import RunDirectory
