@@ -11,7 +11,6 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.held_out import ACTINGS
-from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Trainer
 from distrlcc.runs.versions import package_versions
 from distrlcc.tune.report import Report, Segment, extended
-from distrlcc.tune.space import with_values
-from distrlcc.tune.tune_config import Metric
+from distrlcc.tune.space import parse_space, with_values
+from distrlcc.tune.tune_config import Metric, TuneConfig
 
 STATE, POLICY, REPORT = "state.safetensors", "policy.safetensors", "report.json"
 _SCHEDULE = "schedule"
@@ -40,41 +38,29 @@ _WORST: dict[Metric, float] = {
 """Scores of a member that diverged, so that they can be compared and written."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """What every member is told."""
-
-    config: RunConfig
-    keys: tuple[str, ...]
-    """Keys that Ray Tune gives values for."""
-    report_every: int
-    """Updates between two reports."""
-    metric: Metric = "reward"
-
-
 class Member:
     """A trainer with the values that it was given, and the schedule that led to them."""
 
-    def __init__(self, task: Task, values: Mapping[str, Any], number: int) -> None:
+    def __init__(self, config: TuneConfig, values: Mapping[str, Any], number: int) -> None:
         """Build the trainer.
 
         Args:
-            task: What every member is told.
-            values: By key.
+            config: The tuner's.
+            values: Of its keys.
             number: This member's.
 
         Raises:
             ConfigError: The values do not fit.
         """
-        self._task, self._number = task, number
-        self._values = {key: values[key] for key in task.keys}
-        self.trainer = Trainer(with_values(task.config, self._values))
+        self._config, self._number = config, number
+        self._values = {key: values[key] for key in parse_space(config.space, config.flag)}
+        self.trainer = Trainer(with_values(config.run, self._values))
         self.schedule = extended((), Segment(0, number, self._values))
 
     @property
     def done(self) -> bool:
         """Whether all steps are done."""
-        return self.trainer.counters.steps >= self._task.config.total_steps
+        return self.trainer.counters.steps >= self._config.run.total_steps
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint, with this member's values.
@@ -105,7 +91,7 @@ class Member:
         while True:
             trainer.iterate()
             counters.seconds = now() - begin
-            if self.done or counters.update % self._task.report_every == 0:
+            if self.done or counters.update % self._config.report_every == 0:
                 break
         # Score.
         found = trainer.score()
@@ -116,7 +102,7 @@ class Member:
             member=self._number,
             update=counters.update,
             steps=counters.steps,
-            score=finite[self._task.metric],
+            score=finite[self._config.metric],
             acting=acting,
             seconds=counters.seconds,
             schedule=self.schedule,
@@ -142,11 +128,11 @@ class Member:
         write_atomically(folder / REPORT, msgspec.json.encode(report))
 
 
-def trainable(task: Task) -> Callable[[dict[str, Any]], None]:
-    """Return the function that Ray Tune runs for each member."""
+def trainable(tuner: TuneConfig) -> Callable[[dict[str, Any]], None]:
+    """Return the function that Ray Tune runs for each member, in a process of its own."""
 
     def member(config: dict[str, Any]) -> None:
-        run_member(task, config)
+        run_member(tuner, config)
 
     member.__mixins__ = (_Quiet,)  # type: ignore[attr-defined]  # bases that Ray's wrapper takes
     return member
@@ -161,11 +147,11 @@ class _Quiet:
         super().setup(config)  # type: ignore[misc]  # Ray's wrapper has one
 
 
-def run_member(task: Task, config: Mapping[str, Any]) -> None:
+def run_member(tuner: TuneConfig, config: Mapping[str, Any]) -> None:
     """Train as the trial that Ray Tune started in this process, until its steps are done."""
     from ray import tune  # noqa: PLC0415 - an optional extra
 
-    member = Member(task, config, member_number(tune.get_context().get_trial_name()))
+    member = Member(tuner, config, member_number(tune.get_context().get_trial_name()))
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as folder:

@@ -20,7 +20,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.trainer import Share, Trainer
 from distrlcc.storage import is_folder, storage_filesystem
-from distrlcc.tune.member import Task, member_name, trainable
+from distrlcc.tune.member import member_name, trainable
 from distrlcc.tune.outcome import Recorder
 from distrlcc.tune.space import checked_space, load_function, parse_space, with_values
 from distrlcc.tune.tune_config import TuneConfig
@@ -269,6 +269,4 @@ def _restored(config: TuneConfig, filesystem: Any, path: str) -> Any:
 def _trainable(config: TuneConfig) -> Any:
     from ray import tune  # noqa: PLC0415 - an optional extra
 
-    keys = tuple(parse_space(config.space, config.flag))
-    task = Task(config.run, keys, config.report_every, config.metric)
-    return tune.with_resources(trainable(task), {"cpu": config.cpus_per_trial})
+    return tune.with_resources(trainable(config), {"cpu": config.cpus_per_trial})
