@@ -69,7 +69,7 @@ def measure_ray(job: EngineJob) -> EngineFigures:
     """
     from distrlcc.cluster.ray_engine import RayEngine
     from distrlcc.cluster.ray_placement import reserve
-    from distrlcc.cluster.ray_session import RayOptions, ray_session
+    from distrlcc.cluster.session import RayOptions, ray_session
 
     began = monotonic()
     with (

@@ -21,7 +21,7 @@ import pytest
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.cluster.ray_engine import RayEngine
 from distrlcc.cluster.ray_placement import free_machines, reserve
-from distrlcc.cluster.ray_session import RayOptions, ray_session
+from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity

@@ -21,7 +21,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone, train
-from distrlcc.storage.storage import Storage
+from distrlcc.storage import Storage
 
 _AHEAD = 2
 """Updates' worth of segments that may wait for the trainer."""

@@ -75,7 +75,7 @@ def train_on_ray(config: RunConfig, args: argparse.Namespace) -> int:
     from distrlcc.cli.run_arguments import group_options, run_options
     from distrlcc.cluster.ray_actors import train_actors_on_ray
     from distrlcc.cluster.ray_ranks import train_ranks_on_ray
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.session import RayOptions
 
     config, on = _with_resources(config, args), RayOptions(args.address or "")
     if args.topology == "actor-learner":

@@ -18,8 +18,8 @@ from distrlcc.cluster.ray_run import (
     fetch_run,
     stop_seconds,
 )
-from distrlcc.cluster.ray_session import RayOptions, ray_session
 from distrlcc.cluster.ray_trainer import TOPOLOGY, RayRun, RayTrainer
+from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import RunOptions

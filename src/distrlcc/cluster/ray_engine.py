@@ -20,7 +20,7 @@ from typing import Any
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.cluster.ray_member import death
 from distrlcc.cluster.ray_placement import Reservation
-from distrlcc.cluster.ray_session import require_ray
+from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
 from distrlcc.runs.identity import check_identity
 from distrlcc.scheduling import switch_threads_often

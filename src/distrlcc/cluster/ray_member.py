@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from distrlcc.cluster.ray_session import require_ray
+from distrlcc.cluster.session import require_ray
 from distrlcc.errors import DistrlccError
 from distrlcc.runs.feed import News, show
 from distrlcc.runs.progress import Progress

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from distrlcc.cluster.ray_session import require_ray
+from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
 from distrlcc.runs.resources import Needs, ResourcesConfig, share_of_cores
 

@@ -18,7 +18,7 @@ from distrlcc.cluster.ray_run import (
     end_run,
     stop_seconds,
 )
-from distrlcc.cluster.ray_session import RayOptions, ray_session
+from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.start import open_directory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from distrlcc.cluster.ray_session import RayOptions
+from distrlcc.cluster.session import RayOptions
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import fresh_folder

@@ -21,19 +21,23 @@ from typing import Any
 import pytest
 
 import distrlcc
-from distrlcc.cluster import ray_gate
-from distrlcc.cluster.ray_address import head_interface, parse_address
-from distrlcc.cluster.ray_keeper import HEALTH, ray_command
-from distrlcc.cluster.ray_ports import Ports, check_free
-from distrlcc.cluster.ray_state import Plan, State, read_state, write_state
-from distrlcc.cluster.ray_token import (
+from distrlcc.cluster.cluster import HEALTH, head_interface, stop
+from distrlcc.cluster.session import parse_address, read_row
+from distrlcc.cluster.state import (
+    MARK,
+    Node,
+    Ports,
     keep_token,
     kept_token,
     known_token,
+    node_here,
     ray_environment,
+    read_state,
+    state_folder,
     token_path,
+    write_state,
 )
-from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.token import checked_token, proof, proves
 from distrlcc.processes import Process, descendants, find_process
 from distrlcc.tune.report import read_reports
@@ -42,6 +46,7 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
 REFUSED_SECONDS = 20.0
 CUT_SECONDS = 30.0
+MEMBER = Node("10.0.0.2", "10.0.0.1", 6379, "eth0", ["ray"], Process(1, 2), "now", Process(3, 4))
 SMALL = ("--cpus", "1", "--object-store-mb", "100")
 
 
@@ -55,28 +60,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_port_is_named_and_none_twice() -> None:
     ports = Ports(6379)
-    numbers = [port.number for port in ports.all()]
-    assert numbers == list(range(6379, 6390))
+    assert list(ports.settings(head=True).values()) == list(range(6379, 6389))
     flags = ports.flags(head=True)
-    assert "--port=6379" in flags
-    assert "--max-worker-port=10999" in flags
-    assert ports.environment()["DASHBOARD_METRIC_PORT"] == "6389"
+    assert {"--port=6379", "--max-worker-port=10999"} <= set(flags)
+    assert ports.environment()["DASHBOARD_METRIC_PORT"] == "6388"
     assert all(flag.startswith("--") for flag in flags)
     assert not [flag for flag in ports.flags(head=False) if flag.startswith("--port")]
-    assert str(ports) == "6379-6389 and 10002-10999"
-
-
-def test_a_plan_becomes_rays_command() -> None:
-    plan = Plan("10.0.0.2", "10.0.0.1", cpus=3, resources={"learner": 1.0}, object_store_mb=200)
-    words = ray_command(plan)
-    assert "--address=10.0.0.1:6379" in words
-    assert "--node-ip-address=10.0.0.2" in words
-    assert "--num-cpus=3" in words
-    assert '--resources={"learner": 1.0}' in words
-    assert "--object-store-memory=200000000" in words
-    assert not [word for word in words if "head" in word or "dashboard-host" in word]
-    head = ray_command(Plan("10.0.0.1", "10.0.0.1", dashboard=False))
-    assert {"--head", "--dashboard-host=127.0.0.1", "--include-dashboard=false"} <= set(head)
+    assert str(ports) == "6379-6388 and 10002-10999"
 
 
 def test_a_cut_machine_is_given_up_after_20_s() -> None:
@@ -94,7 +84,7 @@ def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DISTRLCC_TOKEN", "from the environment")
     assert (kept_token(), known_token()) == (TOKEN, "from the environment")
     assert ray_environment()["RAY_AUTH_TOKEN"] == "from the environment"
-    write_state(State(Plan("10.0.0.2", "10.0.0.1"), Process(1, 2), "now"))
+    write_state(MEMBER)
     assert ray_environment() == {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path()),
@@ -137,20 +127,18 @@ def test_processes_are_told_apart_by_their_start() -> None:
 
 def test_the_state_comes_back_as_it_was() -> None:
     assert read_state() is None
-    plan = Plan("10.0.0.2", "10.0.0.1", resources={"learner": 1.0}, gpus=2)
-    kept = State(plan, Process(1, 2), "now", processes=[Process(3, 4)])
-    write_state(kept)
-    assert read_state() == kept
+    write_state(MEMBER)
+    assert read_state() == MEMBER
 
 
 def test_a_taken_port_is_named() -> None:
-    first = 23_400
-    check_free(Ports(first), head=True)
+    ports = Ports(23_400)
+    ports.check_free(head=True)
     with (
-        socket.create_server(("127.0.0.1", first + 3)),
-        pytest.raises(GroupError, match=rf"port {first + 3} \(objects\) is in use") as caught,
+        socket.create_server(("127.0.0.1", 23_402)),
+        pytest.raises(GroupError, match=r"port 23402 \(objects\) in use") as caught,
     ):
-        check_free(Ports(first), head=True)
+        ports.check_free(head=True)
     assert caught.value.exit_code == 2
 
 
@@ -167,27 +155,12 @@ def test_addresses_have_a_port() -> None:
         head_interface("203.0.113.9", "")
 
 
-def test_the_gate_answers_only_who_knows_the_token() -> None:
-    port = 23_500
-    gate = ray_gate.Gate("127.0.0.1", port, TOKEN, {"ray": "2.60.0"})
-    try:
-        welcome = ray_gate.ask_gate("127.0.0.1", port, TOKEN, call_back=port + 1)
-        assert welcome == ray_gate.Welcome({"ray": "2.60.0"}, "127.0.0.1", reached=True)
-        with pytest.raises(GroupError, match="another token") as caught:
-            ray_gate.ask_gate("127.0.0.1", port, TOKEN[::-1])
-        assert caught.value.exit_code == 2
-    finally:
-        gate.close()
-    with pytest.raises(OSError, match="refused"):
-        ray_gate.ask_gate("127.0.0.1", port, TOKEN)
-
-
-def test_who_only_listens_is_no_gate() -> None:
+def test_another_program_is_not_taken_for_ray() -> None:
+    pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        begin = time.monotonic()
-        with pytest.raises(GroupError, match="does not answer as a distrlcc gate"):
-            ray_gate.ask_gate("127.0.0.1", silent.getsockname()[1], TOKEN)
-        assert time.monotonic() - begin < REFUSED_SECONDS
+        with pytest.raises(GroupError, match="does not answer as Ray") as caught:
+            read_row(f"127.0.0.1:{silent.getsockname()[1]}", TOKEN)
+        assert caught.value.exit_code == 2
 
 
 def test_the_cluster_file_is_what_ray_up_reads() -> None:
@@ -273,6 +246,12 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     code, said, _ = cluster.run(1, "cluster", "join", cluster.head)
     assert code == 2
     assert "the token of the cluster is needed" in said
+    doctor = ("doctor", "--address", cluster.head)
+    _, said, _ = cluster.run(1, *doctor, DISTRLCC_TOKEN=TOKEN)
+    assert "another token" in said
+    _, said, _ = cluster.run(1, *doctor, DISTRLCC_TOKEN=cluster.token)
+    assert "knows the token" in said
+    assert "as on 10.77.0.1" in said
     words = ("train", "quickstart", "--engine", "ray", "--address", cluster.head, "--out", "none")
     code, said, _ = cluster.run(1, *words, cwd=tmp_path, DISTRLCC_TOKEN=TOKEN)
     assert (code, said.count("\n")) == (2, 1), said
@@ -388,44 +367,32 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
 
     conftest.wait_until(gone, CUT_SECONDS + 10.0, "the machine that was cut is given up")
     assert time.monotonic() - begin > 10.0
-    conftest.wait_until(lambda: not cluster.processes(1), 15.0, "it ended what ran on it")
-    code, said, took = cluster.run(1, "cluster", "status")
-    assert (code, said.count("\n")) == (2, 1)
-    assert "the head was out of reach for 20 s" in said
-    assert took < REFUSED_SECONDS
+    conftest.wait_until(
+        lambda: "has ended" in cluster.run(1, "cluster", "status")[1], 15.0, "it ended its part"
+    )
+    cluster.run(1, "cluster", "stop")  # Ray's agents may end a minute later by themselves
     code, said, _ = cluster.run(0, "cluster", "stop")
     assert code == 0, said
-    assert cluster.processes(0) == []
     for host in (0, 1):
+        assert cluster.processes(host) == []
         code, said, _ = cluster.run(host, "cluster", "stop")
         assert code == 2
         assert "nothing to stop" in said
 
 
-def test_what_was_killed_can_be_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distrlcc.cluster.ray_cluster import start_head, stop
-    from distrlcc.cluster.ray_state import node_here
-
-    keeper, left = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
-    other = subprocess.Popen(["sleep", "60"])
+def test_what_was_killed_can_be_cleaned_up() -> None:
+    with pytest.raises(GroupError, match="nothing to stop"):
+        stop()
+    mark = {**os.environ, MARK: str(state_folder())}
+    left, other = subprocess.Popen(["sleep", "60"], env=mark), subprocess.Popen(["sleep", "60"])
     try:
-        plan = Plan("127.0.0.1", "127.0.0.1")
-        processes = [find_process(each.pid) for each in (keeper, left)]
-        assert None not in processes
-        reused = Process(other.pid, 1)  # a number that another process has by now
-        write_state(State(plan, processes[0], "then", "running", processes=[processes[1], reused]))
-        keeper.kill()
-        keeper.wait(5)
-        with pytest.raises(GroupError, match="was killed; clean up with 'distrlcc cluster stop'"):
+        write_state(MEMBER)
+        with pytest.raises(GroupError, match="to go on: distrlcc cluster join"):
             node_here()
-        with pytest.raises(DistrlccError, match="are left here"):
-            start_head()
-        assert stop().plan == plan
+        assert stop() == MEMBER
         assert left.wait(5) < 0
         assert other.poll() is None
-        with pytest.raises(GroupError, match="nothing to stop"):
-            stop()
     finally:
-        for each in (keeper, left, other):
+        for each in (left, other):
             each.kill()
             each.wait(5)

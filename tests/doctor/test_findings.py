@@ -9,10 +9,24 @@ from pathlib import Path
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.doctor.emulation import emulation_rows
-from distrlcc.doctor.machine import NOT_INSTALLED, Machine, common_rows, look, machine_rows
-from distrlcc.doctor.row import Verdict, judged, worst
-from distrlcc.doctor.storage import Marks, find, leave, local_storage_row, storage_row, sweep
+from distrlcc.doctor.findings import Verdict, finding, worst
+from distrlcc.doctor.machine import (
+    NOT_INSTALLED,
+    Machine,
+    check_common,
+    check_emulation,
+    check_head,
+    check_here,
+    check_machine,
+    judge_storage,
+    leave_mark,
+    look,
+    missing_marks,
+    new_marks,
+    sweep_marks,
+)
+from distrlcc.errors import ConfigError
+from distrlcc.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +36,14 @@ def machine() -> Machine:
 
 
 def _verdicts(machine: Machine, *, cluster: bool) -> dict[str, Verdict]:
-    return {row.check: row.verdict for row in machine_rows(machine, "here", cluster=cluster)}
+    return {row.check: row.verdict for row in check_machine(machine, "here", cluster=cluster)}
 
 
 def test_the_worst_counts() -> None:
     ok, warn, fail = (
-        judged("a", "here", "x"),
-        judged("b", "here", "y", warn="do"),
-        judged("c", "here", "z", fail="do", warn="or"),
+        finding("a", "here", "x"),
+        finding("b", "here", "y", warn="do"),
+        finding("c", "here", "z", fail="do", warn="or"),
     )
     assert (fail.verdict, fail.remedy) == (Verdict.FAIL, "do")
     assert worst([]) == worst([ok]) == Verdict.OK
@@ -42,7 +56,7 @@ def test_a_machine_without_ray_can_train_but_not_join(machine: Machine) -> None:
     without = replace(machine, versions={**machine.versions, "ray": NOT_INSTALLED})
     assert _verdicts(without, cluster=False)["versions"] == Verdict.WARN
     assert _verdicts(without, cluster=True)["versions"] == Verdict.FAIL
-    row = machine_rows(without, "here", cluster=True)[0]
+    row = check_machine(without, "here", cluster=True)[0]
     assert "pip install 'distrlcc[ray]'" in row.remedy
 
 
@@ -66,7 +80,7 @@ def test_too_little_is_said(
 
 def test_other_versions_fail(machine: Machine) -> None:
     other = replace(machine, common={**machine.common, "ray": "2.1", "code": "abc"})
-    rows = common_rows({"a": machine, "b": machine, "c": other})
+    rows = check_common({"a": machine, "b": machine, "c": other})
     assert [(row.machine, row.verdict) for row in rows] == [
         ("b", Verdict.OK),
         ("c", Verdict.FAIL),
@@ -76,7 +90,7 @@ def test_other_versions_fail(machine: Machine) -> None:
 
 
 def test_emulation_never_fails() -> None:
-    rows = emulation_rows("here")
+    rows = check_emulation("here")
     assert {row.check for row in rows} == {"namespaces", "TUN", "mahimahi", "kernel's TCP"}
     assert all(row.verdict != Verdict.FAIL for row in rows)
     assert all(row.remedy for row in rows if row.verdict == Verdict.WARN)
@@ -84,32 +98,52 @@ def test_emulation_never_fails() -> None:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_storage_that_is_shared(tmp_path: Path, scheme: str) -> None:
-    marks = Marks.new(f"{scheme}{tmp_path}")
-    assert [leave(marks, name) for name in ("a", "b")] == ["", ""]
-    assert find(marks, ["a", "b"]) == []
-    assert find(marks, ["a", "c"]) == ["c"]
-    sweep(marks)
+    marks = new_marks(f"{scheme}{tmp_path}")
+    assert [leave_mark(marks, name) for name in ("a", "b")] == ["", ""]
+    assert missing_marks(marks, ["a", "b"]) == []
+    assert missing_marks(marks, ["a", "c"]) == ["c"]
+    sweep_marks(marks)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_storage_that_is_not(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "yours").mkdir()
-    marks = Marks.new(str(tmp_path / "mine"))
-    leave(marks, "a")
-    elsewhere = replace(marks, place=str(tmp_path / "yours"))
-    leave(elsewhere, "b")
-    row = storage_row("/mnt", "b", "", find(elsewhere, ["a", "b"]))
-    assert row.verdict == Verdict.FAIL
-    assert "what a wrote is not there" in row.found
-    assert local_storage_row(str(tmp_path), "here").verdict == Verdict.OK
-    gone = local_storage_row(str(tmp_path / "gone"), "here")
-    assert gone.verdict == Verdict.FAIL
-    assert "no such folder" in gone.found
+    marks = new_marks(str(tmp_path / "mine"))
+    leave_mark(marks, "a")
+    elsewhere = Storage(str(tmp_path / "yours"), marks.name)
+    leave_mark(elsewhere, "b")
+    one = judge_storage("/mnt", "b", "", missing_marks(elsewhere, ["a", "b"]))
+    assert one.verdict == Verdict.FAIL
+    assert "what a wrote is not there" in one.found
+
+
+def test_storage_here(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert local_storage_row(str(file), "here").verdict == Verdict.FAIL
-    assert local_storage_row("nonsense://x", "here").verdict == Verdict.FAIL
+    for place, verdict, found in (
+        (str(tmp_path), Verdict.OK, "is writable"),
+        (str(tmp_path / "gone"), Verdict.FAIL, "no such folder"),
+        (str(file), Verdict.FAIL, "no such folder"),
+        ("nonsense://x", Verdict.FAIL, "unknown scheme"),
+    ):
+        one = check_here(place=place)[-1]
+        assert (one.check, one.verdict) == ("storage", verdict)
+        assert found in one.found
+
+
+def test_a_head_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("DISTRLCC_TOKEN", "0123456789abcdef0123456789abcdef")
+    head = check_head("127.0.0.1:24100")[-1]
+    assert (head.check, head.verdict) == ("head", Verdict.FAIL)
+    assert "no Ray cluster answers" in head.found
+    monkeypatch.delenv("DISTRLCC_TOKEN")
+    assert check_head("127.0.0.1:24100")[-1].verdict == Verdict.WARN
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        check_head("127.0.0.1:x")
+    (way,) = check_head("no..host:6379")
+    assert way.verdict == Verdict.FAIL
 
 
 def test_the_command_prints_writes_and_fails(

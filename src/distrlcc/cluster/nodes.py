@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from distrlcc.cluster.ray_session import RayOptions, ray_session
-
 _HEAD = "node:__internal_head__"
+_REACH_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,6 @@ class RayNode:
     manager_port: int
     death: str = ""
     """Why it is gone."""
-
-
-@contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """Connect to the cluster at an address with this machine's token, and yield the module ray.
-
-    Raises:
-        ConfigError: Ray is not installed.
-        GroupError: There is no such cluster, or it does not let us in.
-    """
-    with ray_session(RayOptions(address)) as ray:
-        yield ray
 
 
 @dataclass(frozen=True)
@@ -89,12 +77,20 @@ def _number(address: str) -> list[int]:
     return [int(part) if part.isdigit() else 0 for part in address.split(".")]
 
 
-class Hand:
+class Probe:
     """Runs functions in a process on a node; each belongs to this package, which is there too."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run one."""
         return function(*arguments)
+
+    def reaches(self, address: str, port: int) -> bool:
+        """Say whether this node can connect to a port."""
+        try:
+            socket.create_connection((address, port), _REACH_SECONDS).close()
+        except OSError:
+            return False
+        return True
 
     def hold(self, size: int) -> list[Any]:
         """Put an object of a size in bytes into this node's store; return its reference."""
@@ -116,13 +112,13 @@ class Hand:
 
 
 @contextmanager
-def hands(ray: Any, nodes: list[RayNode]) -> Iterator[dict[RayNode, Any]]:
-    """Start a `Hand` on each node; they are gone when the context ends."""
+def probes(ray: Any, nodes: list[RayNode]) -> Iterator[dict[RayNode, Any]]:
+    """Start a `Probe` on each node; they are gone when the context ends."""
     from ray.util.scheduling_strategies import (  # noqa: PLC0415 - an optional extra
         NodeAffinitySchedulingStrategy,
     )
 
-    actor = ray.remote(num_cpus=0)(Hand)
+    actor = ray.remote(num_cpus=0)(Probe)
     made = {
         node: actor.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.identifier, soft=False)
