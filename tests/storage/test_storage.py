@@ -269,7 +269,7 @@ def test_kills_at_any_moment_leave_the_newest_stored(
         process = subprocess.Popen(
             [sys.executable, "-c", PUSHER, url, "killed", str(run), str(last + 1)],
             stdout=subprocess.PIPE,
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         said = [int(process.stdout.readline()) for _ in range(3)]
         time.sleep(chance.uniform(0.0, 0.2))

@@ -114,9 +114,14 @@ def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, s
 
 @pytest.mark.parametrize(
     "word",
-    ["env.reward.delay_weight=uniform:0:1", "held_out.links=int:1:9", "total_steps=int:1:9",
-     "seed=int:0:9", "actors.max_lag=int:1:9"],
-)  # fmt: skip
+    [
+        "env.reward.delay_weight=uniform:0:1",
+        "held_out.links=int:1:9",
+        "total_steps=int:1:9",
+        "seed=int:0:9",
+        "actors.max_lag=int:1:9",
+    ],
+)
 def test_what_would_make_trials_incomparable(word: str) -> None:
     with pytest.raises(ConfigError, match=r"give it with --set"):
         check_searchable(_space(word), recipe("quickstart"))

@@ -39,6 +39,7 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
     Raises:
         GroupError: There is no such cluster, or it does not let us in.
     """
+    # Find the machines.
     host, port = parse_address(head)
     with ray_session(RayOptions(head)) as ray:
         known = ray_nodes(ray)
@@ -46,6 +47,7 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
         if not nodes:
             raise GroupError(f"the cluster at {head} has no machine that is alive", exit_code=2)
         with probes(ray, nodes) as made:
+            # Say which have gone; then look at each, at the storage, and between each two.
             survey = _Survey(ray, Ports(port), nodes, made)
             for node in known:
                 if not node.alive:
@@ -205,6 +207,7 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
 
 def _wires(survey: _Survey, ports: dict[RayNode, int], plan: list[list[tuple[int, int]]]) -> None:
     """Measure between each two, as many at once as do not disturb each other."""
+    # Round trips and rates.
     nodes, offsets = survey.nodes, dict[RayNode, float]()
     seconds = min(0.25, _WIRE_SECONDS / (2 * len(plan)))
     for pairs in survey.rounds("link", plan):
@@ -228,6 +231,7 @@ def _wires(survey: _Survey, ports: dict[RayNode, int], plan: list[list[tuple[int
             survey.add("link", nodes[a], f"{to}{found.round_trip_ms:.2f} ms, {rates}", warn=warn)
             if a == 0:
                 offsets[nodes[b]] = found.offset_ms
+    # Clocks, as far as they were compared with the first machine's.
     for node, offset in offsets.items():
         fail = "set it: storage and certificates fail" if abs(offset) > _WRONG_MS else ""
         skewed = abs(offset) > _SKEWED_MS

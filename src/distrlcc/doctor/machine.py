@@ -102,42 +102,31 @@ def check_machine(machine: Machine, name: str, *, cluster: bool) -> list[Finding
         name: Of the machine.
         cluster: Whether it is to be in a cluster, which needs Ray.
     """
+    # What is missing.
     versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items())
     torch = "pip install torch" if machine.versions["torch"] == NOT_INSTALLED else ""
     ray = "pip install 'distrlcc[ray]'" if machine.versions["ray"] == NOT_INSTALLED else ""
-    without = f"for clusters and searches: {ray}" if ray else ""
-    busy = machine.load > 0.75 * machine.cores
-    small = machine.free_gb < _MEMORY_GB
+    later = f"for clusters and searches: {ray}" if ray else ""
+    # What there is too little of.
+    cores = f"{machine.cores}, load {machine.load:.1f}"
+    busy = "other programs compute here; measurements will be off"
+    memory = f"{machine.free_gb:.1f} of {machine.memory_gb:.1f} GB free"
+    small = f"less than {_MEMORY_GB:g} GB: end other programs"
     disk = (
         f"{machine.disk_gb:.1f} GB free here, {machine.temporary_gb:.1f} in "
         f"{tempfile.gettempdir()}, {machine.shared_gb:.1f} in /dev/shm"
     )
-    full, room = min(machine.disk_gb, machine.temporary_gb), ""
-    if full < _DISK_GB:
+    full, room = "make room: nothing can be written", ""
+    free = min(machine.disk_gb, machine.temporary_gb)
+    if free < _DISK_GB:
         room = f"less than {_DISK_GB:g} GB: make room"
     elif machine.shared_gb < _SHARED_GB:
         room = "Ray's objects will be slow: a larger /dev/shm (docker run --shm-size)"
     return [
-        finding("versions", name, versions, fail=torch or (ray if cluster else ""), warn=without),
-        finding(
-            "cores",
-            name,
-            f"{machine.cores}, load {machine.load:.1f}",
-            warn="other programs compute here; measurements will be off" if busy else "",
-        ),
-        finding(
-            "memory",
-            name,
-            f"{machine.free_gb:.1f} of {machine.memory_gb:.1f} GB free",
-            warn=f"less than {_MEMORY_GB:g} GB: end other programs" if small else "",
-        ),
-        finding(
-            "disk",
-            name,
-            disk,
-            fail="make room: nothing can be written" if full < 0.05 else "",
-            warn=room,
-        ),
+        finding("versions", name, versions, fail=torch or (ray if cluster else ""), warn=later),
+        finding("cores", name, cores, warn=busy if machine.load > 0.75 * machine.cores else ""),
+        finding("memory", name, memory, warn=small if machine.free_gb < _MEMORY_GB else ""),
+        finding("disk", name, disk, fail=full if free < 0.05 else "", warn=room),
         finding("GPUs", name, ", ".join(machine.gpus) or "none; the CPU is used"),
     ]
 

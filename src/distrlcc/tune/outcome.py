@@ -217,6 +217,7 @@ def write_outcome(
     reports, best = read_reports(folder / REPORTS), read_best(folder)
     if not reports or best is None:
         return None
+    # The table.
     text = table(config, reports, failures)
     for member, reason in sorted(failures.items()):
         text += f"member {member} failed: {reason}\n"
@@ -226,6 +227,7 @@ def write_outcome(
     )
     if config.pbt is not None:
         text += schedule_text(best.schedule)
+    # The recipe and the figure.
     files = {"best.toml": recipe_text(config, best).encode(), "table.txt": text.encode()}
     if draw:
         from distrlcc.tune.plots import population_figures  # noqa: PLC0415 - slow to import

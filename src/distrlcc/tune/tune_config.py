@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RunConfig
@@ -14,7 +14,6 @@ Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 TimeAttr = Literal["update", "steps", "training_iteration", "time_total_s"]
 """What Ray Tune measures a member's progress by; ``training_iteration`` counts reports."""
 Sampler = Literal["tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3"]
-METRICS, TIME_ATTRS = get_args(Metric), get_args(TimeAttr)
 SAMPLERS: dict[Sampler, str] = {
     "tpe": "TPESampler",
     "random": "RandomSampler",

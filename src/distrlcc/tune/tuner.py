@@ -131,9 +131,11 @@ def run(
         GroupError: There is no such cluster.
         OutputError: The storage does not answer or cannot be written, or cannot be resumed.
     """
+    # Open what is written to.
     place = config.storage or str(directory.path.absolute() / "checkpoints")
     filesystem, path = storage_filesystem(place)
     recorder = Recorder(directory.path, config, show)
+    # Connect to Ray, and stop in time even where Ray does not.
     stopper = Stopper()
     command = "pbt" if config.pbt is not None else "search"
     late = (
