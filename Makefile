@@ -44,7 +44,7 @@ contracts:
 
 # Two lanes side by side, one for each core of a small machine; a third only makes all three slower.
 LANE := tests/cli tests/doctor tests/learn tests/net tests/policy tests/recipes tests/transport tests/tune \
-	tests/actors tests/storage tests/benchmarks tests/cluster/test_ray.py tests/parallel/test_launcher.py \
+	tests/actors tests/storage tests/benchmarks tests/cluster/test_training.py tests/parallel/test_launcher.py \
 	$(addprefix tests/runs/,test_best_expert.py test_collapse.py test_gail.py)
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 

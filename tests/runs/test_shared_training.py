@@ -9,7 +9,7 @@ from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.actors.job import ActorsJob, build_training
-from distrlcc.cluster.ray_run import check_fit
+from distrlcc.cluster.member import check_fit
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Share, Trainer
 
