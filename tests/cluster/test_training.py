@@ -138,7 +138,7 @@ def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) ->
         with pytest.raises(WorkerGoneError, match="died"):
             waiting.result(15.0)
         assert watch.living() == [second]
-        assert watch.seen.left == {first: "its process died"}
+        assert "died" in watch.seen.left[first]
         engine.drop(first)
         with pytest.raises(WorkerGoneError):
             engine.call(first, "add", 1).result(1.0)
@@ -352,8 +352,8 @@ def test_ranks_are_started_again_and_stay_equal(
     victim = max(_members(cluster, "RayRank"))
     os.kill(victim, signal.SIGKILL)
     run.until(lambda: "starting it again" in run.said, 15.0, "a rank's death")
-    run.until(lambda: run.rows()[-1]["ranks"] == 1.0, 20.0, "going on alone")
-    run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 60.0, "two again")
+    run.until(lambda: "joined: rank" in run.said, 60.0, "two again")
+    run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 20.0, "an update of two")
     behind = run.rows()[-1]["update"]
     run.until(lambda: run.rows()[-1]["update"] > behind + 20, 30.0, "equal weights")
     assert run.end(signal.SIGTERM, 30.0) == 128 + signal.SIGTERM

@@ -73,7 +73,7 @@ class Member:
         """
         self._ray = require_ray()
         self.name, self._job = name, job
-        limits = {"max_restarts": restarts, "max_task_retries": restarts}
+        limits = {"max_restarts": restarts, "max_task_retries": -1 if restarts else 0}
         kind_options = {"max_concurrency": _THREADS, **limits, **options}
         self.actor = self._ray.remote(kind).options(**kind_options).remote()
         self.said: list[str] = []
@@ -174,7 +174,7 @@ def death(error: Exception) -> str:
     for words, reason in (
         ("node died", "its machine is gone"),
         ("node was terminated", "its machine is gone"),
-        ("unavailable", "it cannot be reached"),
+        ("unavailable", "it died or cannot be reached"),
         ("ray.kill", "it was given up"),
         ("owner", "its trainer is gone"),
         ("process", "its process died"),
