@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import COMMANDS as BENCHMARKS
 from distrlcc.cli.main import COMMANDS, GROUPS, main
 from distrlcc.config import from_toml, keys
 from distrlcc.env.actions import ACTIONS
@@ -17,14 +18,10 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.results_page import results_page
 from distrlcc.recipes.row import shipped_rows
-from distrlcc.runs.curriculum_config import CurriculumConfig
 from distrlcc.runs.run_config import (
     ActorsConfig,
     DistributedConfig,
@@ -32,7 +29,6 @@ from distrlcc.runs.run_config import (
     NetworkConfig,
     RunConfig,
 )
-from distrlcc.sim.link_family import LinkRanges
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
@@ -70,8 +66,6 @@ def test_every_configuration_key_is_explained() -> None:
         "ppo",
         "dagger",
         "gail",
-        "curriculum",
-        "curriculum.ranges",
         "distributed",
         "actors",
         "resources",
@@ -95,8 +89,6 @@ def test_every_configuration_key_is_explained() -> None:
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
         ("gail.", GailConfig),
-        ("curriculum.", CurriculumConfig),
-        ("curriculum.ranges.", LinkRanges),
     ],
 )
 def test_every_default_is_the_codes(prefix: str, section: type) -> None:
@@ -121,9 +113,9 @@ def test_every_toml_block_is_a_scenario() -> None:
         assert from_toml(Scenario, block).flows
 
 
-def _flags(command: str) -> set[str]:
+def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"distrlcc.cli.{command}").add_arguments(parser)
+    importlib.import_module(f"{package}{command}").add_arguments(parser)
     return {flag for flag in parser._option_string_actions if flag.startswith("--")}
 
 
@@ -134,6 +126,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
     known = set().union(
         *(_flags(c) for c in COMMANDS if c not in GROUPS),
         *(_flags(f"{g}_{c}") for g, choices in GROUPS.items() for c in choices),
+        *(_flags(c, "benchmarks.bench_") for c in BENCHMARKS),
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
@@ -147,6 +140,10 @@ def test_commands_and_flags_exist(page: Path) -> None:
             assert words[0] in GROUPS[command], rest
             name = f"{command}_{words[0]}"
         assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(name) | {"--help"}, rest
+    for command, rest in re.findall(r"python -m benchmarks (\w+)([^`\n#]*)", code):
+        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(command, "benchmarks.bench_"), (
+            rest
+        )
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])

@@ -19,7 +19,6 @@ from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import fresh_folder
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
-from distrlcc.runs.trainer import Share, Trainer
 
 SILENT_SECONDS = 20.0
 """A member that answers nothing for this long is killed, s."""
@@ -192,12 +191,6 @@ def _last_line(error: Exception) -> str:
 def stop_seconds(*, stored: bool) -> float:
     """Return the time to save and end after a user's signal, or when the others have ended, s."""
     return _STOP_SECONDS + (_STORE_SECONDS if stored else 0.0)
-
-
-def check_fit(config: RunConfig, processes: int = 1) -> None:
-    """Find what does not fit before anything is written, and compile the simulator here."""
-    share = Share.of(config.num_envs, 0, processes, config.env.agents)
-    Trainer(config, Share.least(config.env.agents, share.first)).collect()
 
 
 def absolute_out(options: RunOptions, config: RunConfig) -> Path:

@@ -15,7 +15,6 @@ from distrlcc.cluster.member import (
     MemberGoneError,
     Trains,
     absolute_out,
-    check_fit,
     command_again,
     end_run,
     stop_seconds,
@@ -30,6 +29,8 @@ from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import rehearse
+from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 
 _AGAIN_SECONDS = 2.0
@@ -68,7 +69,8 @@ def train_ranks_on_ray(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    check_fit(config, processes)
+    first = Share.of(config.num_envs, 0, processes, config.env.agents).first
+    rehearse(config, first)
     gpus = config.resources.learner_gpus > 0
     options, run = replace(options, out=absolute_out(options, config)), uuid.uuid4().hex
     again = command_again("decentralized", options, on)

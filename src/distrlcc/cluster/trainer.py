@@ -20,7 +20,6 @@ from distrlcc.cluster.member import (
     MemberGoneError,
     Trains,
     absolute_out,
-    check_fit,
     command_again,
     end_run,
     stop_seconds,
@@ -29,11 +28,11 @@ from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.parallel.start import open_directory
-from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.stopper import Stopper
 from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 
@@ -85,15 +84,15 @@ class RayTrainer(Trains):
                 pace_seconds=job.pace_seconds,
                 storage=directory.storage,
             )
-            training = build_training(told, "cuda:0" if config.resources.learner_gpus else "cpu")
+            state = build_training(told, "cuda:0" if config.resources.learner_gpus else "cpu")
             if told.resume or attempt:
-                update = training.counters.update
+                update = state.counters.update
                 start = f"going on after update {update}" if update else "from the start"
                 self.feed.note(start if update else f"no checkpoint yet: {start}")
             let_threads_preempt(True)
             return train_on_engine(
                 told,
-                training,
+                state,
                 RayEngine(reservation, config, job.identity),
                 feed=self.feed,
                 stopper=self.stopper,
@@ -125,8 +124,7 @@ def train_actors_on_ray(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    check_no_curriculum(config.curriculum, "actor-learner training")
-    check_fit(config)
+    rehearse(config)
     options = replace(options, out=absolute_out(options, config))
     resources, actors = config.resources, config.actors
     workers = resources.workers or len(actors.links)
