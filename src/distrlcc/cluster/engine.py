@@ -1,8 +1,8 @@
-"""The engine on Ray: workers are Ray actors, and come back.
+"""The engine on Ray: workers are Ray actors, which Ray starts again when they die.
 
-Each slot from 0 to the most workers has at most one actor. An actor that died, or was given up, is
-made anew; one for which the cluster has no room waits in Ray's queue until a machine joins. So a
-machine that comes in mid-run is used at once, and one that goes costs its workers alone.
+There is one actor for each of the most workers. One for which the cluster has no room waits in
+Ray's queue until a machine joins: such a machine is used at once, and one that leaves costs its
+workers alone. An actor that is dropped, as when it is frozen, is killed and started again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from time import monotonic
 from typing import Any
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
-from distrlcc.cluster.ray_member import death
-from distrlcc.cluster.ray_placement import Reservation
+from distrlcc.cluster.member import death
+from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
 from distrlcc.runs.identity import check_identity
@@ -85,20 +85,26 @@ class _Slot:
     index: int
     actor: Any = None
     worker: Worker | None = None
-    """Who introduced himself."""
+    """The last that this actor was."""
+    joined: bool = False
+    """Whether the worker can be called."""
+    asked: bool = False
+    """Whether the actor was asked to introduce itself."""
     again: float = 0.0
-    """When to make another actor."""
+    """When to ask it, or make another."""
     started: bool = False
-    """Whether he holds an object."""
+    """Whether it holds an object."""
     failures: int = 0
-    """Actors that came to nothing, one after the other."""
+    """Workers that came to nothing, one after the other."""
+    doomed: bool = False
+    """Whether the process is to be killed, but not by Ray's own thread, which would block."""
 
 
 class RayEngine:
     """A `distrlcc.actors.engine.Engine`; its calls come from one thread, Ray's answers do not."""
 
     def __init__(self, reservation: Reservation, config: Any, own: Mapping[str, str]) -> None:
-        """Take where workers have room; they are made at the first `changes`.
+        """Plan the workers; they are made at the first `changes`.
 
         Args:
             reservation: Says how many workers there may be, and what each needs.
@@ -107,18 +113,13 @@ class RayEngine:
                 `distrlcc.runs.identity.identity`.
         """
         self._ray = require_ray()
-        self._host = self._ray.remote(Host)
         self._reservation, self._config, self._own = reservation, config, dict(own)
         self._slots = [_Slot(index) for index in range(reservation.most_workers)]
-        self._by_worker: dict[Worker, _Slot] = {}
         self._lock = threading.RLock()  # guards all of these
         self._changes = Changes()
         self._hopeless = ""
-        """Why no worker will ever come, as far as is known."""
-        self._ever = False
-        """Whether one did."""
-        self._doomed: list[Any] = []
-        self._closed = False
+        """Why no worker will ever join, as far as is known."""
+        self._ever = self._closed = False
         self._shared: tuple[Any, Any] = (None, None)
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
@@ -133,88 +134,101 @@ class RayEngine:
         """See `Engine`.
 
         Raises:
-            GroupError: Of all who came none runs what the trainer runs, or none ever comes.
+            GroupError: No worker runs what the trainer runs, or none ever starts.
         """
-        self._kill_doomed()
         with self._lock:
             if self._hopeless and not self._ever:
                 raise GroupError(self._hopeless, exit_code=2)
-            now = monotonic()
             for slot in self._slots:
-                if slot.actor is None and slot.again <= now and not self._closed:
-                    self._make(slot)
+                if slot.doomed:
+                    slot.doomed = False
+                    self._kill(slot)
+                if not (slot.joined or slot.asked) and slot.again <= monotonic():
+                    self._invite(slot)
             seen, self._changes = self._changes, Changes()
         return seen
 
     def drop(self, worker: Worker) -> None:
         """See `Engine`; another takes its place."""
         with self._lock:
-            slot = self._by_worker.pop(worker, None)
+            slot = self._slot(worker)
             if slot is not None:
-                slot.failures = 0 if slot.started else slot.failures + 1
-                self._vacate(slot)
-        self._kill_doomed()
+                self._leave(slot)
+                self._kill(slot)
 
     def close(self) -> None:
         """See `Engine`."""
         with self._lock:
             self._closed = True
-            self._by_worker.clear()
             for slot in self._slots:
-                self._vacate(slot)
-        self._kill_doomed()
+                slot.joined = False
+                self._kill(slot, restart=False)
 
-    def _make(self, slot: _Slot) -> None:
-        options = self._reservation.worker_options(slot.index)
-        actor = self._host.options(
-            max_concurrency=_THREADS, max_restarts=0, max_task_retries=0, **options
-        ).remote()  # fmt: skip
-        slot.actor = actor
-        answer = actor.introduce.remote(self._config, "actor-learner").future()
-        answer.add_done_callback(lambda done: self._introduced(slot, actor, done))
+    def _slot(self, worker: Worker) -> _Slot | None:
+        slot = self._slots[worker.index]
+        return slot if slot.joined and slot.worker == worker else None
 
-    def _introduced(self, slot: _Slot, actor: Any, answer: Future[Any]) -> None:
-        """Take in a worker, or see that it never came to be."""
+    def _invite(self, slot: _Slot) -> None:
+        """Have an actor say what it is; it answers when there is room for it."""
+        if slot.actor is None:
+            slot.actor = (
+                self._ray.remote(Host)
+                .options(
+                    max_concurrency=_THREADS,
+                    max_restarts=-1,
+                    **self._reservation.worker_options(slot.index),
+                )
+                .remote()
+            )
+        slot.asked, actor = True, slot.actor
+        introduce = actor.introduce.options(max_task_retries=-1)
+        answer = introduce.remote(self._config, "actor-learner").future()
+        answer.add_done_callback(lambda done: self._introduced(slot, done))
+
+    def _introduced(self, slot: _Slot, answer: Future[Any]) -> None:
+        """Let a worker join, or see why it does not."""
         with self._lock:
-            if slot.actor is not actor or self._closed:
+            slot.asked = False
+            if self._closed:
                 return
             try:
                 introduction: Introduction = answer.result()
                 check_identity(self._own, introduction.identity)
             except Exception as error:
-                slot.failures += 1
-                self._vacate(slot)
-                refused = isinstance(error, GroupError)
-                if refused or all(s.failures >= _FAILURES for s in self._slots if s.actor is None):
-                    self._hopeless = self._reason(error)
+                self._fail(slot, error)
                 return
-            self._ever = True
             worker = Worker(slot.index, introduction.host, introduction.process)
+            if worker == slot.worker:  # about to be killed
+                slot.again = monotonic() + _AGAIN_SECONDS
+                return
+            self._ever = slot.joined = True
             slot.worker = worker
-            self._by_worker[worker] = slot
             self._changes.joined.append(worker)
 
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, GroupError):
-            return str(error)
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        last = lines[-1] if lines else type(error).__name__
-        return f"a worker could not be started on the cluster: {last}"
+    def _fail(self, slot: _Slot, error: Exception) -> None:
+        self._leave(slot)
+        refused = isinstance(error, GroupError)
+        if refused:
+            slot.doomed = True
+        else:  # Ray does not start it again
+            slot.actor = None
+        if refused or all(s.failures >= _FAILURES for s in self._slots if not s.joined):
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            last = lines[-1] if lines else type(error).__name__
+            why = f"a worker could not be started on the cluster: {last}"
+            self._hopeless = str(error) if refused else why
 
-    def _vacate(self, slot: _Slot) -> None:
-        actor, slot.actor, slot.worker, slot.started = slot.actor, None, None, False
+    def _leave(self, slot: _Slot) -> None:
+        """Take a worker out; the next one is asked after a while, the longer the more failed."""
+        slot.failures = 0 if slot.started else slot.failures + 1
+        slot.joined = slot.started = False
         wait = _AGAIN_SECONDS * 2.0 ** min(slot.failures, 5)
         slot.again = monotonic() + min(wait, _MOST_AGAIN_SECONDS)
-        if actor is not None:
-            self._doomed.append(actor)
 
-    def _kill_doomed(self) -> None:
-        """End what is of no use; never from Ray's own thread, which would wait for itself."""
-        with self._lock:
-            doomed, self._doomed = self._doomed, []
-        for actor in doomed:
+    def _kill(self, slot: _Slot, *, restart: bool = True) -> None:
+        if slot.actor is not None:
             with suppress(Exception):  # it is dead
-                self._ray.kill(actor, no_restart=True)
+                self._ray.kill(slot.actor, no_restart=not restart)
 
     def _once(self, value: Any) -> Any:
         """Put what all workers are sent, such as weights, into the object store once."""
@@ -227,9 +241,8 @@ class RayEngine:
     def _send(self, worker: Worker, function: str, *args: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         with self._lock:
-            slot = self._by_worker.get(worker)
-            actor = None if slot is None else slot.actor
-        if actor is None:
+            slot = self._slot(worker)
+        if slot is None:
             answer.set_exception(WorkerGoneError("gone"))
             return answer
 
@@ -242,16 +255,19 @@ class RayEngine:
             if failed:
                 answer.set_exception(ActorError(value))
                 return
-            if function == "start" and slot is not None:
+            if function == "start":
                 slot.started = True
             answer.set_result(value)
 
-        getattr(actor, function).remote(*args).future().add_done_callback(answered)
+        getattr(slot.actor, function).remote(*args).future().add_done_callback(answered)
         return answer
 
     def _lose(self, worker: Worker, answer: Future[Any], error: Exception) -> None:
+        """Note that Ray says that a worker died; Ray starts it again."""
         reason = death(error)
         with self._lock:
-            if worker in self._by_worker:
+            slot = self._slot(worker)
+            if slot is not None:
                 self._changes.left.setdefault(worker, reason)
+                self._leave(slot)
         answer.set_exception(WorkerGoneError(reason))
