@@ -22,9 +22,9 @@ import numpy as np
 
 from distrlcc.control.compiled_controller import SchemeController
 from distrlcc.errors import LinkError
+from distrlcc.net.flow_record import Sent
 from distrlcc.net.kernel_calls import die_with_parent
 from distrlcc.net.sending import Request, send
-from distrlcc.net.sent import Sent
 from distrlcc.net.udp_socket import resolve
 from distrlcc.net.world_process import WorldProcess
 from distrlcc.sim.replay import read_log

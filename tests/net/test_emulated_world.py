@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distrlcc.transport.messages import Acknowledgement
 
 from distrlcc.errors import LinkError
 from distrlcc.net import emulated_world
@@ -23,7 +24,6 @@ from distrlcc.net.udp_socket import UdpSocket, monotonic_ns
 from distrlcc.net.world_process import WorldProcess
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.transport import wire
-from distrlcc.transport.messages import Acknowledgement
 
 pytestmark = pytest.mark.net
 

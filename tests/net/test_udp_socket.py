@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net.ticker import Ticker
+from distrlcc.net.flow_record import Ticker
 from distrlcc.net.udp_socket import UdpSocket, monotonic_ns, resolve
 
 

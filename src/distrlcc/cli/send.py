@@ -2,7 +2,6 @@
 
 distrlcc send 10.0.0.2 --policy runs/demo/policy.safetensors --seconds 30 --plot flow.png
 distrlcc send 10.0.0.2:4730 --scheme cubic --seconds 30 --json -
-distrlcc send 10.0.0.2 --policy runs/demo --file backup.tar
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distrlcc.control.base import Controller
-    from distrlcc.net.sent import Sent, Step
+    from distrlcc.net.flow_record import Sent, Step
 
 PORT = 4730
 _EVERY_SECONDS = 0.5
@@ -37,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
     who.add_argument("--scheme", metavar="NAME", help="such as cubic; see 'distrlcc list schemes'")
     parser.add_argument(
-        "--seconds", type=number(0.1, 86_400.0), metavar="S",
-        help="how long (default: 10); with --file the most that it may take",
+        "--seconds", type=number(0.1, 86_400.0), default=10.0, metavar="S",
+        help="how long (default: 10)",
     )  # fmt: skip
-    parser.add_argument("--file", type=Path, metavar="PATH", help="send this file, whole")
+    parser.add_argument("--file", help=argparse.SUPPRESS)
     parser.add_argument(
         "--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets"
     )
@@ -74,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send; 1 when the receiver vanishes or the file does not arrive."""
+    """Send; 1 when the receiver vanishes."""
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
     from distrlcc.files import check_writable, require_writable, write_atomically
@@ -84,17 +83,21 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.runs.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
+    refuse_files("--file", args.file)
     check_json_target(args.json)
     if args.plot is not None:
         if args.plot.suffix not in (".png", ".svg"):
             raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
         check_writable(args.plot.resolve().parent)
     name, controller, step_ns = _controller(args)
-    seconds = args.seconds if args.seconds is not None else (0.0 if args.file else 10.0)
     request = Request(
-        seconds, args.file, args.datagram, args.timeout, args.wait, args.timeout,
+        seconds=args.seconds,
+        datagram=args.datagram,
+        handshake_s=args.timeout,
+        wait_s=args.wait,
+        silence_s=args.timeout,
         keep_series=bool(args.plot or args.json),
-    )  # fmt: skip
+    )
     remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
     if remote[1] == 0:
@@ -140,6 +143,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
         return 128 + stopper.signal if stopper.signal else 1
     return 128 + stopper.signal if stopper.signal else 0
+
+
+def refuse_files(flag: str, value: str | None) -> None:
+    """Refuse a flag of the file transfer, which is gone.
+
+    Raises:
+        ConfigError: The flag was given.
+    """
+    if value is not None:
+        raise ConfigError(
+            f"{flag} is gone, as 'send' and 'receive' measure alone; copy files with scp or rsync, "
+            "or see examples/quic.py, which sends bytes encrypted under our controllers"
+        )
 
 
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
@@ -225,9 +241,8 @@ class _LiveLine:
 
 
 def _summary(name: str, sent: Sent) -> str:
-    size = f"{sent.file_bytes / 1e6:.1f} MB, " if sent.file_bytes else ""
     return (
-        f"{name}: {size}{sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; RTT mean "
+        f"{name}: {sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; RTT mean "
         f"{sent.mean_rtt_ms:.1f}, p95 {sent.p95_rtt_ms:.1f}, min {sent.min_rtt_ms:.1f} ms; loss "
         f"{sent.loss:.2%} of {sent.packets} packets, {sent.timeouts} timeouts; steps late "
         f"{sent.late_share:.2%} (p50 {sent.lateness_p50_ms:.2f}, p99 {sent.lateness_p99_ms:.2f} ms)"
@@ -242,6 +257,6 @@ def _figures(sent: Sent) -> dict[str, Any]:
 
 
 def _columns(sent: Sent) -> dict[str, list[float]]:
-    from distrlcc.net.sent import Step
+    from distrlcc.net.flow_record import Step
 
     return {name: [round(getattr(step, name), 6) for step in sent.series] for name in Step._fields}

@@ -16,8 +16,8 @@ from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Flow
 from distrlcc.transport import wire
-from distrlcc.transport.messages import Acknowledgement
 from distrlcc.transport.sender import Sender, SenderOptions
+from distrlcc.transport.wire import Acknowledgement
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
 DATAGRAM_BYTES = 1472

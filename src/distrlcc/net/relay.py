@@ -20,8 +20,8 @@ from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Scenario
 from distrlcc.transport import wire
-from distrlcc.transport.messages import Data
 from distrlcc.transport.receiver import Receiver
+from distrlcc.transport.wire import Data
 
 LOOPBACK = "127.0.0.1"
 OVERHEAD_BYTES = 32

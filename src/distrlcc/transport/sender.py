@@ -25,12 +25,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distrlcc.control.base import Controller
-from distrlcc.transport.delivery import DeliveryRate
-from distrlcc.transport.interval import Interval
-from distrlcc.transport.loss import NEVER, LossDetector
-from distrlcc.transport.outstanding import Outstanding, Stamp
-from distrlcc.transport.pacer import Pacer
-from distrlcc.transport.rtt import RttEstimator
+from distrlcc.transport.recovery import (
+    NEVER,
+    DeliveryRate,
+    Interval,
+    LossDetector,
+    Outstanding,
+    Pacer,
+    RttEstimator,
+    Stamp,
+)
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
 
@@ -278,15 +282,7 @@ class Sender:
         The controller's `on_interval` is the owner's to call, since one policy may serve many
         senders at once; then `on_action`.
         """
-        controller = self.controller
-        return self._interval.take(
-            self.rtt.latest,
-            self.rtt.minimum,
-            controller.cwnd,
-            controller.pacing_rate,
-            self._outstanding.count,
-            now=now,
-        )
+        return self._interval.take(self.rtt, self.controller, self._outstanding.count, now=now)
 
     def _find_lost(self, now: int) -> list[int]:
         lost = self._losses.find(self._outstanding, self._largest_acked, self.rtt, now=now)
