@@ -113,7 +113,7 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
         json.loads((tmp_path / "s.json").read_text())["seconds"] < 2.5
     )  # it would be 3.5 with the wait
     assert nobody.end() == 2
-    assert "standard input ended before it named the moment to begin" in nobody.said
+    assert "standard input ended before it named a start time" in nobody.said
 
 
 def test_a_receiver_that_vanishes_ends_the_flow(start: Callable[..., Command]) -> None:

@@ -153,7 +153,13 @@ def _outside(text: str | None) -> list[str] | None:
 
 
 def _link(args: argparse.Namespace) -> LinkConfig:
-    from distrlcc.net.link_config import LinkConfig, direction
+    from distrlcc.net.link_config import (
+        LinkConfig,
+        direction,
+        downlink,
+        load_scenario,
+        uplink,
+    )
     from distrlcc.sim.queue_spec import QueueSpec, parse_queue
 
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
@@ -171,8 +177,6 @@ def _link(args: argparse.Namespace) -> LinkConfig:
     clash = [flag for flag in ("up", "delay", "loss", "queue") if getattr(args, flag) is not None]
     if clash:
         raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")
-    from distrlcc.net.scenario_link import downlink, load_scenario, uplink
-
     scenario = load_scenario(args.scenario)
     down = downlink(scenario.link)
     if args.down is not None:

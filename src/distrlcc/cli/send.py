@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--hold", action="store_true",
-        help="when the receiver has answered say 'ready', and begin at the moment that a line of "
-        "standard input names, s of the monotonic clock, or at once if it is empty: so several "
+        help="when the receiver has answered say 'ready', and begin at the start time that a line "
+        "of standard input names, s of the monotonic clock, or at once if it is empty: so several "
         "senders begin together",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random: a policy "
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
     from distrlcc.files import check_writable, require_writable, write_atomically
-    from distrlcc.net.moment import wait_for_moment
+    from distrlcc.net.command_group import wait_for_start
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
     from distrlcc.runs.stopper import Stopper
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         def stopping() -> bool:
             return bool(stopper.signal)
 
-        hold = partial(wait_for_moment, out, stopping=stopping) if args.hold else None
+        hold = partial(wait_for_start, out, stopping=stopping) if args.hold else None
         try:
             sent = send(
                 remote, controller, request, step_ns=step_ns, on_step=line.show,
@@ -159,7 +159,7 @@ def refuse_files(flag: str, value: str | None) -> None:
 
 
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
-    """Wait for the moment, if one is to be named, and let a scheme's time begin."""
+    """Wait for the start time, if one is to be named, and let a scheme's time begin."""
     from distrlcc.control.compiled_controller import SchemeController
 
     if hold is not None:

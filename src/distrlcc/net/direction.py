@@ -11,9 +11,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from distrlcc.net.datagram import Datagram
 from distrlcc.net.link_config import DirectionConfig, LinkChange
-from distrlcc.net.link_log import LinkLog
+from distrlcc.net.link_log import Datagram, LinkLog
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queue import Packet
 

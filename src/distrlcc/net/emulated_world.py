@@ -35,10 +35,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.net.agenda import Agenda
 from distrlcc.net.emulated_link import LinkCounts
-from distrlcc.net.flows import SendingFlow
-from distrlcc.net.relay import RelayLink
+from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, IntervalStats
 
@@ -89,12 +87,12 @@ class StepResult(NamedTuple):
 class _Place:
     """One link and its flows."""
 
-    def __init__(self, scenario: Scenario, agenda: Agenda) -> None:
+    def __init__(self, scenario: Scenario, timers: Timers) -> None:
         session, key = randbits(62), token_bytes(32)
-        self.relay = RelayLink(scenario, agenda, first_session=session, key=key)
+        self.relay = RelayLink(scenario, timers, first_session=session, key=key)
         self.flows = [
             SendingFlow(
-                flow, session + number, far.socket.address, agenda,
+                flow, session + number, far.socket.address, timers,
                 seed=scenario.seed * 64 + number,
             )
             for number, (flow, far) in enumerate(zip(scenario.flows, self.relay.flows, strict=True))
@@ -157,7 +155,7 @@ class EmulatedWorld:
         """
         self._stepping = False
         self._places: list[_Place | None] = [None] * n
-        self._agenda = Agenda()
+        self._timers = Timers()
         self._poll = select.epoll()
         self._readers: dict[int, Callable[[int], None]] = {}
         self._due = 0  # when the present or newest step ends
@@ -183,7 +181,7 @@ class EmulatedWorld:
             TraceError: The trace cannot be read.
         """
         self._unload(n)
-        place = self._places[n] = _Place(scenario, self._agenda)
+        place = self._places[n] = _Place(scenario, self._timers)
         for flow, far in zip(place.flows, place.relay.flows, strict=True):
             self.watch(flow.socket.fileno(), flow.receive)
             self.watch(far.socket.fileno(), partial(place.relay.receive, far))
@@ -224,9 +222,9 @@ class EmulatedWorld:
             for place in self._places:
                 if place is not None:
                     place.rest()
-        self._agenda.run(now=now)
+        self._timers.run(now=now)
         if not ready:
-            until = max(self._agenda.next_time(), self._woken + _GRAIN_NS)
+            until = max(self._timers.next_time(), self._woken + _GRAIN_NS)
             until = min(until, self._due) if self._stepping else until
             wait = min((until - monotonic_ns()) / NANOSECONDS, _LONGEST_WAIT_SECONDS)
             if wait > 0:

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Protocol
 
 from distrlcc.errors import LinkError
-from distrlcc.net.blocks import LAST_PREFIX, Block, free_blocks, parse_routes
-from distrlcc.net.device import INNER_NAME, Tun, address_and_mask, set_inner, set_outer
+from distrlcc.net.device import (
+    INNER_NAME,
+    LAST_PREFIX,
+    Block,
+    Tun,
+    VethEnd,
+    address_and_mask,
+    free_blocks,
+    parse_routes,
+    set_inner,
+    set_outer,
+)
 from distrlcc.net.namespace import REMEDY, inside
-from distrlcc.net.veth import VethEnd
 
 _OUTER_PEER, _INNER_PEER = "lcc-outer", "lcc-inner"
 # What opening /dev/net/tun says where it is missing, closed to us or without a driver.

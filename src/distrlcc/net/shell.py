@@ -10,26 +10,27 @@ from __future__ import annotations
 import gc
 import os
 import random
+import select
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from distrlcc.net.command import Guard, running_outside
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.ends import Descriptor, End, enclosing_block, open_inner, open_outer
-from distrlcc.net.guard import Guard
 from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
-from distrlcc.net.loop import Loop
 from distrlcc.net.namespace import inside, new_network
-from distrlcc.net.outside import running
 from distrlcc.scheduling import run_on_time
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
+_BATCH = 64
+_LONGEST_WAIT = 0.5
 _LINGER = 5 * NANOSECONDS
 _END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
@@ -82,7 +83,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
             variables["MAHIMAHI_BASE"] = block.outer
         if job.outside is not None:
             with inside(outside):
-                server = running(job.outside, variables, signals.restore_mask)
+                server = running_outside(job.outside, variables, signals.restore_mask)
                 stack.enter_context(server)
         inner = open_inner(block)
         stack.callback(inner.close)
@@ -94,6 +95,53 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
             session.run(guard, signals)
         assert guard.exit_code is not None
         return Outcome(guard.exit_code, guard.start_error)
+
+
+class _Loop:
+    """Drives both directions with select, whose timeouts are exact to us (epoll's are ms)."""
+
+    def __init__(
+        self, inner: End, outer: End, up: Direction, down: Direction, clock: Callable[[], int]
+    ) -> None:
+        self._ways = ((inner, up, outer), (outer, down, inner))
+        self._ends: tuple[Descriptor, ...] = (inner, outer)
+        self._clock = clock
+
+    def turn(self, others: Iterable[Descriptor]) -> list[Descriptor]:
+        """Carry packets until the next moment that something happens.
+
+        Args:
+            others: Descriptors to wait for as well.
+
+        Returns:
+            Those of ``others`` that are readable.
+        """
+        now = self._clock()
+        due = min(direction.next_time(now=now) for _, direction, _ in self._ways)
+        wait = min(max(due - now, 0) / NANOSECONDS, _LONGEST_WAIT)
+        readable, _, _ = select.select((*self._ends, *others), [], [], wait)
+        for end, direction, other in self._ways:
+            if end in readable:
+                self._take(end, direction)
+            self._give(direction, other)
+        return [other for other in readable if other not in self._ends]
+
+    def _take(self, end: End, direction: Direction) -> None:
+        clock = self._clock
+        with suppress(BlockingIOError):
+            for _ in range(_BATCH):
+                data = end.read()
+                now = clock()
+                direction.advance(now=now)
+                direction.arrive(data, now=now)
+
+    def _give(self, direction: Direction, other: End) -> None:
+        now = self._clock()
+        direction.advance(now=now)
+        for data in direction.arrivals(now=now):
+            # A device that COMMAND took down loses packets, as a cable that is pulled.
+            with suppress(OSError):
+                other.write(data)
 
 
 class _Session:
@@ -110,7 +158,7 @@ class _Session:
             self._up.on_full = self._begin
         else:
             self._begin(self._clock() // MILLISECOND)
-        self._loop = Loop(inner, outer, self._up, self._down, self._clock)
+        self._loop = _Loop(inner, outer, self._up, self._down, self._clock)
         self._ending = NEVER
         self._flushed = 0
 
