@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ from distrlcc.net.device import (
     Block,
     Tun,
     VethEnd,
-    address_and_mask,
     free_blocks,
+    network_of,
     parse_routes,
     set_inner,
     set_outer,
@@ -49,14 +48,6 @@ class End(Descriptor, Protocol):
         """Remove the device."""
 
 
-def enclosing_block() -> ipaddress.IPv4Network | None:
-    """Return the block of the link that this network is inside of; None outside all."""
-    found = address_and_mask(INNER_NAME)
-    if found is None:
-        return None
-    return ipaddress.IPv4Network("/".join(found), strict=False)
-
-
 def open_outer(outside: int) -> tuple[End, Block]:
     """Make the outer end, with addresses that no other link or route there has.
 
@@ -67,7 +58,7 @@ def open_outer(outside: int) -> tuple[End, Block]:
         LinkError: Devices cannot be made, or no addresses are left.
     """
     with inside(outside):
-        enclosing = enclosing_block()
+        enclosing = network_of(INNER_NAME)
         routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
     for block in free_blocks(enclosing, routes):
         try:

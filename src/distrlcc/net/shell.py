@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.net.command import Guard, running_outside
+from distrlcc.net.device import INNER_NAME, network_of
 from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.ends import Descriptor, End, enclosing_block, open_inner, open_outer
+from distrlcc.net.ends import Descriptor, End, open_inner, open_outer
 from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
@@ -74,7 +75,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
     with ExitStack() as stack:
         signals = SignalDescriptor([*_FORWARDED, *_ENDING])
         stack.callback(signals.close)
-        nested = enclosing_block() is not None
+        nested = network_of(INNER_NAME) is not None
         outside = stack.enter_context(new_network())
         outer, block = open_outer(outside)
         stack.callback(outer.close)
