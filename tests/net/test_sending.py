@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import monotonic_ns
 
 import pytest
 
@@ -14,7 +15,7 @@ from distrlcc.errors import LinkError
 from distrlcc.net.flow_record import Sent, Step
 from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.sending import Request, send
-from distrlcc.net.udp_socket import UdpSocket, monotonic_ns
+from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Session
 from distrlcc.transport.wire import Answer, Hello, Kind

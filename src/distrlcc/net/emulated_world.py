@@ -8,7 +8,7 @@
     world.act(cwnd, pacing, step=10_000_000)    # the step begins; so do the links' times
     while not world.turn():
         pass
-    result = world.take()
+    result = StepResult.of(*world.take())
 
 A step is at least as long as asked for, and all links' steps end together on ticks that lie one
 step apart. Between a step's end and the next `act` the loop must go on turning: packets and ACKs
@@ -92,11 +92,14 @@ class _Place:
         self.relay = RelayLink(scenario, timers, first_session=session, key=key)
         self.flows = [
             SendingFlow(
-                flow, session + number, far.socket.address, timers,
-                seed=scenario.seed * 64 + number,
+                flow,
+                far.session,
+                far.socket.address,
+                timers,
+                seed=scenario.seed * 64 + far.number,
             )
-            for number, (flow, far) in enumerate(zip(scenario.flows, self.relay.flows, strict=True))
-        ]  # fmt: skip
+            for flow, far in zip(scenario.flows, self.relay.flows, strict=True)
+        ]
         self.begun = False
         self._since = 0  # when its present step began, ns of the link's time
         self._used = 0.0
@@ -232,12 +235,8 @@ class EmulatedWorld:
             self._woken = monotonic_ns()
         return False
 
-    def take(self) -> StepResult:
-        """Return what the step that is over showed."""
-        return StepResult.of(*self.take_columns())
-
-    def take_columns(self) -> tuple[Floats, int, int]:
-        """Return the same as what `StepResult.of` takes, which is sooner sent elsewhere."""
+    def take(self) -> tuple[Floats, int, int]:
+        """Return what the step that is over showed, as `StepResult.of` takes it."""
         rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
         return np.ascontiguousarray(np.array(rows).T), self._delay, self._ended - self._due
 

@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from distrlcc.errors import LinkError
 from distrlcc.net.device import (
@@ -28,31 +27,14 @@ _OUTER_PEER, _INNER_PEER = "lcc-outer", "lcc-inner"
 _NO_TUN = (errno.ENOENT, errno.EACCES, errno.ENODEV, errno.ENXIO)
 
 
-class Descriptor(Protocol):
-    """What select waits for."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-
-class End(Descriptor, Protocol):
-    """Where IP packets leave the kernel and come back to it."""
-
-    def read(self) -> bytes:
-        """Return a packet; BlockingIOError where there is none."""
-
-    def write(self, data: bytes) -> None:
-        """Give the kernel a packet."""
-
-    def close(self) -> None:
-        """Remove the device."""
+End = Tun | VethEnd
+"""Where IP packets leave the kernel and come back to it."""
 
 
 def open_outer(outside: int) -> tuple[End, Block]:
-    """Make the outer end, with addresses that no other link or route there has.
+    """Make the outer end in the network of a descriptor; this thread is in COMMAND's.
 
-    Args:
-        outside: Descriptor of the outer network; this thread is in COMMAND's.
+    No other link or route there has its addresses.
 
     Raises:
         LinkError: Devices cannot be made, or no addresses are left.

@@ -41,15 +41,11 @@ _MOST_SLACK_NS = 5_000_000
 
 
 class Timer:
-    """Something that `Timers` runs with the time, ns."""
-
-    __slots__ = ("planned", "run")
+    """Something that `Timers` runs with the time, ns; `NEVER` as ``planned`` drops it."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
         """Take what is to be run."""
-        self.run = run
-        self.planned = NEVER
-        """When it runs; whoever drops a timer sets `NEVER`."""
+        self.run, self.planned = run, NEVER
 
 
 class Timers:
@@ -107,17 +103,11 @@ class SendingFlow:
     ) -> None:
         """Open the socket; nothing is sent before `begin`.
 
-        Args:
-            flow: When it sends, and how it is steered.
-            session: Its session's number.
-            remote: Where to send to.
-            timers: Runs this.
-            seed: Of its scheme's draws.
-
         Raises:
             LinkError: There are no more sockets.
         """
         self.flow, self.session, self.seed = flow, session, seed
+        self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
         """None before it starts."""
@@ -130,11 +120,6 @@ class SendingFlow:
         self._timers = timers
         self._starting, self._acting = Timer(self._start), Timer(self._act)
         self._stop = NEVER
-
-    @property
-    def is_agent(self) -> bool:
-        """Whether window and rate are set from outside."""
-        return self.flow.scheme == "agent"
 
     def begin(self, *, now: int) -> None:
         """Let the scenario's time begin: the flow starts when its time comes."""
@@ -216,13 +201,7 @@ class RelayFlow:
     """The far end of one flow: its socket, its receiver, and what is on the way to it."""
 
     def __init__(self, number: int, session: int, key: bytes) -> None:
-        """Open a socket on a free port.
-
-        Args:
-            number: The flow's place in its scenario.
-            session: The only one whose datagrams are taken.
-            key: Of its ACKs.
-        """
+        """Open a socket on a free port, for the datagrams of one session."""
         self.number, self.session, self.key = number, session, key
         self.socket = UdpSocket(bind=(LOOPBACK, 0))
         self.receiver = Receiver(session)
@@ -244,11 +223,7 @@ class RelayLink:
     ) -> None:
         """Open the flows' sockets; the link stands still until `begin`.
 
-        Args:
-            scenario: The link and its flows.
-            timers: Runs this.
-            first_session: The first flow's session; the others' follow.
-            key: Of the ACKs.
+        The flows' sessions have the numbers from ``first_session`` on.
 
         Raises:
             LinkError: There are no more sockets.

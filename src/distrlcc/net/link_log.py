@@ -36,10 +36,8 @@ class LinkLog:
     def __init__(self, path: Path, port: int | None = None) -> None:
         """Open the file.
 
-        Args:
-            path: The file.
-            port: Leave out packets that are neither to nor from this UDP or TCP port. All
-                opportunities stay, so that a flow's share can be told; such a log does not replay.
+        With ``port`` packets are left out that are neither to nor from this UDP or TCP port. All
+        opportunities stay, so that a flow's share can be told; such a log does not replay.
 
         Raises:
             OutputError: It cannot be written.
@@ -75,13 +73,8 @@ class LinkLog:
     ) -> None:
         """Write the header lines, in mahimahi's order.
 
-        Args:
-            direction: ``Uplink`` or ``Downlink``.
-            trace: What the link runs: a trace's name or a rate.
-            command_line: Ours.
-            queue: The link's.
-            base: The trace's time zero.
-            delay_ms: One way, beside the link.
+        ``direction`` is ``Uplink`` or ``Downlink``, ``trace`` a trace's name or a rate, and
+        ``base`` the trace's time zero.
         """
         kind = queue.kind if queue.kind == "infinite" else f"{queue.kind} [{queue.arguments}]"
         words = " ".join(f"'{word}'" for word in command_line)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
 
 from distrlcc.errors import WireError
-from distrlcc.net.udp_socket import Address, UdpSocket, monotonic_ns
+from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Admission, Session
 from distrlcc.transport.receiver import Receiver

@@ -9,11 +9,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
 
 from distrlcc.control.base import Controller
 from distrlcc.errors import LinkError, WireError
 from distrlcc.net.flow_record import RecordingController, Sent, Step, Ticker
-from distrlcc.net.udp_socket import Address, UdpSocket, monotonic_ns, shown
+from distrlcc.net.udp_socket import Address, UdpSocket, shown
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Opening, Repeat
 from distrlcc.transport.sender import Sender, SenderOptions
@@ -62,14 +63,14 @@ def send(
     stopping: Callable[[], bool] = lambda: False,
     on_open: Callable[[], None] = lambda: None,
 ) -> Sent:
-    """Send zeros until the time is over.
+    """Send zeros to a receiver until the time is over.
 
     Args:
-        remote: A receiver's address.
+        remote: The receiver's address.
         controller: Sets window and rate.
         request: What to send.
-        step_ns: Asked for each step's length, ns, with the minimum RTT so far, s.
-        on_step: Told of each step.
+        step_ns: Gives each step's length, ns, for the minimum RTT so far, s.
+        on_step: Called with each step.
         stopping: Asked at each step; True ends it early.
         on_open: Called when the receiver has accepted; the flow begins when it returns.
 

@@ -101,14 +101,9 @@ def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
 def send(
     host: str, port: int, control: str, seconds: float, on_open: Callable[[], None] = lambda: None
 ) -> TcpSent:
-    """Send as fast as the control lets us.
+    """Send to a sink as fast as a congestion control lets us, for some seconds.
 
-    Args:
-        host: Where the sink is.
-        port: Its port.
-        control: The congestion control's name.
-        seconds: How long.
-        on_open: Called when it is connected; the flow begins when it returns.
+    ``on_open`` is called when it is connected; the flow begins when it returns.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
