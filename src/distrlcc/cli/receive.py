@@ -21,20 +21,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--listen", default=f"0.0.0.0:{PORT}", metavar="ADDR[:PORT]",
-        help=f"where (default: 0.0.0.0:{PORT}); port 0 takes any",
-    )  # fmt: skip
-    parser.add_argument(
-        "--count", type=number(1, whole=True), default=0, metavar="N", help="end after N flows"
-    )
-    parser.add_argument(
-        "--timeout", type=number(0.5, 3600.0), default=30.0, metavar="S",
-        help="give up a sender that says nothing for so long (default: 30)",
-    )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
-    for gone in ("--folder", "--max-mb"):
-        parser.add_argument(gone, help=argparse.SUPPRESS)
+    add = parser.add_argument
+    text = f"where (default: 0.0.0.0:{PORT}); port 0 takes any"
+    add("--listen", default=f"0.0.0.0:{PORT}", metavar="ADDR[:PORT]", help=text)
+    add("--count", type=number(1, whole=True), default=0, metavar="N", help="end after N flows")
+    text = "give up a sender that says nothing for so long (default: 30)"
+    add("--timeout", type=number(0.5, 3600.0), default=30.0, metavar="S", help=text)
+    add("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    add("--folder", help=argparse.SUPPRESS)
+    add("--max-mb", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,47 +29,37 @@ _EVERY_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "receiver", metavar="HOST[:PORT]", help=f"where 'distrlcc receive' is (port {PORT})"
+    add = parser.add_argument
+    add("receiver", metavar="HOST[:PORT]", help=f"where 'distrlcc receive' is (port {PORT})")
+    steers = parser.add_mutually_exclusive_group(required=True)
+    steers.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
+    steers.add_argument("--scheme", metavar="NAME", help="as cubic; see 'distrlcc list schemes'")
+    text = "how long (default: 10)"
+    add("--seconds", type=number(0.1, 86_400.0), default=10.0, metavar="S", help=text)
+    add("--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets")
+    text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
+    add("--prefer", type=number(0.0, 1.0), metavar="P", help=text)
+    text = (
+        "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
+        "takes its part"
     )
-    who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
-    who.add_argument("--scheme", metavar="NAME", help="such as cubic; see 'distrlcc list schemes'")
-    parser.add_argument(
-        "--seconds", type=number(0.1, 86_400.0), default=10.0, metavar="S",
-        help="how long (default: 10)",
-    )  # fmt: skip
-    parser.add_argument("--file", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets"
+    size = number(512, 1472, whole=True)
+    add("--datagram", type=size, default=0, metavar="BYTES", help=text)
+    text = "how long to wait for an answer at the start, at the end and meanwhile (default: 10)"
+    add("--timeout", type=number(0.5, 600.0), default=10.0, metavar="S", help=text)
+    text = "wait so long for a receiver that is not there yet (default: 0)"
+    add("--wait", type=number(0.0, 600.0), default=0.0, metavar="S", help=text)
+    text = (
+        "when the receiver has answered say 'ready', and begin at the start time that a line of "
+        "standard input names, s of the monotonic clock, or at once if it is empty: so several "
+        "senders begin together"
     )
-    parser.add_argument(
-        "--prefer", type=number(0.0, 1.0), metavar="P",
-        help="0: throughput, 1: delay, for a --policy trained with preferences (default: its own)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--datagram", type=number(512, 1472, whole=True), default=0, metavar="BYTES",
-        help="UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
-        "takes its part",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=number(0.5, 600.0), default=10.0, metavar="S",
-        help="how long to wait for an answer at the start, at the end and meanwhile (default: 10)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--wait", type=number(0.0, 600.0), default=0.0, metavar="S",
-        help="wait so long for a receiver that is not there yet (default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--hold", action="store_true",
-        help="when the receiver has answered say 'ready', and begin at the start time that a line "
-        "of standard input names, s of the monotonic clock, or at once if it is empty: so several "
-        "senders begin together",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random: a policy "
-        "that acts by sampling, BBR's first phase")  # fmt: skip
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    add("--hold", action="store_true", help=text)
+    text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
+    add("--seed", type=int, default=0, help=text)
+    add("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
+    add("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    add("--file", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,9 +103,14 @@ def run(args: argparse.Namespace) -> int:
         hold = partial(wait_for_start, out, stopping=stopping) if args.hold else None
         try:
             sent = send(
-                remote, controller, request, step_ns=step_ns, on_step=line.show,
-                stopping=stopping, on_open=partial(_begin, controller, hold),
-            )  # fmt: skip
+                remote,
+                controller,
+                request,
+                step_ns=step_ns,
+                on_step=line.show,
+                stopping=stopping,
+                on_open=partial(_begin, controller, hold),
+            )
         except LinkError as error:
             if not stopper.signal:
                 raise
@@ -171,7 +166,7 @@ def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
 def _controller(
     args: argparse.Namespace,
 ) -> tuple[str, Controller, Callable[[float], int]]:
-    """Return who steers, ready to act at once, and the length of its steps."""
+    """Return a controller that is ready to act at once, its name and the length of its steps."""
     from distrlcc.control.compiled_controller import SchemeController
     from distrlcc.control.state import INITIAL_CWND
     from distrlcc.errors import unknown_name
