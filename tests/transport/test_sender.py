@@ -78,10 +78,8 @@ def test_the_timer_doubles_and_an_ack_resets_it() -> None:
         now = sender.timer_time()
         fired.append(now // MS)
         assert sender.on_timer(now=now) == []
-        assert sender.probe_due
         assert sender.next_time() == now
         assert len(send(sender, now=now)) == 1  # the window is full: the probe alone
-        assert not sender.probe_due
     assert fired == [1100, 3100, 7100]
     assert sender.timeouts_in_row == 3
     assert steered.timeouts == [(1100 * MS, 2), (3100 * MS, 3), (7100 * MS, 4)]
@@ -123,7 +121,8 @@ def test_an_ack_before_the_probe_left_cancels_it() -> None:
     send(sender, now=0)
     sender.on_timer(now=1000 * MS)
     sender.on_ack(((0, 1),), now=1001 * MS)
-    assert not sender.probe_due
+    assert send(sender, now=1002 * MS) == [1]  # as the window says
+    assert send(sender, now=1003 * MS) == []
 
 
 def test_what_an_ack_tells_the_controller() -> None:
@@ -196,7 +195,6 @@ def test_an_ack_of_what_was_never_sent_is_ignored() -> None:
     sender = Sender(Steered(4.0), now=0)
     send(sender, now=0)
     assert sender.on_ack(((3, 5), (0, 1)), now=MS) == ([], [])
-    assert sender.ignored_acks == 1
     assert sender.inflight == 4
 
 
@@ -255,4 +253,4 @@ def test_memory_does_not_grow_with_the_transfer() -> None:
     tracemalloc.stop()
     assert sender.next_number > 55_000
     assert used[1] - used[0] < 200_000  # bytes; 27,000 stamps would take 4 MB
-    assert sender.delivered + sender.inflight < sender.next_number
+    assert sender.inflight < 100

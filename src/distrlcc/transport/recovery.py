@@ -31,8 +31,8 @@ class RttEstimator:
 
     __slots__ = ("_maximum", "_minimum", "backoff", "latest", "minimum", "smoothed", "variation")
 
-    def __init__(self, min_rto: int = NANOSECONDS, max_rto: int = 60 * NANOSECONDS) -> None:
-        """Start without a sample, with the least and greatest timeout."""
+    def __init__(self, min_rto: int = 200_000_000, max_rto: int = 60 * NANOSECONDS) -> None:
+        """Start without a sample; RFC 6298's least timeout is 1 s, systems in use take 0.2 s."""
         self._minimum, self._maximum = min_rto, max_rto
         self.latest = 0
         """Newest sample; 0 before the first."""
@@ -258,14 +258,10 @@ class Interval:
     def on_ack(
         self, rtt: int, min_rtt: int, delivered: int, interval: int, sent_since: int
     ) -> None:
-        """Add one acknowledged packet.
+        """Add one acknowledged packet, with its RTT and the least one, ns.
 
-        Args:
-            rtt: Its RTT, ns.
-            min_rtt: Least RTT so far, this one counted, ns.
-            delivered: Packets delivered over its flight (its delivery-rate sample).
-            interval: The time that took, ns.
-            sent_since: Packets sent since it left, itself counted: Vegas' sending rate.
+        ``delivered`` in ``interval`` ns is its delivery-rate sample; ``sent_since`` counts packets
+        since it left, itself too, for Vegas' sending rate.
         """
         self._rtt_sum += rtt
         delay = (rtt - min_rtt) * 1e-6
