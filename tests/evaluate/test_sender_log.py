@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from distrlcc.evaluate.sender_log import SenderLog, read_sender_log
-from distrlcc.net.tcp_flow import TcpSent
-from distrlcc.net.tcp_sample import TcpSample
+from distrlcc.net.tcp_flow import TcpSample, TcpSent
 
 
 def test_means_are_over_time_and_leave_out_what_is_not_defined() -> None:

@@ -21,7 +21,7 @@ from distrlcc.evaluate.real_flow import real_flows
 from distrlcc.evaluate.real_run import RealRun, run_link
 from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import SchemeScores, Series
-from distrlcc.net.ticker import MOST_LATE
+from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from distrlcc.evaluate.palette import LIGHT, Theme, looks
 from distrlcc.evaluate.plots import STYLE, blank_figure, dress
-from distrlcc.net.sent import Step
+from distrlcc.net.flow_record import Step
 
 _BUCKETS = 300
 _LEAST_SECONDS = 0.1

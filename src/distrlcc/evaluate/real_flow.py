@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distrlcc.errors import ConfigError
 from distrlcc.evaluate.real_contender import RealContender, rival
-from distrlcc.net.together import BASE, Part
+from distrlcc.net.command_group import BASE, Part
 from distrlcc.sim.scenario import Flow, Scenario
 
 FIRST_PORT = 24_730

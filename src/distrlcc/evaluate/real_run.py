@@ -23,9 +23,9 @@ from distrlcc.evaluate.link_series import link_series
 from distrlcc.evaluate.real_flow import FIRST_PORT, RealFlow
 from distrlcc.evaluate.scores import SenderSeries, Series
 from distrlcc.evaluate.sender_log import read_sender_log
+from distrlcc.net.command import ENDED
+from distrlcc.net.command_group import write_parts
 from distrlcc.net.kernel_calls import die_with_parent
-from distrlcc.net.outside import ENDED
-from distrlcc.net.together import write_parts
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 _SPARE_SECONDS = 90.0
@@ -33,7 +33,7 @@ _AT_ONCE_S = 1e-6
 _GRAIN_S = 1e-3
 """The emulator knows whole milliseconds."""
 _EMULATE = (sys.executable, "-m", "distrlcc", "emulate")
-_TOGETHER = (sys.executable, "-m", "distrlcc.net.together")
+_TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
 _ERROR = "error: "
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import TraceError
-from distrlcc.net.datagram import ports
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import direction
-from distrlcc.net.link_log import LinkLog
+from distrlcc.net.link_log import LinkLog, ports
 from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.replay import read_log, replay
 from distrlcc.sim.trace import parse_trace

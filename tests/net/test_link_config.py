@@ -4,8 +4,7 @@ import pytest
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError
-from distrlcc.net.link_config import LinkChange
-from distrlcc.net.scenario_link import downlink, load_scenario, uplink
+from distrlcc.net.link_config import LinkChange, downlink, load_scenario, uplink
 from distrlcc.sim.queues import QueueSpec
 from distrlcc.sim.scenario import Scenario
 

@@ -1,7 +1,8 @@
-"""COMMAND's processes: started, signalled, waited for, and ended to the last one.
+"""COMMAND's processes, and those of a command that runs outside the link meanwhile.
 
-A guard stands between the emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator
-ends, even by SIGKILL, it reads the end of a pipe and ends all of them.
+They are started, signalled, waited for, and ended to the last one. A guard stands between the
+emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator ends, even by SIGKILL, it
+reads the end of a pipe and ends all of them.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import os
 import select
 import signal
 import struct
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from distrlcc.errors import LinkError
 from distrlcc.net.kernel_calls import SignalDescriptor, adopt_orphans, die_with_parent
 
 _GRACE_SECONDS = 1.0
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
+ENDED = "ended before COMMAND"
+"""What is said of an outer command that failed by itself, such as a server that did not start."""
+_OUTSIDE_SECONDS = 5.0
+_TICK = 0.05
 
 
 class Guard:
@@ -186,3 +194,60 @@ def _descendants(root: int) -> list[int]:
     for pid in found:
         found.extend(child for child, parent in parents.items() if parent == pid)
     return found[1:]
+
+
+@contextmanager
+def running_outside(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    prepare: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Run a command; end it afterwards.
+
+    Args:
+        command: Program and arguments.
+        environment: All of its variables; None: this process's.
+        prepare: Called in the new process before the program starts.
+
+    Raises:
+        LinkError: It cannot be started.
+    """
+
+    def before_exec() -> None:
+        die_with_parent(signal.SIGKILL)
+        prepare()
+
+    try:
+        # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            preexec_fn=before_exec,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LinkError(
+            f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"
+        ) from None
+    try:
+        yield
+    finally:
+        if process.poll():
+            sys.stderr.write(
+                f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
+            )
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command and what it started: in good order, then by force."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # there may be others when it has ended itself
+        deadline = time.monotonic() + _OUTSIDE_SECONDS
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(_TICK)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
