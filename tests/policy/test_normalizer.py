@@ -24,9 +24,8 @@ def test_merge_equals_one_that_saw_all() -> None:
     parts = [Normalizer(3) for _ in range(3)]
     for part, chunk in zip(parts, np.split(rows, [100, 700]), strict=True):
         part.update(chunk.reshape(-1, 2, 3) if len(chunk) % 2 == 0 else chunk)
-    parts[2].merge(parts[0])
-    parts[2].merge(parts[1])
-    parts[2].merge(Normalizer(3))
+    for other in (parts[0], parts[1], Normalizer(3)):
+        parts[2].merge(other.count, other.mean, other.m2)
     np.testing.assert_allclose(parts[2].mean, rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(parts[2].std, rows.std(0), rtol=1e-9)
 

@@ -50,7 +50,7 @@ def test_agrees_with_torch_on_recorded_states(
         heads, values, _ = network(torch.from_numpy(normal), starts, network.initial_state(COUNT))
     state = numpy_policy.initial_state(COUNT)
     for t in range(STEPS):
-        head, value, after = numpy_policy.forward(recorded[t], state)
+        head, value, after = numpy_policy.step(recorded[t], state)
         np.testing.assert_allclose(head, heads[t].numpy(), atol=1e-5)
         np.testing.assert_allclose(value, values[t].numpy(), atol=1e-5)
         actions, state = numpy_policy.act(recorded[t], state)
@@ -79,7 +79,7 @@ def test_continuous_sampling(make_policy: MakePolicy) -> None:
     file = replace(make_policy(action_kind="continuous", action_size=1), acting="sample")
     policy = NumpyPolicy(file)
     obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
-    mean = policy.forward(obs, state)[0]
+    mean = policy.step(obs, state)[0]
     actions, _ = policy.act(obs, state, np.array([[0.0], [1.0]]))
     std = np.exp(file.arrays["log_std"][0])
     np.testing.assert_allclose(actions - mean, [[0.0], [std]], atol=1e-6)
@@ -88,9 +88,9 @@ def test_continuous_sampling(make_policy: MakePolicy) -> None:
 def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
     policy = NumpyPolicy(make_policy(kind="lstm", hidden=(8,)))
     obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-    together, _, after = policy.forward(obs, policy.initial_state(4))
+    together, _, after = policy.step(obs, policy.initial_state(4))
     for n in range(4):
-        alone, _, state = policy.forward(obs[n : n + 1], policy.initial_state(1))
+        alone, _, state = policy.step(obs[n : n + 1], policy.initial_state(1))
         np.testing.assert_allclose(alone[0], together[n], atol=1e-6)
         np.testing.assert_allclose(state[:, 0], after[:, n], atol=1e-6)
 

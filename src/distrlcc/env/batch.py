@@ -22,7 +22,7 @@ from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.sim.suites import mean_rate_mbps
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
 
@@ -176,6 +176,7 @@ class AgentBatch(ABC):
         return np.where(pacing > 0, paced, cwnd)
 
 
+_STATE = "previous preference mean_rate base_rtt searched"
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
@@ -277,19 +278,11 @@ class LinkBatch(AgentBatch):
         return {
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
-            "previous": self._previous.copy(),
-            "preference": self.preference.copy(),
-            "mean_rate": self.mean_rate.copy(),
-            "base_rtt": self.base_rtt.copy(),
-            "searched": self._searched.copy(),
+            **copy_arrays(self, _STATE),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
-        self._previous = np.array(state["previous"], float)
-        self.preference = np.array(state["preference"], float)
-        self.mean_rate = np.array(state["mean_rate"], float)
-        self.base_rtt = np.array(state["base_rtt"], float)
-        self._searched = np.array(state["searched"], float)
+        restore_arrays(self, _STATE, state)

@@ -22,7 +22,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.errors import unknown_name
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import with_scheme
-from distrlcc.types import IntervalStats
+from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
 
 
 class DemonstrationBatch(LinkBatch):
@@ -76,9 +76,9 @@ class DemonstrationBatch(LinkBatch):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
-        return {**super().state_dict(), "held": self._held.copy()}
+        return super().state_dict() | copy_arrays(self, "held")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         super().load_state_dict(state)
-        self._held = np.array(state["held"], float)
+        restore_arrays(self, "held", state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +13,12 @@ Observation = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MBPS = 8 * 1504 * 1e-6
 
-
-class ObservationSpace(Protocol):
-    """Turns a step's statistics into an observation."""
+class _Running:
+    """A space's running arrays ``[N]`` or ``[N, ...]`` by name, with their values at the start."""
 
     size: int
     """Elements of an observation, without the previous action's."""
-
-    def reset(self, which: Indices) -> None:
-        """Forget the history of some senders."""
-
-    def observe(self, stats: IntervalStats) -> Floats:
-        """Return ``[N, size]`` and remember what the next call needs."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the running state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the running state."""
-
-
-class _Running:
-    """Running arrays ``[N]`` or ``[N, ...]`` by name, with their values at an episode's start."""
 
     def __init__(self, n: int, **initial: float | Floats) -> None:
         self._initial = initial

@@ -19,11 +19,12 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, IntervalStats
+from distrlcc.types import NANOSECONDS, IntervalStats, copy_arrays, restore_arrays
 
 Bools = NDArray[np.bool_]
 
 _HELD = np.array([CWND, PACING])
+_STATE = "held rates is_agent active acted"
 
 
 class SharedBatch(LinkBatch):
@@ -167,19 +168,9 @@ class SharedBatch(LinkBatch):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
-        return {
-            **super().state_dict(),
-            "held": self._held.copy(),
-            "rates": self._rates.copy(),
-            "is_agent": self._is_agent.copy(),
-            "active": self.active.copy(),
-            "acted": self.acted.copy(),
-        }
+        return super().state_dict() | copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         super().load_state_dict(state)
-        self._held = np.array(state["held"], float)
-        self._rates = np.array(state["rates"], float)
-        self._is_agent = np.array(state["is_agent"], bool)
-        self.active, self.acted = np.array(state["active"], bool), np.array(state["acted"], bool)
+        restore_arrays(self, _STATE, state)

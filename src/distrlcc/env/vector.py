@@ -42,6 +42,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import Suite, check_agents, load_suite
+from distrlcc.types import copy_arrays, restore_arrays
 
 BOUND = 1000.0
 """Observations lie within plus and minus this."""
@@ -53,6 +54,8 @@ def observation_box(batch: AgentBatch) -> gymnasium.spaces.Box:
 
 
 Array = NDArray[Any]
+
+_STATE = "episodes ends time sums"
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
@@ -303,20 +306,14 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return {
             "batch": self.batch.state_dict(),
             "disturbance": None if disturbance is None else disturbance.state_dict(),
-            "episodes": self._episodes.copy(),
-            "ends": self._ends.copy(),
-            "time": self._time.copy(),
-            "sums": self._sums.copy(),
+            **copy_arrays(self, _STATE),
             "key": np.array([self._key], np.uint64),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
         self.batch.load_state_dict(state["batch"])
-        self._episodes = np.array(state["episodes"], np.int64)
-        self._ends = np.array(state["ends"], float)
-        self._time = np.array(state["time"], float)
-        self._sums = np.array(state["sums"], float)
+        restore_arrays(self, _STATE, state)
         self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
         if self.batch.disturbance is not None:
             self.batch.disturbance.load_state_dict(state["disturbance"], self._key)

@@ -70,6 +70,9 @@ class Rollout:
             sequence_length = 1
         segments = -(-length // sequence_length) if spec.state_size else 0
         shape = (length, count)
+        discrete = spec.action_kind == "discrete"
+        action_shape = shape if discrete else (*shape, spec.action_size)
+        action_type = np.int64 if discrete else np.float32
 
         def floats() -> Float32:
             return np.zeros(shape, np.float32)
@@ -77,21 +80,16 @@ class Rollout:
         def flags() -> Bool:
             return np.zeros(shape, np.bool_)
 
-        def actions() -> NDArray[Any]:
-            if spec.action_kind == "discrete":
-                return np.zeros(shape, np.int64)
-            return np.zeros((*shape, spec.action_size), np.float32)
-
         return cls(
             obs=np.zeros((*shape, spec.observation_size), np.float32),
-            actions=actions(),
+            actions=np.zeros(action_shape, action_type),
             logp=floats(),
             rewards=floats(),
             terminated=flags(),
             truncated=flags(),
             values=floats(),
             final_values=floats(),
-            expert_actions=actions(),
+            expert_actions=np.zeros(action_shape, action_type),
             starts=flags(),
             states=np.zeros((segments, 2, count, spec.state_size), np.float32),
             last_values=np.zeros(count, np.float32),
