@@ -96,8 +96,7 @@ def copy_arrays(owner: object, names: str) -> dict[str, Any]:
 
     Args:
         owner: The object.
-        names: Names of the attributes, parted by spaces, without a leading underscore; public ones
-            go before private ones.
+        names: Names of the attributes, parted by spaces, without a leading underscore.
     """
     return {name: np.array(getattr(owner, _attribute(owner, name))) for name in names.split()}
 
@@ -110,4 +109,4 @@ def restore_arrays(owner: object, names: str, state: Mapping[str, Any]) -> None:
 
 
 def _attribute(owner: object, name: str) -> str:
-    return name if hasattr(owner, name) else f"_{name}"
+    return f"_{name}" if hasattr(owner, f"_{name}") else name

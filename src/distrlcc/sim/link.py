@@ -2,32 +2,19 @@
 
 `TraceLink` has mahimahi's semantics to the byte (`distrlcc check link` replays its logs).
 `RateLink` serves at a rate that follows a schedule. Both know no clock; time is an integer in any
-unit, and each is driven by `next_time`, `step` and `arrive`.
+unit, and each is driven by `next_time` (when to call `step` next), `step` (do what is due then;
+return the packets that depart) and `arrive` (take a packet; return those that are dropped for it).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from distrlcc.sim.queues import Packet, Queue
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 NEVER = 1 << 62
-
-
-class BottleneckLink(Protocol):
-    """What the reference simulator and the emulator drive."""
-
-    def next_time(self) -> int:
-        """Return when `step` must be called next; `NEVER` while idle."""
-
-    def step(self) -> list[Packet]:
-        """Do what is due at `next_time`; return the packets that depart then."""
-
-    def arrive(self, packet: Packet) -> list[Packet]:
-        """Take a packet at its arrival time; return the packets that are dropped."""
 
 
 class TraceLink:
