@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distrlcc.env.batch import LinkBatch
+from distrlcc.env.batch import DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col

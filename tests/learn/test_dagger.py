@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig
 from distrlcc.learn.dagger import Dagger, LabelledSteps
@@ -125,24 +124,3 @@ def test_loss_by_hand(make_spec: MakeSpec) -> None:
     loss, accuracy = learner._loss(batch)
     assert loss.item() == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
     assert accuracy.item() == 0.5
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"minibatch_size": 0}, "minibatch_size is 0: expected 1 or more"),
-        ({"capacity": 8}, "at least one sequence of 16"),
-        ({"lr": -1.0}, "lr is -1.0"),
-        ({"l2": -1.0}, "l2 is -1.0: expected 0 or more"),
-    ],
-)
-def test_bad_configurations(make_spec: MakeSpec, changes: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Dagger(DaggerConfig(**changes), make_spec())
-
-
-def test_a_minibatch_holds_a_sequence(make_spec: MakeSpec) -> None:
-    config = DaggerConfig(minibatch_size=15, sequence_length=16)
-    Dagger(config, make_spec())
-    with pytest.raises(ConfigError, match="minibatch_size is 15: expected 16 or more"):
-        Dagger(config, make_spec(kind="lstm", hidden=(8,)))

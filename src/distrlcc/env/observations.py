@@ -42,10 +42,9 @@ class ScaleFree(_Running):
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
 
     In order: the log of interval RTT over min RTT; its slow average; its change; the log of
-    delivered * min RTT over cwnd for the fast rate, the slow rate and the greatest rate; log cwnd;
-    log min RTT; share of packets lost in the step and its slow average; time without ACK and time
-    since the start in min RTTs (logs, the latter bounded); packets in flight over cwnd; log of
-    packets acknowledged.
+    delivered * min RTT over cwnd for the fast, the slow and the greatest rate; log cwnd; log min
+    RTT; share of packets lost in the step and its slow average; time without ACK and time since the
+    start in min RTTs (logs, the latter bounded); in flight over cwnd; log of packets acknowledged.
     """
 
     size = 14
@@ -187,15 +186,8 @@ class Indigo(_Running):
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, 4]``."""
-        return np.stack(
-            [
-                stats.delay_ewma / 200.0,
-                stats.delivery_rate_ewma / 200.0,
-                stats.send_rate_ewma / 200.0,
-                stats.cwnd / 5000.0,
-            ],
-            axis=1,
-        )
+        rates = stats.delivery_rate_ewma / 200.0, stats.send_rate_ewma / 200.0
+        return np.stack([stats.delay_ewma / 200.0, *rates, stats.cwnd / 5000.0], axis=1)
 
 
 class IndigoMinRtt(Indigo):

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.batch import LinkBatch
+from distrlcc.env.batch import DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.seeding import normal, stream_key, uniform
