@@ -100,9 +100,16 @@ def test_a_packet_per_millisecond_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     "packets_per_ms",
-    [Fraction(1, 12_000), Fraction("0.0417"), Fraction("4.99987"), Fraction(200, 12),
-     Fraction(8000), Fraction(12_000_000, 12_032_000), Fraction(3.14159)],
-)  # fmt: skip
+    [
+        Fraction(1, 12_000),
+        Fraction("0.0417"),
+        Fraction("4.99987"),
+        Fraction(200, 12),
+        Fraction(8000),
+        Fraction(12_000_000, 12_032_000),
+        Fraction(3.14159),
+    ],
+)
 def test_the_rate_is_kept_over_a_period(packets_per_ms: Fraction) -> None:
     times = constant_times(packets_per_ms)
     assert len(times) / times[-1] == pytest.approx(float(packets_per_ms), rel=2e-7)

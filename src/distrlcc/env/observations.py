@@ -52,10 +52,9 @@ class ScaleFree(_Running):
     """The minimum RTT is taken over one to two windows of this length, s."""
 
     def __init__(self, n: int) -> None:
-        super().__init__(
-            n, delay=0.0, slow_delay=0.0, fast=0.0, slow=0.0, top=0.0, loss=0.0, idle=0.0, age=0.0,
-            least=np.inf, least_before=np.inf, window=0.0,
-        )  # fmt: skip
+        names = "delay slow_delay fast slow top loss idle age window"
+        zeros = dict.fromkeys(names.split(), 0.0)
+        super().__init__(n, **zeros, least=np.inf, least_before=np.inf)
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
@@ -137,10 +136,8 @@ class ScaleFreeRecent(ScaleFree):
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
-        more = _Running(
-            n, recent_least=np.inf, recent_least_before=np.inf, recent_window=0.0,
-            quick=0.0, cwnd_fast=0.0, cwnd_slow=0.0,
-        )  # fmt: skip
+        zeros = dict.fromkeys(["recent_window", "quick", "cwnd_fast", "cwnd_slow"], 0.0)
+        more = _Running(n, **zeros, recent_least=np.inf, recent_least_before=np.inf)
         self._initial |= more._initial
         self.values |= more.values
 

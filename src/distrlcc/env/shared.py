@@ -30,22 +30,10 @@ _STATE = "held rates is_agent active acted"
 class SharedBatch(LinkBatch):
     """A `LinkBatch` with K agents on each link; every array that it returns is ``[N * K]``."""
 
-    def __init__(
-        self,
-        n: int,
-        config: EnvConfig,
-        *,
-        n_flows: int = 1,
-        with_histograms: bool = False,
-        with_labels: bool = True,
-    ) -> None:
+    def __init__(self, n: int, config: EnvConfig, *, n_flows: int = 1, **options: Any) -> None:
         """Allocate N links of ``n_flows`` flows, or of K if that is more; see `LinkBatch`."""
-        agents = config.agents
-        super().__init__(
-            n, config, n_flows=max(n_flows, agents), with_histograms=with_histograms,
-            with_labels=with_labels,
-        )  # fmt: skip
-        self.agents = agents
+        self.agents = agents = config.agents
+        super().__init__(n, config, n_flows=max(n_flows, agents), **options)
         rows = np.arange(n * agents)
         self._link = rows // agents
         self._flow = self._link * self.n_flows + rows % agents
@@ -143,10 +131,8 @@ class SharedBatch(LinkBatch):
         flows = ran.sum(axis=1)
         agents = ran[:, : self.agents] & self._is_agent.reshape(-1, self.agents)
         schemes = flows - agents.sum(axis=1)
-        return LinkView(
-            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            self._share, flows[self._link], schemes[self._link],
-        )  # fmt: skip
+        known = results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt
+        return LinkView(*known, self._share, flows[self._link], schemes[self._link])
 
     def share(self) -> Floats:
         """Return what agents deliver, relative to an equal share among their link's flows.

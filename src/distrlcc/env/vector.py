@@ -155,28 +155,20 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._suite_edges = edges / edges[-1]
 
     def _build_batch(self, expert: str) -> AgentBatch:
-        if self.config.world == "emulated":
-            if expert != "oracle":
-                raise ConfigError(
-                    f"expert {expert!r}: emulated links have the oracle's labels alone; "
-                    "take world=simulated"
-                )
+        emulated, flows, labels = self.config.world == "emulated", self._n_flows, self._with_labels
+        if expert != "oracle" and (emulated or self.agents > 1):
+            raise ConfigError(
+                f"expert {expert!r}: emulated links, and links of several agents, have the "
+                "oracle's labels alone; take world=simulated and agents=1"
+            )
+        if emulated:
             return EmulatedBatch(self.num_envs, self.config)
         if self.agents > 1:
-            if expert != "oracle":
-                raise ConfigError(
-                    f"expert {expert!r}: links of several agents have the oracle's labels alone; "
-                    "take agents=1"
-                )
-            return SharedBatch(
-                len(self._links()), self.config, n_flows=self._n_flows,
-                with_labels=self._with_labels,
-            )  # fmt: skip
+            links = self.num_envs // self.agents
+            return SharedBatch(links, self.config, n_flows=flows, with_labels=labels)
         if expert == "oracle":
-            return LinkBatch(
-                self.num_envs, self.config, n_flows=self._n_flows, with_labels=self._with_labels
-            )
-        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=self._n_flows)
+            return LinkBatch(self.num_envs, self.config, n_flows=flows, with_labels=labels)
+        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None

@@ -226,8 +226,9 @@ def read_log(path: Path) -> Log:
             f"{path}: no '# queue:' and '# base timestamp:' header; expected a log of mm-link"
         )
     if queue[1] not in ("droptail", "drophead", "infinite"):
-        raise TraceError(f"{path}: queue {queue[1]!r} is not modelled; expected droptail, drophead "
-                         "or infinite")  # fmt: skip
+        raise TraceError(
+            f"{path}: queue {queue[1]!r} is not modelled; expected droptail, drophead or infinite"
+        )
     limits = dict(re.findall(r"(packets|bytes)=(\d+)", queue[2] or ""))
     events = []
     for number, line in enumerate(lines, 1):

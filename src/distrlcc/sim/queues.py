@@ -307,10 +307,8 @@ class QueueSpec:
         if self.kind == "codel":
             return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
         if self.kind == "pie":
-            return PIE(
-                times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit, 1000 * unit,
-                generator, self.packets, self.bytes,
-            )  # fmt: skip
+            delays = times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit
+            return PIE(*delays, 1000 * unit, generator, self.packets, self.bytes)
         return DropTail(self.packets, self.bytes)
 
 
