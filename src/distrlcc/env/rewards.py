@@ -131,8 +131,8 @@ def preferred(
 ) -> Floats:
     """Ours, with a price of delay ``low * (high / low) ** preference``, preferences 0 to 1 ``[N]``.
 
-    Rewards are divided by 1 + the price: what is best for a sender stays so, and those to whom
-    delay is dear do not outshout the others in what all learn from.
+    Rewards are divided by 1 + the price: what is best for a sender stays so, and the rewards
+    of senders with a high price do not outweigh the others' in what all learn from.
     """
     low, high = config.delay_weights
     price = low * np.exp(math.log(high / low) * preference)

@@ -270,7 +270,7 @@ class Collector:
         return actions
 
     def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Note who is active from now on; return where an episode begins."""
+        """Note which agents are active from now on; return where an episode begins."""
         if self._active is None:
             return done
         active: NDArray[np.bool_] = info["active"]

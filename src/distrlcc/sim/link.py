@@ -67,7 +67,7 @@ class TraceLink:
         return self._due
 
     def skip(self, *, now: int) -> None:
-        """Lose the opportunities up to a time at once; for an idle link of which nobody is told."""
+        """Lose the opportunities up to a time at once; for an idle link without an observer."""
         if self._due > now:
             return
         period = int(self._times[-1])
