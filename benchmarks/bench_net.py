@@ -34,7 +34,7 @@ from distrlcc.net.sending import Request, send
 from distrlcc.net.udp_socket import resolve
 from distrlcc.net.world_process import WorldProcess
 from distrlcc.scheduling import run_soon
-from distrlcc.sim.replay import read_log
+from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import PACKET_BYTES
 

@@ -27,7 +27,7 @@ from distrlcc.evaluate.real_run import RealRun, run_link
 from distrlcc.evaluate.scores import METRICS, SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
-from distrlcc.sim.replay import read_log
+from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 LINK = """

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from distrlcc.sim.replay import read_log, replay
+from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.trace import load_trace, parse_trace
 
 pytestmark = pytest.mark.net

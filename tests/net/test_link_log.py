@@ -13,8 +13,8 @@ from distrlcc.errors import TraceError
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import direction
 from distrlcc.net.link_log import LinkLog, ports
+from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import parse_queue
-from distrlcc.sim.replay import read_log, replay
 from distrlcc.sim.trace import parse_trace
 
 TCP, UDP, ICMP = 6, 17, 1

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.seeding import normal, uniform
-from distrlcc.types import IntervalStats
+from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -29,6 +29,7 @@ _SPREAD = 1.0
 _EULER = 0.5772156649015329
 _DELAY, _STRENGTH, _STEP = 3, 4, 5
 """Names of draws, beside the environment's own."""
+_STATE = "waiting delay age episode strength least last late late_rtt"
 
 
 class Disturbance:
@@ -120,15 +121,10 @@ class Disturbance:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes."""
-        return {name: getattr(self, f"_{name}").copy() for name in _CHANGES}
+        return copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any], key: np.uint64) -> None:
         """Take a `state_dict` of the same size; the key is the environments'."""
-        for name in _CHANGES:
-            setattr(self, f"_{name}", np.array(state[name]))
+        self._waiting = np.array(state["waiting"])  # of the actions' type
+        restore_arrays(self, _STATE, state)
         self._key = key
-
-
-_CHANGES = (
-    "waiting", "delay", "age", "episode", "strength", "least", "last", "late", "late_rtt",
-)  # fmt: skip

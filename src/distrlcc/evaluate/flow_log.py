@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from distrlcc.errors import OutputError
-from distrlcc.sim.replay import Log, read_log
+from distrlcc.sim.link import Log, read_log
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import PACKET_BYTES, FloatArray
 

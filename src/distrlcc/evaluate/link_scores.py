@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distrlcc.evaluate.flow_log import MBIT_PER_BYTE_MS, FlowLog
+from distrlcc.sim.link import Log
 from distrlcc.sim.reference import capacity
-from distrlcc.sim.replay import Log
 from distrlcc.sim.scenario import Link
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 

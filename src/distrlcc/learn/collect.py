@@ -29,6 +29,7 @@ from distrlcc.policy.numpy_policy import (
     sample_gaussian,
 )
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.types import copy_arrays, restore_arrays
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ SILENT_STEPS = 2
 SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
+_STATE = "obs labels starts silent age state"
 # Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -268,7 +270,7 @@ class Collector:
         return actions
 
     def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Note who is active from now on; return where an episode begins."""
+        """Note which agents are active from now on; return where an episode begins."""
         if self._active is None:
             return done
         active: NDArray[np.bool_] = info["active"]
@@ -347,26 +349,12 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next collection starts from; the environment's state is its own."""
-        return {
-            "step": self._step,
-            "started": int(self._started),
-            "obs": self._obs.copy(),
-            "labels": self._labels.copy(),
-            "starts": self._starts.copy(),
-            **({} if self._active is None else {"active": self._active.copy()}),
-            "silent": self._silent.copy(),
-            "age": self._age.copy(),
-            "state": self._state.copy(),
-        }
+        active = {} if self._active is None else {"active": self._active.copy()}
+        counts = {"step": self._step, "started": int(self._started)}
+        return counts | active | copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self._step = int(state["step"])
-        self._started = bool(state["started"])
-        self._obs = np.array(state["obs"])
-        self._labels = np.array(state["labels"])
-        self._starts = np.array(state["starts"])
+        self._step, self._started = int(state["step"]), bool(state["started"])
         self._active = np.array(state["active"]) if "active" in state else None
-        self._silent = np.array(state["silent"])
-        self._age = np.array(state["age"])
-        self._state = np.array(state["state"])
+        restore_arrays(self, _STATE, state)
