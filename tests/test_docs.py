@@ -22,8 +22,8 @@ from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.gail_config import GailConfig
 from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.recipes.registry import RECIPES
+from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.recipes.results_page import results_page
-from distrlcc.recipes.row import shipped_rows
 from distrlcc.runs.curriculum_config import CurriculumConfig
 from distrlcc.runs.run_config import (
     ActorsConfig,

@@ -18,13 +18,21 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError, LinkError, OutputError
-from distrlcc.evaluate import emulated, real_contender, real_run
-from distrlcc.evaluate.emulated import Failure, Late, evaluate_emulated
-from distrlcc.evaluate.link_scores import LinkScores
-from distrlcc.evaluate.real_contender import rival, scheme_or_kernel
-from distrlcc.evaluate.real_flow import FIRST_PORT, RealFlow, real_flows
-from distrlcc.evaluate.real_run import RealRun, run_link
-from distrlcc.evaluate.scores import METRICS, SchemeScores, SenderSeries, Series
+from distrlcc.evaluate import contender, emulated
+from distrlcc.evaluate.contender import Contender, contender_from_scheme, rival
+from distrlcc.evaluate.emulated import (
+    FIRST_PORT,
+    FailedRun,
+    LateRun,
+    RealFlow,
+    RealRun,
+    emulation,
+    evaluate_emulated,
+    link_from,
+    real_flows,
+    run_link,
+)
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
 from distrlcc.sim.replay import read_log
@@ -52,12 +60,12 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
         [_scores("one", 9.8, 108.0), _scores("two", 5.0, 150.0)],
         [_scores("model", 10.0, 100.0), _scores("model", 10.0, 100.0)],
     )
-    assert near.throughput_difference == pytest.approx(-0.02)
-    assert near.rtt_difference == pytest.approx(0.08)
-    assert not near.throughput_far
-    assert not near.rtt_far
-    assert far.throughput_far
-    assert far.rtt_far
+    assert near.mbps.difference == pytest.approx(-0.02)
+    assert near.p95_ms.difference == pytest.approx(0.08)
+    assert not near.mbps.far
+    assert not near.p95_ms.far
+    assert far.mbps.far
+    assert far.p95_ms.far
     page = render([near, far])
     assert page.count('class="far"') == 2
     assert "a &lt;link&gt;" in page
@@ -73,7 +81,7 @@ def test_runs_that_failed_are_dashes_and_said() -> None:
     models[2].throughput_mbps[:] = 0.0
     rows = {row.sender: row for row in compare([half, none, starved], models)}
     assert (rows["half"].runs, rows["half"].failed) == (2, 1)
-    assert rows["half"].emulated_mbps == rows["half"].simulated_mbps == 9.0  # of the first seed
+    assert rows["half"].mbps.emulated == rows["half"].mbps.simulated == 9.0  # of the first seed
     page = render(list(rows.values()), ["a note & more"])
     assert "half (1 of 2 failed)" in page
     assert "none (2 of 2 failed)" in page
@@ -82,25 +90,29 @@ def test_runs_that_failed_are_dashes_and_said() -> None:
     assert "<p>a note &amp; more</p>" in page
 
 
-def test_who_can_send() -> None:
-    assert scheme_or_kernel("cubic").words == ("--scheme", "cubic")
-    reno = scheme_or_kernel("kernel-reno")
-    assert reno.words == ("reno",)
-    assert reno.model is not None
+def _real(name: str) -> Contender:
+    return contender_from_scheme(name, real=True)
+
+
+def test_schemes_that_can_send() -> None:
+    assert _real("cubic").words() == ("--scheme", "cubic")
+    reno = _real("kernel-reno")
+    assert reno.scheme == "reno"
+    assert reno.simulated() == Contender("reno")
     assert reno.is_kernel
     for name in ("oracle", "kernel-nothing", "cubik"):
         with pytest.raises(ConfigError, match="unknown scheme of the emulated world"):
-            scheme_or_kernel(name)
+            _real(name)
 
 
 def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_contender, "kernel_controls", lambda: ["reno", "cubic", "htcp"])
-    ours, kernels = scheme_or_kernel("vegas"), scheme_or_kernel("kernel-htcp")
-    for contender, others, expected in (
+    monkeypatch.setattr(contender, "kernel_controls", lambda: ["reno", "cubic", "htcp"])
+    ours, kernels = _real("vegas"), _real("kernel-htcp")
+    for beside, others, expected in (
         (ours, None, "cubic"), (ours, "kernel", "kernel-cubic"), (ours, "ours", "cubic"),
         (kernels, None, "kernel-cubic"), (kernels, "ours", "cubic"),
     ):  # fmt: skip
-        assert rival("cubic", contender, others).name == expected
+        assert rival("cubic", beside, others).name == expected
     assert rival("copa", kernels, None).name == "copa"  # which the kernel does not have
     with pytest.raises(ConfigError, match=r"no copa \(it has reno, cubic, htcp\)"):
         rival("copa", ours, "kernel")
@@ -112,7 +124,7 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
         Flow("vegas", start_s=9.0),
     )  # fmt: skip
     scenario = Scenario("s", Link(rate_mbps=12.0), flows, duration_s=8.0, seed=2)
-    first, second, third = real_flows(scenario, scheme_or_kernel("kernel-reno"))
+    first, second, third = real_flows(scenario, _real("kernel-reno"))
     assert [flow.port for flow in (first, second, third)] == [
         FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 2,
     ]  # fmt: skip
@@ -139,20 +151,20 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
 def test_flows_that_cannot_be_real_are_refused(flows: tuple[Flow, ...], says: str) -> None:
     scenario = Scenario("s", Link(rate_mbps=12.0), flows)
     with pytest.raises(ConfigError, match=says):
-        real_flows(scenario, scheme_or_kernel("cubic"))
+        real_flows(scenario, _real("cubic"))
 
 
 def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
     changes = (Change(1.0, rate_mbps=4.0, delay_ms=5.0), Change(2.0, rate_mbps=0.0),
                Change(3.0, rate_mbps=8.0), Change(4.0, loss=0.5))  # fmt: skip
     link = Link(rate_mbps=12.0, changes=changes)
-    assert real_run._from(link, 0.0) == link
-    shifted = real_run._from(link, 2.5).changes
+    assert link_from(link, 0.0) == link
+    shifted = link_from(link, 2.5).changes
     assert shifted == (
         Change(1e-6, rate_mbps=0.0, delay_ms=5.0), Change(0.5, rate_mbps=8.0), Change(1.5, loss=0.5)
     )  # fmt: skip
     trace = Link(trace="cellular:1", trace_start_s=3.0)
-    assert real_run._from(trace, 2.5).trace_start_s == 5.5
+    assert link_from(trace, 2.5).trace_start_s == 5.5
 
 
 def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0) -> RealRun:
@@ -160,8 +172,9 @@ def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0
     values = [np.full(2, mbps) for _ in range(4)]
     sender = SenderSeries(10 * np.ones(2), 20 * np.ones(2), np.full(2, np.nan))
     series = Series(flow.contender.name, scenario.name, buckets, *values, sender=sender)
-    own = SenderSeries(np.array([12.0]), np.array([25.0]), np.array([np.nan]))
-    return RealRun(LinkScores(mbps, *[1.0] * 11), own, series, late)
+    figures = {metric.key: 1.0 for metric in (*METRICS, *SENDER_METRICS)}
+    figures |= {"base_rtt_ms": 1.0, "throughput_mbps": mbps, "mean_smoothed_rtt_ms": 25.0}
+    return RealRun(figures, series, late)
 
 
 def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
@@ -180,9 +193,7 @@ def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
     monkeypatch.setattr(emulated, "run_link", run_link)
     scenarios = [Scenario(name, Link(rate_mbps=12.0)) for name in "abc"]
     said: list[str] = []
-    measured = evaluate_emulated(
-        scheme_or_kernel("cubic"), scenarios, series_links=(0, 1), show=said.append
-    )
+    measured = evaluate_emulated(_real("cubic"), scenarios, series_links=(0, 1), show=said.append)
     assert outcomes == []
     found = measured.scores.throughput_mbps[:, 0]
     assert np.array_equal(found, [5.0, np.nan, 7.0], equal_nan=True)
@@ -192,10 +203,10 @@ def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
     own = measured.scores.mean_smoothed_rtt_ms[:, 0]
     assert np.array_equal(own, [25.0, np.nan, 25.0], equal_nan=True)
     assert [one.link for one in measured.series] == ["a"]  # b failed, c was not asked for
-    assert measured.failures == (Failure("cubic", "b", "again"),)
+    assert measured.failures == (FailedRun("cubic", "b", "again"),)
     assert str(measured.failures[0]) == "cubic on b failed: again"
     assert "cubic on a, once more (no room)" in said
-    assert measured.late == (Late("cubic", "c", 0.3),)
+    assert measured.late == (LateRun("cubic", "c", 0.3),)
     assert str(measured.late[0]).startswith("cubic on c: 30.0% of a flow's steps were more than 1")
 
 
@@ -317,7 +328,7 @@ NEEDS_ROOT = pytest.mark.skipif(
 @NEEDS_ROOT
 def test_a_receiver_that_fails_is_no_score() -> None:
     scenario = Scenario("s", Link(rate_mbps=12.0, queue_packets=40), duration_s=1.0)
-    flows = real_flows(scenario, scheme_or_kernel("kernel-reno"))
+    flows = real_flows(scenario, _real("kernel-reno"))
     with (
         socket.create_server(("0.0.0.0", FIRST_PORT)),  # never reads
         pytest.raises(LinkError, match=f"cannot listen on .*:{FIRST_PORT}"),
@@ -380,14 +391,9 @@ def _check_moments(tmp_path: Path) -> None:
     link = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)
     flows = (Flow(start_s=1.0), Flow("fixed", stop_s=1.8, cwnd=40.0), Flow("reno", start_s=0.5))
     scenario = Scenario("three", link, flows, duration_s=2.2)
-    real = real_flows(scenario, scheme_or_kernel("kernel-reno"))
-    logs = [word for flow in real
-            for word in ("--log-port", str(flow.port), str(tmp_path / str(flow.port)))]  # fmt: skip
-    words = [
-        *real_run._EMULATE, "--scenario", str(real_run._link_file(scenario, real, tmp_path)),
-        "--begin", "data", "--log", str(tmp_path / "up"), *logs,
-        *real_run._commands(real, tmp_path),
-    ]  # fmt: skip
+    real = real_flows(scenario, _real("kernel-reno"))
+    logs = {flow.port: tmp_path / str(flow.port) for flow in real}
+    words = emulation(scenario, real, tmp_path, log=tmp_path / "up", port_logs=logs)
     done = subprocess.run(words, capture_output=True, text=True, timeout=90.0, check=False)
     assert done.returncode == 0, done.stderr
     times = {}

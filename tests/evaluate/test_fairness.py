@@ -11,13 +11,16 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.evaluate.contender import contender_from_scheme
 from distrlcc.evaluate.fairness import (
+    SharedRun,
     convergence_times,
     fairness_of,
     jain_index,
+    run_shared,
     settled,
     windowed_rates,
 )
-from distrlcc.evaluate.shared_run import BUCKET_S, MBIT, SharedRun, run_shared
+from distrlcc.evaluate.runner import MBIT
+from distrlcc.evaluate.scores import BUCKET_S
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.types import PACKET_BYTES
 

@@ -5,7 +5,7 @@ import pytest
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.learn.schedule import check_schedule, scheduled
-from distrlcc.recipes.quickstart import quickstart
+from distrlcc.recipes.ours import quickstart
 
 
 @pytest.mark.parametrize(

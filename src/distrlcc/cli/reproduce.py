@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.main import main
     from distrlcc.recipes.experiment import experiment
     from distrlcc.recipes.reproduction import Reproduction, StoppedError
-    from distrlcc.recipes.row import shipped_rows
+    from distrlcc.recipes.result_row import shipped_rows
 
     chosen = experiment(args.recipe)
     expected = shipped_rows().get(args.recipe)

@@ -8,6 +8,8 @@ there is no interval, and its bounds are NaN.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from distrlcc.types import FloatArray
@@ -69,6 +71,28 @@ def link_intervals(
     rows = values.reshape(metrics * links, seeds)
     rng = np.random.default_rng(seed)
     return _intervals(rows, resamples, confidence, rng).reshape(metrics, links, 3)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Learning curves of two ways of training from the same S seeds, in Q parts: ``[S, Q]``."""
+
+    one: FloatArray
+    other: FloatArray
+
+    def intervals(self) -> tuple[FloatArray, FloatArray]:
+        """Return mean, low and high over seeds of each part, ``[Q, 3]``, of one and the other."""
+        one, other = (mean_intervals(curve.T[:, None, :]) for curve in (self.one, self.other))
+        return one, other
+
+    @property
+    def agree(self) -> bool:
+        """Whether each one's mean lies within the other's interval, in every part."""
+        one, other = self.intervals()
+        return bool(
+            ((other[:, 1] <= one[:, 0]) & (one[:, 0] <= other[:, 2])).all()
+            and ((one[:, 1] <= other[:, 0]) & (other[:, 0] <= one[:, 2])).all()
+        )
 
 
 def _intervals(

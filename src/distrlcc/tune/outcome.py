@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
-from distrlcc.evaluate.plots import to_png, to_svg
+from distrlcc.evaluate.figures import to_png, to_svg
 from distrlcc.files import write_together
 from distrlcc.learn.schedule import Schedule
 from distrlcc.runs.run_config import RunConfig

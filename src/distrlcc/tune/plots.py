@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from distrlcc.evaluate.palette import LIGHT, Theme, looks
-from distrlcc.evaluate.plots import STYLE, blank_figure, dress
+from distrlcc.evaluate.figures import LIGHT, STYLE, Theme, blank_figure, dress, looks
 from distrlcc.tune.distribution import Distribution
 from distrlcc.tune.report import Report
 from distrlcc.tune.space import Space

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distrlcc.errors import DatasetError
-from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
-from distrlcc.evaluate.recovery import RECOVERY_METRICS
-from distrlcc.evaluate.scores import METRICS, Metric
+from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.shipped import SHIPPED
 
@@ -36,7 +36,7 @@ TOLERATED = 0.1
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """Scores of a recipe's training runs, one for each seed."""
 
     recipe: str
@@ -75,7 +75,7 @@ class Row:
         student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
         return student * spread * math.sqrt(1 / count + (1 / others if others else 0.0))
 
-    def differences(self, other: Row) -> list[str]:
+    def differences(self, other: ResultRow) -> list[str]:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
@@ -120,29 +120,17 @@ class Row:
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
-    def load(cls, path: Path) -> Row:
+    def load(cls, path: Path) -> ResultRow:
         """Read what `save` wrote.
 
         Raises:
             DatasetError: The file is missing or damaged.
         """
         try:
+            # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
             values = json.loads(path.read_text(encoding="utf-8"))
-            for name in ("seeds", "cpu_minutes"):
-                values[name] = tuple(values[name])
-            values["scores"] = {
-                suite: {metric: tuple(map(_number, runs)) for metric, runs in metrics.items()}
-                for suite, metrics in values["scores"].items()
-            }
-            values["peers"] = {
-                suite: {
-                    scheme: {metric: _number(value) for metric, value in scores.items()}
-                    for scheme, scores in schemes.items()
-                }
-                for suite, schemes in values["peers"].items()
-            }
-            return cls(**values)
-        except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+            return msgspec.convert(values, cls, strict=False)
+        except (OSError, ValueError) as error:
             raise DatasetError(f"{path}: no row of results ({error}); write it again") from None
 
 
@@ -151,10 +139,6 @@ def known_metric(key: str, beside: Collection[str]) -> Metric:
     shared = {"jain", "share"} & set(beside)
     known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
     return next(metric for metric in known if metric.key == key)
-
-
-def _number(value: float | str) -> float:
-    return float(value)  # "nan" and "inf", which JSON has no numbers for, too
 
 
 def _rounded(value: Any) -> Any:
@@ -167,10 +151,10 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-def shipped_rows() -> dict[str, Row]:
+def shipped_rows() -> dict[str, ResultRow]:
     """Return the rows that come with the package, by recipe.
 
     Raises:
         DatasetError: One is damaged.
     """
-    return {path.stem: Row.load(path) for path in sorted(SHIPPED.glob("*.json"))}
+    return {path.stem: ResultRow.load(path) for path in sorted(SHIPPED.glob("*.json"))}
