@@ -1,6 +1,6 @@
 """Measure what workers deliver to a trainer on this machine, at the pace of real links and without.
 
-distrlcc bench actors --workers 1,2,4,8,16 --json -
+python -m benchmarks actors --workers 1,2,4,8,16 --json -
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measure the engines of actor-learner runs beside each other: threads, torch RPC and Ray.
 
-distrlcc bench engines --json -
+python -m benchmarks engines --json -
 """
 
 from __future__ import annotations
