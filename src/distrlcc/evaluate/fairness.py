@@ -75,28 +75,6 @@ class SharedRun:
         return np.asarray(self.acked * MBIT / BUCKET_S)
 
 
-@dataclass(frozen=True)
-class FairnessScores:
-    """One run's figures; NaN where there is nothing to measure."""
-
-    jain: float
-    """Mean over settled windows in which two flows or more run."""
-    converged: float
-    """Share of the joins that converged."""
-    convergence_s: float
-    """Mean time from a join until it has converged, of those that have."""
-    share: float
-    """What an agent delivers beside a scheme's flow, of what both do, in settled windows; 0.5 is
-    equal. Of several flows the means of each kind are compared."""
-    tolerable: float
-    """1 where that is between a third and three times what the scheme's flow has, else 0."""
-    utilisation: float
-    queueing_delay_rtt: float
-    """Mean over packets of all flows, in their own base RTTs."""
-    excess_loss: float
-    """Share of the packets sent that the queue dropped."""
-
-
 def run_shared(
     contender: Contender, scenarios: Sequence[Scenario], seed: int = 0
 ) -> list[SharedRun]:
@@ -183,26 +161,25 @@ def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
     return calm
 
 
-def fairness_of(run: SharedRun) -> FairnessScores:
-    """Measure one run."""
+def fairness_of(run: SharedRun) -> dict[str, float]:
+    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
     rates = windowed_rates(run)
     calm = settled(run, rates.shape[1])
-    jain = jain_index(rates)[calm]
     times = convergence_times(run)
     warm = slice(round(WARMUP_S / BUCKET_S), None)
-    acked, sent = run.acked[:, warm], run.sent[:, warm]
+    acked, sent = run.acked[:, warm].sum(), run.sent[:, warm].sum()
     delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
     share = _share(run, rates[:, calm])
-    return FairnessScores(
-        jain=_mean(jain),
-        converged=_mean(np.isfinite(times).astype(float)),
-        convergence_s=_mean(times),
-        share=share,
-        tolerable=float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
-        utilisation=float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
-        queueing_delay_rtt=float(delay / acked.sum()) if acked.sum() else math.nan,
-        excess_loss=float(run.dropped[:, warm].sum() / max(sent.sum(), 1.0)),
-    )
+    return {
+        "jain": _mean(jain_index(rates)[calm]),
+        "converged": _mean(np.isfinite(times).astype(float)),
+        "convergence_s": _mean(times),
+        "share": share,
+        "tolerable": float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
+        "utilisation": float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
+        "queueing_delay_rtt": float(delay / acked) if acked else math.nan,
+        "excess_loss": float(run.dropped[:, warm].sum() / max(sent, 1.0)),
+    }
 
 
 def running_rates(run: SharedRun) -> FloatArray:
@@ -236,6 +213,7 @@ def convergence_times(run: SharedRun) -> FloatArray:
 
 
 def _share(run: SharedRun, rates: FloatArray) -> float:
+    """Return what an agent delivers beside a scheme's flow, of what both do: means of each kind."""
     own, others = rates[: run.agents], rates[run.agents :]
     if not len(others):
         return math.nan

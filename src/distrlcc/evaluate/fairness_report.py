@@ -78,7 +78,7 @@ def measure(
     by_seed = [run_shared(contender, scenarios, seed) for seed in range(seeds)]
     scores = [[fairness_of(run) for run in runs] for runs in by_seed]  # [S][L]
     values = np.array(
-        [[[getattr(one, m.key) for one in row] for row in scores] for m in FAIRNESS_METRICS]
+        [[[one[m.key] for one in row] for row in scores] for m in FAIRNESS_METRICS]
     ).swapaxes(1, 2)
     return SuiteFairness(contender.name, contender.learned, suite, values, tuple(by_seed[0]))
 

@@ -11,6 +11,7 @@ import base64
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -20,20 +21,8 @@ from matplotlib.figure import Figure
 
 DPI = 200
 _WIDTH = 4.8
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.labelsize": 8.5,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "axes.linewidth": 0.7,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
-    "xtick.minor.width": 0.5,
-    "text.parse_math": False,  # a policy may be named "$x$"
-    "svg.fonttype": "path",
-    "svg.hashsalt": "distrlcc",  # equal figures are equal files
-}
+with resources.as_file(resources.files("distrlcc.evaluate") / "figures.mplstyle") as _path:
+    STYLE: Any = mpl.rc_params_from_file(_path, use_default_template=False)
 """matplotlib's settings of every figure."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
 
@@ -62,7 +62,7 @@ METRICS = _DEFINED["flow"]
 SENDER_METRICS = _DEFINED["sender"]
 """What senders of real packets report, shown after :data:`METRICS`."""
 FAIRNESS_METRICS = _DEFINED["shared"]
-"""Metrics of shared links: fields of `distrlcc.evaluate.fairness.FairnessScores`."""
+"""Metrics of shared links: see `distrlcc.evaluate.fairness`."""
 RECOVERY_METRICS = _DEFINED["recovery"]
 """Metrics of the time after changes of a link; see `distrlcc.evaluate.recovery`."""
 TABLE_METRICS = tuple(m for m in METRICS if m.head)
@@ -107,15 +107,6 @@ class SchemeScores:
     retransmitted_share: FloatArray | None = None
     """NaN where nothing is ever retransmitted."""
 
-    def __post_init__(self) -> None:
-        shape = self.power.shape
-        if len(shape) != 2 or shape[0] != len(self.links) or not all(shape):
-            raise ValueError(f"{self.scheme}: scores of shape {shape} for {len(self.links)} links")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray) and value.shape != shape:
-                raise ValueError(f"{self.scheme}: {field.name} is {value.shape}, power is {shape}")
-
     @property
     def seeds(self) -> int:
         """Seeds of each link, S."""
@@ -138,8 +129,8 @@ class SchemeScores:
 
     def values(self, metrics: Sequence[Metric] = METRICS) -> FloatArray:
         """Return metrics as ``[M, L, S]``; NaN where there is none."""
+        found = (getattr(self, m.key) for m in metrics)
         nothing = np.full(self.power.shape, np.nan)
-        found = [getattr(self, m.key) for m in metrics]
         return np.stack([nothing if values is None else values for values in found])
 
 
