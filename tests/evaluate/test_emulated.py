@@ -57,8 +57,10 @@ def _scores(scheme: str, mbps: float, p95: float) -> SchemeScores:
 
 def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
     (near, far) = compare(
-        [_scores("one", 9.8, 108.0), _scores("two", 5.0, 150.0)],
-        [_scores("model", 10.0, 100.0), _scores("model", 10.0, 100.0)],
+        [
+            (_scores(name, mbps, p95), _scores("model", 10.0, 100.0))
+            for name, mbps, p95 in (("one", 9.8, 108.0), ("two", 5.0, 150.0))
+        ]
     )
     assert near.mbps.difference == pytest.approx(-0.02)
     assert near.p95_ms.difference == pytest.approx(0.08)
@@ -79,7 +81,9 @@ def test_runs_that_failed_are_dashes_and_said() -> None:
         values[:] = np.nan
     models = [_scores("model", mbps, 100.0) for mbps in (10.0, 10.0, 1.0)]
     models[2].throughput_mbps[:] = 0.0
-    rows = {row.sender: row for row in compare([half, none, starved], models)}
+    rows = {
+        row.sender: row for row in compare(list(zip([half, none, starved], models, strict=True)))
+    }
     assert (rows["half"].runs, rows["half"].failed) == (2, 1)
     assert rows["half"].mbps.emulated == rows["half"].mbps.simulated == 9.0  # of the first seed
     page = render(list(rows.values()), ["a note & more"])

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
     from distrlcc.evaluate.emulated import Measured
     from distrlcc.evaluate.report import ReportInfo
+    from distrlcc.evaluate.scores import SchemeScores
     from distrlcc.evaluate.sim_to_real import WorldComparison
     from distrlcc.sim.scenario import Scenario
 
@@ -73,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, print the tables, write the report."""
+    from distrlcc.evaluate.emulated import real_flows
     from distrlcc.evaluate.report import write_report
     from distrlcc.evaluate.sim_to_real import render
     from distrlcc.evaluate.summary import print_table, summarise, to_json
@@ -89,15 +92,14 @@ def run(args: argparse.Namespace) -> int:
         args.links = _EMULATED_LINKS
     contenders = contenders_of(args, real=real)
     scenarios = _scenarios(args)
-    if real:
-        _check_flows(contenders, scenarios, args.others)
-    drawn = _drawn_links(args.series, scenarios)
+    for scenario, contender in product(scenarios, contenders if real else ()):
+        real_flows(scenario, contender, args.others)
+    _drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
     # The runs and their table.
-    measure = _measure_emulated if real else _measure_simulated
-    measured = measure(contenders, scenarios, args, drawn if args.out else ())
+    measured = _measure(args, contenders, scenarios)
     scores = [one.scores for one in measured]
     summary = summarise(scores)
     table = console(args.json)
@@ -107,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     rows: list[WorldComparison] = []
     failures = [str(run) for one in measured for run in one.failures]
     if real:
-        rows = _compared(contenders, measured, scenarios, args.seeds)
+        rows = _compared(contenders, scores, scenarios, args.seeds)
         notes = _notes(contenders, scenarios, args.others)
         for line in (*rows, *notes):
             print(line, file=table.file)
@@ -142,17 +144,6 @@ def _scenarios(args: argparse.Namespace) -> list[Scenario]:
     return scenarios
 
 
-def _check_flows(
-    contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
-) -> None:
-    """Refuse flows that cannot send real packets, before the first link is emulated."""
-    from distrlcc.evaluate.emulated import real_flows
-
-    for scenario in scenarios:
-        for contender in contenders:
-            real_flows(scenario, contender, others)
-
-
 def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
     """Return the places of the links that the report draws over time; the first two by default.
 
@@ -170,51 +161,46 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
     return tuple(places[name] for name in chosen)
 
 
-def _measure_simulated(
-    contenders: Sequence[Contender],
-    scenarios: list[Scenario],
-    args: argparse.Namespace,
-    drawn: tuple[int, ...],
-) -> list[Measured]:
-    from distrlcc.evaluate.emulated import Measured
-    from distrlcc.evaluate.runner import evaluate
-
-    found = []
-    for contender in contenders:
-        print(f"evaluating {contender.name} on {counted(scenarios)} ...", file=sys.stderr)
-        scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
-        found.append(Measured(scores, tuple(series)))
-    return found
-
-
-def _measure_emulated(
-    contenders: Sequence[Contender],
-    scenarios: list[Scenario],
-    args: argparse.Namespace,
-    drawn: tuple[int, ...],
+def _measure(
+    args: argparse.Namespace, contenders: Sequence[Contender], scenarios: list[Scenario]
 ) -> list[Measured]:
     """Run all; one line for each run that failed or did not keep its time.
 
     Raises:
-        LinkError: All failed.
+        ConfigError: A link that is to be drawn does not exist.
+        LinkError: All runs failed.
     """
-    from distrlcc.evaluate.emulated import evaluate_emulated
+    from distrlcc.evaluate.emulated import Measured, evaluate_emulated
+    from distrlcc.evaluate.runner import evaluate
 
-    def show(line: str) -> None:
-        print(f"{line} ...", file=sys.stderr)
-
+    drawn = _drawn_links(args.series, scenarios) if args.out else ()
     found: list[Measured] = []
-    with _ended_by_sigterm():
-        for contender in contenders:
-            how = {"seeds": args.seeds, "others": args.others, "series_links": drawn}
-            measured = evaluate_emulated(contender, scenarios, show=show, **how)
-            found.append(measured)
-            for line in (*measured.late, *measured.failures):
-                print(f"distrlcc: {line}", file=sys.stderr)
+    for contender in contenders:
+        if args.world == "simulated":
+            _show(f"evaluating {contender.name} on {counted(scenarios)} ...")
+            scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
+            found.append(Measured(scores, tuple(series)))
+            continue
+        with _ended_by_sigterm():
+            measured = evaluate_emulated(
+                contender,
+                scenarios,
+                seeds=args.seeds,
+                others=args.others,
+                series_links=drawn,
+                show=lambda line: _show(f"{line} ..."),
+            )
+        for line in (*measured.late, *measured.failures):
+            _show(f"distrlcc: {line}")
+        found.append(measured)
     failures = [run for one in found for run in one.failures]
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
     return found
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @contextmanager
@@ -234,7 +220,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _compared(
     contenders: Sequence[Contender],
-    measured: Sequence[Measured],
+    scores: Sequence[SchemeScores],
     scenarios: list[Scenario],
     seeds: int,
 ) -> list[WorldComparison]:
@@ -242,13 +228,13 @@ def _compared(
     from distrlcc.evaluate.runner import evaluate
     from distrlcc.evaluate.sim_to_real import compare
 
-    real, simulated = [], []
-    for contender, one in zip(contenders, measured, strict=True):
-        model = contender.simulated()
-        if model is not None:
-            real.append(one.scores)
-            simulated.append(evaluate(model, scenarios, seeds=seeds)[0])
-    return compare(real, simulated)
+    models = [contender.simulated() for contender in contenders]
+    pairs = [
+        (one, evaluate(model, scenarios, seeds=seeds)[0])
+        for one, model in zip(scores, models, strict=True)
+        if model is not None
+    ]
+    return compare(pairs)
 
 
 def _notes(

@@ -73,17 +73,14 @@ class WorldComparison:
         )
 
 
-def compare(
-    emulated: Sequence[SchemeScores], simulated: Sequence[SchemeScores]
-) -> list[WorldComparison]:
+def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldComparison]:
     """Return a comparison for each link and sender, by link.
 
     Args:
-        emulated: What was measured on emulated links.
-        simulated: The same senders in the simulator, in the same order, on the same links.
+        pairs: What was measured on emulated links, and the same sender in the simulator.
     """
     found = []
-    for real, model in zip(emulated, simulated, strict=True):
+    for real, model in pairs:
         for k, link in enumerate(real.links):
             ran = np.isfinite(real.throughput_mbps[k])
             mbps, real_mbps = (_mean(one.throughput_mbps[k][ran]) for one in (model, real))

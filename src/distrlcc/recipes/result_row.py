@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -55,25 +56,19 @@ class ResultRow:
 
     def mean(self, suite: str, metric: str) -> float:
         """Return a score's mean over the runs."""
-        values = self.scores[suite][metric]
-        return math.fsum(values) / len(values)
+        return fmean(self.scores[suite][metric])
 
     def half_width(self, suite: str, metric: str, others: int = 0) -> float:
         """Return half of the 95% interval of the mean, from the spread over the runs.
 
-        Args:
-            suite: Which.
-            metric: Which.
-            others: If above 0, the interval of the difference to the mean of so many runs more.
+        With `others` above 0 it is that of the difference to the mean of so many runs more.
         """
         values = self.scores[suite][metric]
         count = len(values)
-        if count < 2:
+        if count < 2 or not all(map(math.isfinite, values)):
             return math.nan
-        mean = self.mean(suite, metric)
-        spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
         student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
-        return student * spread * math.sqrt(1 / count + (1 / others if others else 0.0))
+        return student * stdev(values) * math.sqrt(1 / count + (1 / others if others else 0.0))
 
     def differences(self, other: ResultRow) -> list[str]:
         """Return a line for each score in which another row's runs do not agree with these.
@@ -83,32 +78,32 @@ class ResultRow:
         """
         lines = [
             f"{label}, {metric}: it is new; record it"
-            for label, metrics in other.scores.items()
-            for metric in metrics
+            for label, metric in other.measured()
             if metric not in self.scores.get(label, {})
         ]
-        for label, metrics in self.scores.items():
-            for metric in metrics:
-                if metric not in other.scores.get(label, {}):
-                    lines.append(f"{label}, {metric}: it was not measured")
-                    continue
-                ours, theirs = self.mean(label, metric), other.mean(label, metric)
-                if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
-                    continue
-                shown = known_metric(metric, metrics)
-                least = DIGITS * 10.0**-shown.digits / shown.scale
-                half = self.half_width(label, metric, len(other.seeds))
-                bound = least if math.isnan(half) else max(half, least)
-                if not abs(ours - theirs) <= bound:
-                    lines.append(
-                        f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}"
-                    )
+        for label, metric in self.measured():
+            if metric not in other.scores.get(label, {}):
+                lines.append(f"{label}, {metric}: it was not measured")
+                continue
+            ours, theirs = self.mean(label, metric), other.mean(label, metric)
+            if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
+                continue
+            shown = known_metric(metric, self.scores[label])
+            least = DIGITS * 10.0**-shown.digits / shown.scale
+            half = self.half_width(label, metric, len(other.seeds))
+            bound = least if math.isnan(half) else max(half, least)
+            if not abs(ours - theirs) <= bound:
+                lines.append(f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}")
         return lines
+
+    def measured(self) -> list[tuple[str, str]]:
+        """Return the suite and the metric of each score."""
+        return [(suite, metric) for suite, metrics in self.scores.items() for metric in metrics]
 
     @property
     def tolerated(self) -> int:
         """How many scores of another row may differ for it to be called reproduced."""
-        return math.ceil(TOLERATED * sum(len(metrics) for metrics in self.scores.values()))
+        return math.ceil(TOLERATED * len(self.measured()))
 
     def save(self, path: Path) -> None:
         """Write it as JSON.

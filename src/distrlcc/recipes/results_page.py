@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distrlcc.evaluate.scores import Metric
@@ -152,21 +152,23 @@ def _suite(suite: str, rows: Rows) -> Iterator[str]:
     metrics = [known_metric(key, keys) for key in keys]
     yield "| | " + " | ".join(m.title for m in metrics) + " |"
     yield "|---" * (len(metrics) + 1) + "|"
-    sign = 1 if metrics[0].better == "lower" else -1
-    for row, label in sorted(chosen, key=lambda pair: sign * pair[0].mean(pair[1], keys[0])):
-        cells = (_cell(m, row.mean(label, m.key), row.half_width(label, m.key)) for m in metrics)
-        yield f"| **{row.recipe}**{_parts(label)[1]} | " + " | ".join(cells) + " |"
-    yield from _peers(chosen, metrics)
-
-
-def _peers(rows: Sequence[tuple[ResultRow, str]], metrics: Sequence[Metric]) -> Iterator[str]:
+    # The recipes' means with intervals, then the schemes' on the same links, each the best first.
+    recipes = [
+        (
+            f"**{row.recipe}**{_parts(label)[1]}",
+            [(row.mean(label, key), row.half_width(label, key)) for key in keys],
+        )
+        for row, label in chosen
+    ]
     peers: dict[str, dict[str, float]] = {}
-    for row, label in rows:
+    for row, label in chosen:
         peers |= row.peers.get(label, {})
+    schemes = [(name, [(scores[key], math.nan) for key in keys]) for name, scores in peers.items()]
     sign = 1 if metrics[0].better == "lower" else -1
-    for name, scores in sorted(peers.items(), key=lambda item: sign * item[1][metrics[0].key]):
-        cells = (_cell(m, scores[m.key], math.nan) for m in metrics)
-        yield f"| {name} | " + " | ".join(cells) + " |"
+    for lines in (recipes, schemes):
+        for name, figures in sorted(lines, key=lambda line: sign * line[1][0][0]):
+            cells = (_cell(m, *pair) for m, pair in zip(metrics, figures, strict=True))
+            yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def _cell(of: Metric, mean: float, half: float) -> str:
