@@ -58,6 +58,7 @@ def best() -> RunConfig:
     keep it there. Discounts reach over some round trips.
     """
     steps = 26_000_000
+    rates = ((0, 1e-3), (steps // 2, 1e-3), (steps, 3e-5))
     return RunConfig(
         recipe="best",
         num_envs=256,
@@ -71,11 +72,7 @@ def best() -> RunConfig:
         ),
         network=NetworkConfig(kind="lstm", hidden=(64, 32)),
         ppo=PPOConfig(
-            gamma=0.98,
-            lambda_=0.98,
-            reward_scale=0.02,
-            sequence_length=32,
-            lr_schedule=((0, 1e-3), (steps // 2, 1e-3), (steps, 3e-5)),
+            gamma=0.98, lambda_=0.98, reward_scale=0.02, sequence_length=32, lr_schedule=rates
         ),
     )
 
