@@ -14,8 +14,7 @@ import pytest
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.evaluate.contender import contender_from_file
-from distrlcc.evaluate.policy_controller import PolicyController
+from distrlcc.evaluate.contender import PolicyController, contender_from_file
 from distrlcc.types import Ack, IntervalStats
 
 pytestmark = [

@@ -20,7 +20,7 @@ from distrlcc.learn.config import (
 )
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.ppo import PPO
-from distrlcc.recipes.quickstart import quickstart
+from distrlcc.recipes.ours import quickstart
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if args.plot is not None:
-        from distrlcc.evaluate.flow_plot import flow_plot
-        from distrlcc.evaluate.plots import to_png, to_svg
+        from distrlcc.evaluate.figures import to_png, to_svg
+        from distrlcc.evaluate.plots import flow_plot
 
         figure = flow_plot(sent.series, name, wire_bytes)
         draw: Callable[[Any], Any] = to_svg if args.plot.suffix == ".svg" else to_png
@@ -176,8 +176,7 @@ def _controller(
     if args.prefer is not None and args.policy is None:
         raise ConfigError("--prefer is for --policy")
     if args.policy is not None:
-        from distrlcc.evaluate.contender import contender_from_file
-        from distrlcc.evaluate.policy_controller import PolicyController
+        from distrlcc.evaluate.contender import PolicyController, contender_from_file
 
         contender = contender_from_file(args.policy, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)

@@ -7,16 +7,15 @@ import pytest
 from scipy import stats
 
 from distrlcc.errors import DatasetError
-from distrlcc.recipes.aims import AIMS, Aim, aims_table
-from distrlcc.recipes.results_page import results_page
-from distrlcc.recipes.row import Row, shipped_rows
+from distrlcc.recipes.result_row import ResultRow, shipped_rows
+from distrlcc.recipes.results_page import AIMS, Aim, aims_table, results_page
 
 VALUES = (0.90, 0.93, 0.96)
 
 
-def _row(values: tuple[float, ...] = VALUES, metric: str = "power") -> Row:
+def _row(values: tuple[float, ...] = VALUES, metric: str = "power") -> ResultRow:
     count = len(values)
-    return Row(
+    return ResultRow(
         recipe="gail",
         version="1",
         steps=1_000_000,
@@ -77,12 +76,12 @@ def test_what_never_happened_is_kept_as_json(tmp_path: Path, value: float) -> No
     row = _row((value,) * 3, "recovery_rtts")
     row.save(tmp_path / "best.json")
     json.loads((tmp_path / "best.json").read_text(), parse_constant=pytest.fail)
-    assert Row.load(tmp_path / "best.json").differences(row) == []
+    assert ResultRow.load(tmp_path / "best.json").differences(row) == []
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     _row().save(tmp_path / "gail.json")
-    assert Row.load(tmp_path / "gail.json") == _row()
+    assert ResultRow.load(tmp_path / "gail.json") == _row()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"recipe": "gail"}', "{"])
@@ -90,7 +89,7 @@ def test_a_damaged_row_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "gail.json"
     path.write_text(text)
     with pytest.raises(DatasetError, match=r"gail\.json") as error:
-        Row.load(path)
+        ResultRow.load(path)
     assert "\n" not in str(error.value)
 
 

@@ -15,12 +15,13 @@ import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+import msgspec
+
 from distrlcc.errors import DatasetError
-from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
-from distrlcc.evaluate.recovery import RECOVERY_METRICS
-from distrlcc.evaluate.scores import METRICS, Metric
+from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
 
@@ -36,7 +37,7 @@ TOLERATED = 0.1
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """Scores of a recipe's training runs, one for each seed."""
 
     recipe: str
@@ -55,27 +56,21 @@ class Row:
 
     def mean(self, suite: str, metric: str) -> float:
         """Return a score's mean over the runs."""
-        values = self.scores[suite][metric]
-        return math.fsum(values) / len(values)
+        return fmean(self.scores[suite][metric])
 
     def half_width(self, suite: str, metric: str, others: int = 0) -> float:
         """Return half of the 95% interval of the mean, from the spread over the runs.
 
-        Args:
-            suite: Which.
-            metric: Which.
-            others: If above 0, the interval of the difference to the mean of so many runs more.
+        With `others` above 0 it is that of the difference to the mean of so many runs more.
         """
         values = self.scores[suite][metric]
         count = len(values)
-        if count < 2:
+        if count < 2 or not all(map(math.isfinite, values)):
             return math.nan
-        mean = self.mean(suite, metric)
-        spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
         student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
-        return student * spread * math.sqrt(1 / count + (1 / others if others else 0.0))
+        return student * stdev(values) * math.sqrt(1 / count + (1 / others if others else 0.0))
 
-    def differences(self, other: Row) -> list[str]:
+    def differences(self, other: ResultRow) -> list[str]:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
@@ -83,32 +78,32 @@ class Row:
         """
         lines = [
             f"{label}, {metric}: it is new; record it"
-            for label, metrics in other.scores.items()
-            for metric in metrics
+            for label, metric in other.measured()
             if metric not in self.scores.get(label, {})
         ]
-        for label, metrics in self.scores.items():
-            for metric in metrics:
-                if metric not in other.scores.get(label, {}):
-                    lines.append(f"{label}, {metric}: it was not measured")
-                    continue
-                ours, theirs = self.mean(label, metric), other.mean(label, metric)
-                if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
-                    continue
-                shown = known_metric(metric, metrics)
-                least = DIGITS * 10.0**-shown.digits / shown.scale
-                half = self.half_width(label, metric, len(other.seeds))
-                bound = least if math.isnan(half) else max(half, least)
-                if not abs(ours - theirs) <= bound:
-                    lines.append(
-                        f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}"
-                    )
+        for label, metric in self.measured():
+            if metric not in other.scores.get(label, {}):
+                lines.append(f"{label}, {metric}: it was not measured")
+                continue
+            ours, theirs = self.mean(label, metric), other.mean(label, metric)
+            if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
+                continue
+            shown = known_metric(metric, self.scores[label])
+            least = DIGITS * 10.0**-shown.digits / shown.scale
+            half = self.half_width(label, metric, len(other.seeds))
+            bound = least if math.isnan(half) else max(half, least)
+            if not abs(ours - theirs) <= bound:
+                lines.append(f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}")
         return lines
+
+    def measured(self) -> list[tuple[str, str]]:
+        """Return the suite and the metric of each score."""
+        return [(suite, metric) for suite, metrics in self.scores.items() for metric in metrics]
 
     @property
     def tolerated(self) -> int:
         """How many scores of another row may differ for it to be called reproduced."""
-        return math.ceil(TOLERATED * sum(len(metrics) for metrics in self.scores.values()))
+        return math.ceil(TOLERATED * len(self.measured()))
 
     def save(self, path: Path) -> None:
         """Write it as JSON.
@@ -120,29 +115,17 @@ class Row:
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
-    def load(cls, path: Path) -> Row:
+    def load(cls, path: Path) -> ResultRow:
         """Read what `save` wrote.
 
         Raises:
             DatasetError: The file is missing or damaged.
         """
         try:
+            # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
             values = json.loads(path.read_text(encoding="utf-8"))
-            for name in ("seeds", "cpu_minutes"):
-                values[name] = tuple(values[name])
-            values["scores"] = {
-                suite: {metric: tuple(map(_number, runs)) for metric, runs in metrics.items()}
-                for suite, metrics in values["scores"].items()
-            }
-            values["peers"] = {
-                suite: {
-                    scheme: {metric: _number(value) for metric, value in scores.items()}
-                    for scheme, scores in schemes.items()
-                }
-                for suite, schemes in values["peers"].items()
-            }
-            return cls(**values)
-        except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+            return msgspec.convert(values, cls, strict=False)
+        except (OSError, ValueError) as error:
             raise DatasetError(f"{path}: no row of results ({error}); write it again") from None
 
 
@@ -151,10 +134,6 @@ def known_metric(key: str, beside: Collection[str]) -> Metric:
     shared = {"jain", "share"} & set(beside)
     known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
     return next(metric for metric in known if metric.key == key)
-
-
-def _number(value: float | str) -> float:
-    return float(value)  # "nan" and "inf", which JSON has no numbers for, too
 
 
 def _rounded(value: Any) -> Any:
@@ -167,10 +146,10 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-def shipped_rows() -> dict[str, Row]:
+def shipped_rows() -> dict[str, ResultRow]:
     """Return the rows that come with the package, by recipe.
 
     Raises:
         DatasetError: One is damaged.
     """
-    return {path.stem: Row.load(path) for path in sorted(SHIPPED.glob("*.json"))}
+    return {path.stem: ResultRow.load(path) for path in sorted(SHIPPED.glob("*.json"))}
