@@ -13,11 +13,11 @@ from distrlcc.actors.engine import Engine, Worker
 from distrlcc.actors.segment import Segment
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
-from distrlcc.policy.numpy_network import expected_shapes
+from distrlcc.policy.spec import expected_shapes
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 
 _START_SECONDS = 120.0
 _CALL_SECONDS = 30.0

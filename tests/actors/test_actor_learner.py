@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from distrlcc.actors import board
-from distrlcc.actors.actor_training import ActorTraining
+from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
 from distrlcc.actors.in_process import InProcessEngine
 from distrlcc.actors.job import ActorsJob, train_on_engine
@@ -27,8 +27,8 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.train import load
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.run_state import RunState, build_learner
+from distrlcc.runs.source import policy_spec
 
 WORKERS, ENVS, LENGTH = 3, 2, 8
 UPDATE = WORKERS * ENVS * LENGTH
@@ -68,17 +68,19 @@ def _begin(out: Path, config: RunConfig) -> ActorsJob:
     return ActorsJob(config, out, tensorboard=False)
 
 
-def _training(job: ActorsJob) -> ActorTraining:
+def _training(job: ActorsJob) -> RunState:
     config = job.config
     env = LinkVectorEnv(1, replace(config.env, suites=("indigo/0",), suite_weights=()))
-    training = ActorTraining(config, policy_spec(config, env))
+    source = ActorSource(config, policy_spec(config, env))
+    learner = build_learner(config, source.spec, source.reducer)
+    training = RunState(config, source, learner, total_steps=config.total_steps)
     if job.resume:
         with RunDirectory.resume(job.out, config, extendable=EXTENDABLE) as run:
-            load(training, run)
+            training.load(run)
     return training
 
 
-def _train(job: ActorsJob, engine: InProcessEngine | None = None) -> tuple[int, ActorTraining]:
+def _train(job: ActorsJob, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
     training = _training(job)
     engine = engine or InProcessEngine(WORKERS)
     return train_on_engine(job, training, engine, patience=0.0), training
@@ -163,7 +165,7 @@ def test_a_run_learns_and_writes_what_it_did(
     state = _state(out)
     assert state["counters"]["update"] == updates
     _adds_up(state["ledger"], updates * WORKERS)
-    ledger = training.ledger
+    ledger = training.source.ledger  # type: ignore[attr-defined]
     assert ledger.waiting == 0
     assert ledger.received == ledger.used + ledger.refused.total()
     assert json.loads((out / "versions.json").read_text())["resumed"] == []

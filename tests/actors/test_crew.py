@@ -25,7 +25,8 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.training import build_learner, policy_spec
+from distrlcc.runs.run_state import build_learner
+from distrlcc.runs.source import policy_spec
 
 CONFIG = override(
     recipe("indigo"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distrlcc.actors.ledger import DUPLICATE, ENDED, GONE, STALE, UNFIT, Ledger
 from distrlcc.actors.segment import Segment
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 

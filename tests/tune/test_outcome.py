@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distrlcc.learn.schedule import scheduled
+from distrlcc.learn.config import scheduled
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.outcome import Recorder, best_config, standings, write_outcome
 from distrlcc.tune.plots import lineage

@@ -18,11 +18,10 @@ from distrlcc.actors.pace import LATE_SECONDS, Pace
 from distrlcc.actors.segment import Report, Segment
 from distrlcc.actors.stillness import Stillness
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""

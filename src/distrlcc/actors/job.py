@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.actors.actor import ActorJob
-from distrlcc.actors.actor_learner import train_with_actors
-from distrlcc.actors.actor_training import ActorTraining
+from distrlcc.actors.actor_source import ActorSource, actor_run
 from distrlcc.actors.board import Board
 from distrlcc.actors.crew import START_SECONDS, Crew
 from distrlcc.actors.engine import Engine
-from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.runs.feed import Feed
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import RunState
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.train import load
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.train import Alone, train
 from distrlcc.storage import Storage
 
 _AHEAD = 2
@@ -59,17 +57,14 @@ def check_agents(config: RunConfig) -> None:
         )
 
 
-def build_training(job: ActorsJob, device: str = "cpu") -> ActorTraining:
+def build_training(job: ActorsJob, device: str = "cpu") -> RunState:
     """Set up what is trained, and load it where the run goes on."""
-    config = job.config
-    check_agents(config)
-    agents = config.env.agents
-    spec = policy_spec(config, LinkVectorEnv(agents, config.env))
-    training = ActorTraining(config, spec, device)
+    check_agents(job.config)
+    state = actor_run(job.config, device)
     if job.resume:
         with _directory(job) as run:
-            load(training, run)
-    return training
+            state.load(run)
+    return state
 
 
 def _directory(job: ActorsJob) -> RunDirectory:
@@ -89,7 +84,7 @@ def actor_job(job: ActorsJob, index: int, first_step: int) -> ActorJob:
 
 def train_on_engine(
     job: ActorsJob,
-    training: ActorTraining,
+    state: RunState,
     engine: Engine,
     *,
     feed: Feed | None = None,
@@ -100,38 +95,41 @@ def train_on_engine(
 
     Args:
         job: The run.
-        training: What is trained.
+        state: What is trained; its source is an `ActorSource`.
         engine: Has the workers.
         feed: Takes what is to be shown; else it is shown here.
         stopper: Hears of signals; this process's unless given.
         patience: Time that the first worker has to begin, s.
     """
-    config = job.config
+    config, source = job.config, state.source
+    assert isinstance(source, ActorSource)
     with ExitStack() as stack:
         stopper = stack.enter_context(stopper or Stopper(launched=True))
         run = stack.enter_context(_directory(job))
         if job.resume:
-            run.rewind(training.counters.update)
+            run.rewind(state.counters.update)
         shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
-        recorder = Recorder(training, run, shown)
         board = Board(shown, run.path / "workers.jsonl")
         capacity = _AHEAD * config.actors.per_update
         crew = Crew(
             engine,
-            lambda index: actor_job(job, index, training.fresh_step()),
-            training.ledger,
+            lambda index: actor_job(job, index, source.fresh_step()),
+            source.ledger,
             capacity=capacity,
             stopping=lambda: bool(stopper.signal),
             patience=patience,
         )
         stack.enter_context(crew)
-        stopped = train_with_actors(training, crew, recorder, board, stopper)
-    training.ledger.end()
+        source.start(crew, board, stopper, state.counters.seconds)
+        group = Alone(stopper, score_stopped=False)
+        recorder = Recorder(state, group, lambda stack, kept: (run, shown))
+        stopped = train(state, group, recorder, stopper)
+    source.ledger.end()
     if job.quiet:
         return stopped
     say = feed.say if feed is not None else sys.stdout.write
-    say(f"{training.summary()}\n{training.ledger}\n")
+    say(f"{state.summary()}\n{source.ledger}\n")
     if not stopped:
         say(f"policy: {job.out / 'policy.safetensors'}\n")
     sys.stdout.flush()

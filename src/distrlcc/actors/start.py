@@ -15,10 +15,9 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.start import open_directory
-from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.runs.run_state import rehearse
 from distrlcc.sim.suites import load_suite
 
 _STOP_SECONDS = 3.0
@@ -49,7 +48,6 @@ def start_actors(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    check_no_curriculum(config.curriculum, "actor-learner training")
     actors = config.actors
     links, nodes = actors.links, actors.nodes
     if len(nodes) != node.count:
@@ -79,7 +77,7 @@ def start_actors(
     check_addresses(place, allow_public=allow_public)
     # Finds what does not fit before anything is written, and compiles the simulator for all.
     check_agents(config)
-    Trainer(config, Share.least(config.env.agents)).collect()
+    rehearse(config)
     for slot in slots:
         load_suite(links[slot - 1])
     with ExitStack() as stack:

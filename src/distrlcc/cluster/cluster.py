@@ -24,12 +24,13 @@ from distrlcc.cluster.session import (
     AUTO,
     TOO_SLOW,
     RayOptions,
+    ask_store,
     check_installed,
     differences,
+    node_identity,
     parse_address,
     ray_session,
     read_row,
-    write_row,
 )
 from distrlcc.cluster.state import (
     DASHBOARD_PORT,
@@ -52,6 +53,7 @@ from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
 from distrlcc.parallel.token import TOKEN, checked_token, new_token, own_token
 from distrlcc.processes import Process, find_process
+from distrlcc.runs.identity import to_json
 
 _START_SECONDS = 120.0
 """Time that Ray has to start, again if it gave itself up, s."""
@@ -88,12 +90,8 @@ def start_head(
 ) -> Node:
     """Start a cluster's head on this machine, and return once it runs.
 
-    Args:
-        ip: An address of this machine that the others reach; empty where there is only one.
-        port: First of its ports.
-        interface: Network interface instead of an address.
-        flags: More of ``ray start``.
-        allow_public: Whether it may listen on a public address.
+    ``ip`` or ``interface`` is needed where there are several that others reach; ``flags`` are more
+    of ``ray start``.
 
     Raises:
         ConfigError: An address, an interface or a token that does not do.
@@ -108,13 +106,7 @@ def start_head(
     keep_token(token)
     head = ("--head", "--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}")
     command = _command(own.address, Ports(port), *head, *flags)
-    node = _start_ray(Node(own.address, own.address, port, own.name, command))
-    try:
-        write_row(node.ray_address)
-    except BaseException:
-        stop()
-        raise
-    return node
+    return _start_ray(Node(own.address, own.address, port, own.name, command), _write_row)
 
 
 def join(
@@ -132,7 +124,7 @@ def join(
         head: HOST:PORT of the cluster's head.
         interface: Network interface instead of the one on the route to the head.
         flags: More of ``ray start``.
-        allow_public: Whether it may listen on a public address.
+        allow_public: Whether addresses may be public.
         rejoin: Whether to join again whenever the head was lost and is back.
         ask_token: Called when this machine knows no token.
 
@@ -166,12 +158,7 @@ def join(
     keep_token(token)
     # Join, and let the head try whether it reaches this machine.
     command = _command(own.address, Ports(port), f"--address={address}:{port}", *flags)
-    node = _start_ray(Node(own.address, address, port, own.name, command))
-    try:
-        _check_reached(node)
-    except BaseException:
-        stop()
-        raise
+    node = _start_ray(Node(own.address, address, port, own.name, command), _check_reached)
     if rejoin:
         script = "from distrlcc.cluster.cluster import rejoin; rejoin()"
         node = replace(node, rejoiner=_leave_behind([sys.executable, "-c", script], node))
@@ -191,7 +178,7 @@ def rejoin() -> None:
         _kill(_marked())
         try:
             check_versions(node.ray_address)
-            _start_ray(node)
+            _start_ray(node, lambda _: None)
         except (DistrlccError, OSError) as error:
             write_state(replace(node, reason=str(error)))
 
@@ -334,29 +321,36 @@ def _command(address: str, ports: Ports, *flags: str) -> list[str]:
     return [*command, *ports.flags(head="--head" in flags), *flags]
 
 
-def _start_ray(node: Node) -> Node:
-    """Start Ray and wait until it runs; it goes on without us.
+def _start_ray(node: Node, then: Callable[[Node], None]) -> Node:
+    """Start Ray, wait until it runs, and end it if what is to be done then fails.
 
     Raises:
-        GroupError: It does not start.
+        GroupError: It does not start. Or what ``then`` raises.
     """
     deadline = time.monotonic() + _START_SECONDS
-    reason = TOO_SLOW
-    while TOO_SLOW in reason and time.monotonic() < deadline:
+    while True:
         log_path().unlink(missing_ok=True)
         process = _leave_behind(node.command, node)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        node = replace(node, process=process, since=since, reason="")
         try:
             reason = _await_start(process, deadline)
+            if not reason:
+                write_state(node)
+                then(node)
+                return node
         except BaseException:
             _kill([process, *_marked()])
+            forget_state()
             raise
-        if not reason:
-            since = datetime.now(UTC).isoformat(timespec="seconds")
-            node = replace(node, process=process, since=since, reason="")
-            write_state(node)
-            return node
         _kill([process, *_marked()])
-    raise GroupError(f"Ray did not start: {reason} (all of it: {log_path()})", exit_code=2)
+        if TOO_SLOW not in reason or time.monotonic() > deadline:
+            raise GroupError(f"Ray did not start: {reason} (all of it: {log_path()})", exit_code=2)
+
+
+def _write_row(node: Node) -> None:
+    """Write this machine's versions where those that join read them."""
+    ask_store(node.ray_address, to_json(node_identity()), known_token())
 
 
 def _leave_behind(command: list[str], node: Node) -> Process:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -27,7 +28,7 @@ from distrlcc.cluster.state import (
     without_secrets,
 )
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.runs.identity import check_identity, from_json, identity, to_json
+from distrlcc.runs.identity import check_identity, from_json, identity
 
 LOCAL = ""
 """Address that starts Ray on this machine, until the session ends."""
@@ -188,34 +189,23 @@ def read_row(address: str, token: str = "") -> dict[str, str]:
             f"cluster status' work there, and are ports {Ports(port)} open?",
             exit_code=2,
         ) from None
-    row = _ask_store(f"{host}:{port}", "", token or known_token())
+    row = ask_store(f"{host}:{port}", "", token or known_token())
     return from_json(row.encode()) if row else {}
 
 
-def write_row(address: str) -> None:
-    """Write this machine's versions where those that join read them.
+def ask_store(address: str, row: str, token: str) -> str:
+    """Write a row into the internal store of a head if one is given, else return it.
 
     Raises:
-        GroupError: The head does not answer.
+        GroupError: The head has another token, or does not answer.
     """
-    _ask_store(address, to_json(node_identity()), known_token())
-
-
-def _ask_store(address: str, row: str, token: str) -> str:
     environment = without_secrets(os.environ.items()) if token else dict(os.environ)
     if token:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     command = [sys.executable, "-c", _STORE_SCRIPT, address, row]
+    run = partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_STORE_SECONDS,
-            check=False,
-        )
+        done = run(command, env=environment, timeout=_STORE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         reason = f"no answer within {_STORE_SECONDS:.0f} s"
     else:

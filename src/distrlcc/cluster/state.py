@@ -95,13 +95,10 @@ class Ports:
 
 
 def _is_free(number: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", number))
-            probe.listen(1)
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
+    try:
+        socket.create_server(("", number)).close()
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
     return True
 
 
@@ -170,6 +167,11 @@ def log_path() -> Path:
     return state_folder() / "ray.log"
 
 
+def token_path() -> Path:
+    """Return the file with the cluster's token."""
+    return state_folder() / "token"
+
+
 def _state_path() -> Path:
     return state_folder() / "state.json"
 
@@ -224,11 +226,6 @@ def node_here() -> Node:
     )
 
 
-def token_path() -> Path:
-    """Return the file with the cluster's token."""
-    return state_folder() / "token"
-
-
 def kept_token() -> str:
     """Return the token of the cluster that this machine is or was in, empty if none."""
     try:
@@ -244,16 +241,9 @@ def known_token() -> str:
 
 def keep_token(token: str) -> None:
     """Write the token into a file that only its owner may read."""
-    path = token_path()
-    temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
-            file.write(token)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+    token_path().unlink(missing_ok=True)
+    token_path().touch(0o600)
+    token_path().write_text(token)
 
 
 def ray_environment() -> dict[str, str]:

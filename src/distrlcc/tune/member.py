@@ -21,7 +21,8 @@ from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.held_out import ACTINGS
-from distrlcc.runs.trainer import Trainer
+from distrlcc.runs.run_state import env_run
+from distrlcc.runs.train import iterate
 from distrlcc.runs.versions import package_versions
 from distrlcc.tune.report import Report, Segment, extended
 from distrlcc.tune.space import parse_space, with_values
@@ -54,7 +55,7 @@ class Member:
         """
         self._config, self._number = config, number
         self._values = {key: values[key] for key in parse_space(config.space, config.flag)}
-        self.trainer = Trainer(with_values(config.run, self._values))
+        self.trainer = env_run(with_values(config.run, self._values))
         self.schedule = extended((), Segment(0, number, self._values))
 
     @property
@@ -89,7 +90,7 @@ class Member:
         trainer, counters = self.trainer, self.trainer.counters
         begin = now() - counters.seconds
         while True:
-            trainer.iterate()
+            iterate(trainer)
             counters.seconds = now() - begin
             if self.done or counters.update % self._config.report_every == 0:
                 break

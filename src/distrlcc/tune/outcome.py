@@ -26,7 +26,7 @@ import msgspec
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, OutputError
 from distrlcc.files import write_together
-from distrlcc.learn.schedule import Schedule
+from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.report import Report, Segment, best_of, decode, read_reports
 from distrlcc.tune.space import parse_space, short, with_values
