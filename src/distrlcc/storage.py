@@ -277,11 +277,10 @@ class Storage:
 
     def read_config(self) -> str:
         """Return the newest whole ``config.toml``; see `pull` for what is raised."""
-        for entry in self._manifests():
-            if isinstance(entry, Manifest):
-                data = self.read(f"{entry.place}/config.toml")
-                if data and StoredFile.of("config.toml", data) in entry.files:
-                    return data.decode()
+        for manifest in self._manifests():
+            data = self.read(f"{manifest.place}/config.toml")
+            if data and StoredFile.of("config.toml", data) in manifest.files:
+                return data.decode()
         raise self._nothing([])
 
     def push(self, folder: Path) -> Manifest:
@@ -325,7 +324,7 @@ class Storage:
         """
         if not (folder / LATEST).exists():
             return False
-        newest = next((entry for entry in self._manifests() if isinstance(entry, Manifest)), None)
+        newest = next(self._manifests(), None)
         if newest is not None:
             origin = _origin(folder)
             if newest.folder != origin.folder and newest.generation > origin.seen:
@@ -377,27 +376,27 @@ class Storage:
         part = folder.with_name(f".{folder.name}.part")
         seen = max(map(_number, self.names()), default=0)
         try:
-            for entry in self._manifests():
-                fault = entry if isinstance(entry, str) else self._fetch(entry, part)
-                if isinstance(entry, Manifest) and not fault:
-                    _note(part, _Origin(uuid.uuid4().hex, seen))
-                    part.replace(folder)
-                    return entry, damage
-                damage.append(fault)
+            for manifest in self._manifests(damage):
+                if fault := self._fetch(manifest, part):
+                    damage.append(fault)
+                    continue
+                _note(part, _Origin(uuid.uuid4().hex, seen))
+                part.replace(folder)
+                return manifest, damage
         except OSError as error:
             raise OutputError(f"cannot write {folder}: {error.strerror}") from None
         raise self._nothing(damage)
 
-    def _manifests(self) -> Iterator[Manifest | str]:
-        """Yield complete generations, newest first; of a damaged manifest what is wrong."""
+    def _manifests(self, damage: list[str] | None = None) -> Iterator[Manifest]:
+        """Yield complete generations, newest first; say of damaged manifests what is wrong."""
         for name in reversed(_manifests_in(self.names())):
             data = self.read(name)
-            if data is None:  # deleted since
-                continue
             try:
-                yield Manifest.decode(data)
+                if data is not None:  # else deleted since
+                    yield Manifest.decode(data)
             except (ValueError, msgspec.DecodeError) as error:
-                yield f"{name} is damaged ({error})"
+                if damage is not None:
+                    damage.append(f"{name} is damaged ({error})")
 
     def _fetch(self, manifest: Manifest, part: Path) -> str:
         """Fetch a generation; return what is wrong with it, or nothing."""

@@ -31,7 +31,7 @@ def population_figures(
         best: The best report, whose lineage is highlighted.
     """
     settings: Any = {"font.size": 8.5, "svg.fonttype": "path", "svg.hashsalt": "distrlcc"}
-    with mpl.rc_context(settings | {"text.parse_math": False}):
+    with mpl.rc_context(settings):
         figure = _figure(config, reports, best)
         files = {}
         for form in ("png", "svg"):
@@ -78,7 +78,7 @@ def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figu
         pad = 0.06 * max(high - low, 1e-6)
         top.set_ylim(low - pad, high + pad)
     top.set_ylabel(config.metric.replace("_", " "))
-    top.set_title("highlighted: the best, and whom it copied", fontsize=7.5, loc="right")
+    top.set_title("highlighted: the best, and the members it copied", fontsize=7.5, loc="right")
     for axes, (key, distribution) in zip(below, space.items(), strict=True):
         axes.set_ylabel(key, fontsize=7.5)
         if distribution.kind == "loguniform":
@@ -87,5 +87,6 @@ def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figu
             axes.set_yticks(range(len(distribution.choices)), map(str, distribution.choices))
         else:
             axes.set_ylim(distribution.low, distribution.high)
+    figure.align_ylabels()
     below[-1].set_xlabel("updates")
     return figure

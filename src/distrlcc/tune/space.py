@@ -41,20 +41,10 @@ MUTABLE = {
 }
 """Keys that may change while a member trains; each is read anew by a learner that goes on."""
 _APART = {
-    "changes what the score means, so trials could not be compared": (
-        "env.reward.",
-        "env.suites",
-        "env.suite_weights",
-        "held_out.",
-    ),
-    "is the same for all trials": (
-        "total_steps",
-        "max_seconds",
-        "checkpoint_every",
-        "recipe",
-        "seed",
-    ),
-    "is of no matter to a trial, which is one process": ("distributed.", "actors.", "resources."),
+    "changes what the score means, so trials could not be compared": "env.reward. env.suites "
+    "env.suite_weights held_out.",
+    "is the same for all trials": "total_steps max_seconds checkpoint_every recipe seed",
+    "is of no matter to a trial, which is one process": "distributed. actors. resources.",
 }
 """Why keys cannot be searched; those that end in a dot are sections."""
 
@@ -198,7 +188,7 @@ def check_searchable(space: Space, config: RunConfig) -> None:
     """Check that trials with different values can be compared; raises ConfigError."""
     for key in space:
         for reason, keys in _APART.items():
-            if any(key == k or (k.endswith(".") and key.startswith(k)) for k in keys):
+            if any(key == k or (k[-1] == "." and key.startswith(k)) for k in keys.split()):
                 raise ConfigError(f"--search {key}: {reason}; give it with --set")
     _check_fits(space, config)
 
