@@ -89,12 +89,14 @@ class Disturbance:
         age, self._age = self._age, self._age + 1
         if not self._jitter:
             return stats
+        # The step's mean wait, and the acknowledgements that it carries into the next step.
         z = normal(self._key, self._indices, self._episode, _STEP, age)
         mean = self._strength * np.exp(_SPREAD * z - 0.5 * _SPREAD**2)
         late = np.floor(stats.acked * np.minimum(mean / stats.duration, 1.0))
         rtt = stats.rtt_sum / np.maximum(stats.acked, 1)
         acked = stats.acked - late + self._late
         rtt_sum = (stats.acked - late) * rtt + self._late_rtt + acked * mean
+        # The least and greatest sample, those carried from the step before included.
         seen, carried = acked > 0, self._late > 0
         before = self._late_rtt / np.maximum(self._late, 1)
         low = np.where(stats.acked > 0, stats.rtt_min, np.inf)

@@ -63,6 +63,7 @@ class ScaleFree(_Running):
 
     def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
         v = self.values
+        # Delay: of the step, smoothed, and its change.
         seen = stats.acked > 0
         known = stats.min_rtt > 0
         mean_rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
@@ -75,6 +76,7 @@ class ScaleFree(_Running):
         change, v["delay"] = delay - v["delay"], delay
         weight = np.clip(stats.duration / min_rtt, 0.0, 1.0)
         v["slow_delay"] += 0.25 * weight * (delay - v["slow_delay"])
+        # Delivery rates and loss.
         rate = stats.acked / stats.duration
         fresh = (v["fast"] == 0) & seen
         v["fast"] = np.where(fresh, rate, v["fast"] + weight * (rate - v["fast"]))

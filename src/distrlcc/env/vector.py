@@ -106,6 +106,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 f"{num_envs} environments from number {first_index} on, with agents={self.agents} "
                 f"on each link; expected multiples of {self.agents}"
             )
+        # The suites that links are drawn from; none may have more agents than there is room for.
         links, first_link = num_envs // self.agents, first_index // self.agents
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
@@ -115,6 +116,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         for suite in self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_agents(suite.scenario(split, index), self.agents)
+        # The links' batch, and the spaces it makes.
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
@@ -122,6 +124,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        # What names draws, and the episodes' progress.
         self._indices = np.arange(first_link, first_link + links)
         self._link = np.arange(num_envs) // self.agents
         self._preferences = preferences

@@ -190,6 +190,7 @@ class Collector:
             raise RuntimeError("call set_weights before collect")
         if not self._started:
             self.reset()
+        # All draws at once, named by step; the rollout bears the version that acts.
         stats = CollectStats()
         length = len(rollout.obs)
         ends: list[_Ends] = []
@@ -197,6 +198,7 @@ class Collector:
         rollout.version = self._weights.version
         rollout.first_index = int(self._indices[0])
         for t in range(length):
+            # What the policy sees, and the action it chooses.
             begin = perf_counter()
             self._state[:, self._starts] = 0.0
             if self._spec.state_size and t % rollout.sequence_length == 0:
@@ -210,6 +212,7 @@ class Collector:
             acted = perf_counter()
             obs, rewards, terminated, truncated, info = self._env.step(actions)
             stepped = perf_counter()
+            # What came of it; where episodes ended, their statistics and last observations.
             rollout.rewards[t] = rewards
             if rollout.outcomes.shape[2]:
                 rollout.outcomes[t] = info["outcome"]
@@ -225,6 +228,7 @@ class Collector:
                     ends.append(
                         (np.full_like(cut, t), cut, info["final_obs"][cut], self._state[:, cut])
                     )
+            # Where the next row begins.
             self._obs[:] = obs
             self._labels = self._labels_of(info)
             self._starts = self._turn_over(info, done)
@@ -233,6 +237,7 @@ class Collector:
             rollout.steps = t + 1
             if stop is not None and t + 1 < length and stop(t + 1):
                 break
+        # Values of what would have followed, and the sums.
         begin = perf_counter()
         self._value_ends(self._network, rollout, ends)
         self._step += rollout.steps

@@ -136,6 +136,7 @@ class Dagger(ModelLearner):
         self.model.learn_normalization(obs if idle is None else obs[~idle])
         sums = np.array([rollout.samples, rollout.count])
         samples, envs = self._reducer.sum(sums.astype(np.float64)).tolist()
+        # Label the rollout and take it into the data.
         data = self._dataset = self._dataset or self._allocate(rollout, envs)
         if self._added != self.model.version:  # else an update that failed is done again
             data.add(self._labelled(rollout))
@@ -145,6 +146,7 @@ class Dagger(ModelLearner):
         rows = int(total / (envs * rollout.sequence_length))
         plan = plan_minibatches(total, config.minibatch_size, rows, envs, rollout.first_index)
         plan = replace(plan, rows=data.rows)
+        # Passes over all data, until one gains too little.
         lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
         before, epochs = math.inf, 0
         while epochs < config.num_epochs:

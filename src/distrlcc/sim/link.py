@@ -217,6 +217,7 @@ def read_log(path: Path) -> Log:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read as a mahimahi log ({error})") from None
+    # The header: queue, its limits, base timestamp, and the port where there is one.
     header = "\n".join(line for line in lines if line.startswith("#"))
     base = re.search(r"# base timestamp: (-?\d+)", header)
     port = re.search(r"^# port: (\d+)", header, re.MULTILINE)
@@ -230,6 +231,7 @@ def read_log(path: Path) -> Log:
             f"{path}: queue {queue[1]!r} is not modelled; expected droptail, drophead or infinite"
         )
     limits = dict(re.findall(r"(packets|bytes)=(\d+)", queue[2] or ""))
+    # The events.
     events = []
     for number, line in enumerate(lines, 1):
         if line.startswith("#") or not line.strip():

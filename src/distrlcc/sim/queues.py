@@ -318,11 +318,13 @@ def parse_queue(text: str) -> QueueSpec:
     Raises:
         ConfigError: Its kind or a parameter does not exist or fit.
     """
+    # The kind says which parameters there are.
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise unknown_name("queue", kind, KINDS)
     times = dict(_TIMES.get(kind, {}))
     names = () if kind == "infinite" else (*_LIMITS, *times)
+    # Each parameter, once.
     given: dict[str, int] = {}
     for part in rest.split(",") if rest else ():
         name, _, value = (word.strip() for word in part.partition("="))
@@ -336,6 +338,7 @@ def parse_queue(text: str) -> QueueSpec:
                 f"queue {text!r}: {name} is {value!r}; expected a whole number of 1 or more"
             )
         given[name] = int(value)
+    # Limits that leave room for a packet.
     if names and not any(limit in given for limit in _LIMITS):
         raise ConfigError(
             f"queue {text!r} has no limit; say {kind}:packets=100 or {kind}:bytes=150000, "

@@ -100,6 +100,7 @@ class Simulator:
         """
         self.n_links, self.n_flows = n_links, n_flows
         n_all = n_links * n_flows
+        # What the kernel reads and writes; see `distrlcc.sim.kernel.advance`.
         self.links: IntArray = np.zeros((n_links, col.LINK_COLUMNS), np.int64)
         self.times: IntArray = np.zeros((n_links, 1), np.int64)
         self.rates: IntArray = np.zeros((n_links, 1), np.int64)
@@ -115,6 +116,7 @@ class Simulator:
         counted = n_all if with_histograms else 0
         self.histograms = np.zeros((2, counted, col.HISTOGRAM_BINS), np.int32)
         self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
+        # Which kernel, and what is used of the arenas of traces, rings and departures.
         self.with_best = with_best
         self._optional = tuple(a if a.size else None for a in (self.ewmas, self.histograms))
         self._planted = kernel
