@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.actors.actor import AHEAD
+from distrlcc.actors.actor import AHEAD, Segment
 from distrlcc.actors.actor_training import ActorTraining
-from distrlcc.actors.job import ActorsJob, actor_job
-from distrlcc.actors.ledger import GONE, STALE
-from distrlcc.actors.segment import Segment
+from distrlcc.actors.job import ActorsJob, actor_task
+from distrlcc.actors.segment_queue import GONE, STALE
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -103,17 +102,17 @@ class Workers:
     def update(self) -> dict[str, float]:
         """Learn from as many segments as an update takes, as the training loop does."""
         training, stats = self._training, CollectStats()
-        segments = [self._segment() for _ in range(training.config.actors.per_update)]
+        segments = [self.segment() for _ in range(training.config.actors.per_update)]
         for segment in segments:
-            assert training.ledger.receive(segment, 1)
-            assert training.ledger.use(segment, training.counters.update)
+            training.ledger.add(segment, segment.worker)
             stats.merge(segment.stats)
+        assert training.ledger.take(len(segments), training.counters.update) == segments
         metrics = training.learner.update(concatenate([s.rollout for s in segments]))
         training.commit(stats)
         training.alarm.check(stats)
         return metrics
 
-    def _segment(self) -> Segment:
+    def segment(self) -> Segment:
         worker = self._turn % len(self._collectors)
         self._turn += 1
         collector = self._collectors[worker]
@@ -121,8 +120,7 @@ class Workers:
         rollout = Rollout.allocate(self._training.spec, self._length, self._envs, self._sequence)
         stats = collector.collect(rollout)
         self._numbers[worker] += 1
-        episodes = np.zeros(self._envs, np.int64)
-        return Segment(worker, self._numbers[worker] - 1, episodes, rollout, stats)
+        return Segment(worker, self._numbers[worker] - 1, rollout, stats)
 
 
 def _trained(config: RunConfig, updates: int = 5) -> ActorTraining:
@@ -137,8 +135,9 @@ def _trained(config: RunConfig, updates: int = 5) -> ActorTraining:
     ledger = training.ledger
     ledger.refuse(2, GONE)
     ledger.refuse(1, STALE)
-    ledger.receive(replace(workers._segment(), number=updates + 3), 1)  # waits, after a gap
-    assert (ledger.waiting, ledger.lost) == (1, 3)
+    segment = workers.segment()
+    ledger.add(replace(segment, number=segment.number + 3), segment.worker)  # waits, after a gap
+    assert (len(ledger), ledger.lost) == (1, 3)
     return training
 
 
@@ -168,10 +167,10 @@ def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
     again = _training(config)
     load(again, _saved(tmp_path / "run", training))
     same(again.state_dict(), state)
-    assert again.ledger.waiting == 0  # what waited is refused: its worker is gone
+    assert len(again.ledger) == 0  # what waited is refused: its worker is gone
 
     # Both learn the same from here on; a wrong optimizer or data set would show.
-    rollouts = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    rollouts = concatenate([Workers(config, training, 10_000).segment().rollout] * WORKERS)
     for learner in (training.learner, again.learner):
         learner.update(rollouts)
     same(again.learner.state_dict(), training.learner.state_dict())
@@ -238,7 +237,7 @@ def _reloaded(training: ActorTraining, out: Path) -> ActorTraining:
 @pytest.mark.parametrize("minibatches", [0, 1, 3])
 def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches: int) -> None:
     training, other = _trained(config), _trained(config)
-    rollout = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    rollout = concatenate([Workers(config, training, 10_000).segment().rollout] * WORKERS)
     before, asked = training.state_dict(), 0
 
     def interrupted() -> bool:
@@ -275,12 +274,12 @@ def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None
     ledger = again.ledger
     furthest = ledger.received + ledger.lost + AHEAD + 1  # had one worker acted all of them
     assert again.first_step >= furthest * LENGTH
-    run = ActorsJob(PPO, tmp_path, pace_seconds=0.01)
-    jobs = [actor_job(run, index, again.first_step) for index in range(4)]
+    run = ActorsJob(PPO, tmp_path)
+    jobs = [actor_task(run, index, again.first_step) for index in range(4)]
     assert [(job.index, job.link, job.envs) for job in jobs] == [
         (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS), (3, "indigo/0", ENVS),
     ]  # fmt: skip
-    assert {(job.first_step, job.pace_seconds) for job in jobs} == {(again.first_step, 0.01)}
+    assert {job.first_step for job in jobs} == {again.first_step}
 
 
 def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:

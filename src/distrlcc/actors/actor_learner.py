@@ -11,8 +11,8 @@ from time import perf_counter
 import numpy as np
 
 from distrlcc.actors.actor_training import ActorTraining
-from distrlcc.actors.board import Board
-from distrlcc.actors.crew import Crew
+from distrlcc.actors.worker_pool import WorkerPool
+from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.errors import GroupError
 from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.rollout import concatenate
@@ -22,18 +22,18 @@ from distrlcc.runs.stopper import Stopper
 
 def train_with_actors(
     training: ActorTraining,
-    crew: Crew,
+    pool: WorkerPool,
     recorder: Recorder,
-    board: Board,
+    table: WorkerTable,
     stopper: Stopper,
 ) -> int:
-    """Learn from the crew's segments until the steps, the time or the user say stop, and save.
+    """Learn from the pool's segments until the steps, the time or the user say stop, and save.
 
     Args:
         training: What is trained.
-        crew: Entered; asks the workers.
+        pool: Entered; asks the workers.
         recorder: Scores, saves and logs.
-        board: Shows the workers.
+        table: Shows the workers.
         stopper: Hears of signals.
 
     Returns:
@@ -49,19 +49,19 @@ def train_with_actors(
 
     def stop() -> bool:
         nonlocal alone
-        board.show(crew.rows(), counters.update, perf_counter() - begin)
-        events = crew.take_events()
+        table.show(pool.workers(), counters.update, perf_counter() - begin)
+        events = pool.take_events()
         for event in events if not stopper.signal else ():
-            board.note(event)
-        alone = crew.empty_seconds > actors.wait_workers
+            table.note(event)
+        alone = pool.empty_seconds > actors.wait_workers
         late = config.max_seconds and perf_counter() - begin >= config.max_seconds
         return bool(stopper.signal or late or alone)
 
-    crew.publish(learner.weights())
+    pool.publish(learner.weights())
     while counters.steps < config.total_steps and not stop():
         asked = perf_counter()
         try:
-            segments = crew.gather(actors.per_update, counters.update, stop)
+            segments = pool.collect(actors.per_update, counters.update, stop)
         except Exception:  # the workers are lost, what was learned is not
             recorder.finish()
             raise
@@ -72,14 +72,13 @@ def train_with_actors(
         rollout = concatenate([segment.rollout for segment in segments])
         metrics = training.update(rollout, lambda: bool(stopper.signal))
         if metrics is None:
-            with ledger.lock:
-                ledger.put_back(len(segments))
+            ledger.undo(len(segments))
             break
         stats = CollectStats()
         for segment in segments:
             stats.merge(segment.stats)
         training.commit(stats)  # which may restore earlier weights
-        crew.publish(learner.weights())
+        pool.publish(learner.weights())
         now = perf_counter()
         counters.seconds, seconds, updated = now - begin, now - updated, now
         metrics |= {
@@ -89,17 +88,17 @@ def train_with_actors(
             "share_update": (now - gathered) / seconds,
             "lag": float(np.mean(lags)),
             "lag_max": float(max(lags)),
-            "workers": float(len(crew.rows())),
+            "workers": float(len(pool.workers())),
             "segments_received": float(ledger.received),
             "segments_used": float(ledger.used),
             "segments_refused": float(ledger.refused.total()),
             "segments_lost": float(ledger.lost),
         }
-        published = crew.take_publish_seconds()
+        published = pool.take_publish_seconds()
         if published:
             metrics["publish_ms"] = float(max(published)) * 1e3
-        recorder.record(stats.metrics() | metrics, stats, board.take_events())
-    crew.close()  # first, so that all machines are free at once
+        recorder.record(stats.metrics() | metrics, stats, table.take_events())
+    pool.close()  # first, so that all machines are free at once
     recorder.finish(scored=not stopper.signal)
     if alone and not stopper.signal:
         raise GroupError(

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from distrlcc.actors.ledger import Ledger
+from distrlcc.actors.segment_queue import SegmentQueue
 from distrlcc.learn.reducer import LocalReducer
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import Training, new_rollout
+from distrlcc.runs.training import Training
 
 _UNSEEN = 64
 """Segments that a worker may have acted beyond those that came here."""
@@ -41,8 +41,7 @@ class ActorTraining(Training):
         """See `Training`."""
         self._reducer = _Interruptible()
         super().__init__(config, spec, self._reducer, device)
-        like = new_rollout(config, spec, config.actors.envs_per_worker)
-        self.ledger = Ledger(config.actors.max_lag, like)
+        self.ledger = SegmentQueue(config.actors.max_lag)
         self.first_step = 0
         """Step from which this run's workers began."""
 

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.actors.actor import ActorJob
+from distrlcc.actors.actor import ActorTask
 from distrlcc.actors.actor_learner import train_with_actors
 from distrlcc.actors.actor_training import ActorTraining
-from distrlcc.actors.board import Board
-from distrlcc.actors.crew import START_SECONDS, Crew
 from distrlcc.actors.engine import Engine
+from distrlcc.actors.worker_pool import START_SECONDS, WorkerPool
+from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.runs.feed import Feed
@@ -38,7 +38,6 @@ class ActorsJob:
     resume: bool = False
     tensorboard: bool = True
     allow_public: bool = False
-    pace_seconds: float = 0.0
     quiet: bool = False
     """Print nothing on standard output."""
     storage: Storage | None = None
@@ -80,11 +79,11 @@ def _directory(job: ActorsJob) -> RunDirectory:
     return directory
 
 
-def actor_job(job: ActorsJob, index: int, first_step: int) -> ActorJob:
+def actor_task(job: ActorsJob, index: int, first_step: int) -> ActorTask:
     """Return what a worker does; workers beyond the plan take the links in turn again."""
     actors = job.config.actors
     link = actors.links[index % len(actors.links)]
-    return ActorJob(job.config, index, link, actors.envs_per_worker, job.pace_seconds, first_step)
+    return ActorTask(job.config, index, link, actors.envs_per_worker, first_step)
 
 
 def train_on_engine(
@@ -115,18 +114,18 @@ def train_on_engine(
         shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
         recorder = Recorder(training, run, shown)
-        board = Board(shown, run.path / "workers.jsonl")
+        table = WorkerTable(shown, run.path / "workers.jsonl")
         capacity = _AHEAD * config.actors.per_update
-        crew = Crew(
+        pool = WorkerPool(
             engine,
-            lambda index: actor_job(job, index, training.fresh_step()),
+            lambda index: actor_task(job, index, training.fresh_step()),
             training.ledger,
             capacity=capacity,
             stopping=lambda: bool(stopper.signal),
             patience=patience,
         )
-        stack.enter_context(crew)
-        stopped = train_with_actors(training, crew, recorder, board, stopper)
+        stack.enter_context(pool)
+        stopped = train_with_actors(training, pool, recorder, table, stopper)
     training.ledger.end()
     if job.quiet:
         return stopped

@@ -7,18 +7,20 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from distrlcc.actors.job import ActorsJob, check_agents
-from distrlcc.actors.rendezvous import check_addresses
-from distrlcc.actors.rpc_job import rpc_rank
+from distrlcc.actors.admission import admit, check_addresses, join
+from distrlcc.actors.job import ActorsJob, build_training, check_agents, train_on_engine
+from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.start import open_directory
 from distrlcc.runs.curriculum_config import check_no_curriculum
+from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.sim.suites import load_suite
 
 _STOP_SECONDS = 3.0
@@ -32,7 +34,6 @@ def start_actors(
     node: Node,
     *,
     allow_public: bool = False,
-    pace_seconds: float = 0.0,
     quiet: bool = False,
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
@@ -43,7 +44,6 @@ def start_actors(
         group: How processes find each other.
         node: This machine.
         allow_public: Whether RPC may listen on a public address.
-        pace_seconds: Time that a step lasts, s, as on a real link; 0: as fast as it goes.
         quiet: Print nothing on standard output.
 
     Raises:
@@ -79,7 +79,8 @@ def start_actors(
     check_addresses(place, allow_public=allow_public)
     # Finds what does not fit before anything is written, and compiles the simulator for all.
     check_agents(config)
-    Trainer(config, Share.least(config.env.agents)).collect()
+    simulated = replace(config, env=replace(config.env, world="simulated"))
+    Trainer(simulated, Share.least(config.env.agents)).collect()
     for slot in slots:
         load_suite(links[slot - 1])
     with ExitStack() as stack:
@@ -94,7 +95,6 @@ def start_actors(
             options.resume,
             options.tensorboard,
             allow_public,
-            pace_seconds,
             quiet,
             storage,
         )
@@ -115,3 +115,23 @@ def start_actors(
         again = f". Go on with the same line and --load {out} in place of --out" if saved else ""
         sys.stderr.write(f"distrlcc: {done}{again}\n")
     return outcome.code
+
+
+def rpc_rank(place: Place, job: ActorsJob) -> int:
+    """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
+
+    Raises:
+        DistrlccError: See `train_on_engine`, `admit`, `join` and `hold_actor`.
+    """
+    switch_threads_often()
+    interface = check_addresses(place, allow_public=job.allow_public)
+    own = identity(job.config, topology="actor-learner", processes=place.size)
+    if place.slot:
+        return hold_actor(place, join(place, interface, own))
+    training = build_training(job, place.device)
+    let_threads_preempt(True)
+    admission = admit(place, interface, own)
+    try:
+        return train_on_engine(job, training, TorchRpcEngine(place, admission))
+    finally:
+        admission.store.set(f"{place.attempt}/finished", "")

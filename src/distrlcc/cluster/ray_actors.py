@@ -38,7 +38,6 @@ def train_actors_on_ray(
     on: RayOptions,
     *,
     restarts: int = 0,
-    pace_seconds: float = 0.0,
 ) -> int:
     """Train with workers on a cluster, and start the trainer again where it dies.
 
@@ -65,7 +64,7 @@ def train_actors_on_ray(
             Stopper() as stopper,  # until here a signal ends us at once
         ):
             config = _for_workers(config, workers)
-            job = RayRun(config, options, uuid.uuid4().hex, pace_seconds=pace_seconds)
+            job = RayRun(config, options, uuid.uuid4().hex)
             signal, said = _supervise(job, reservation, progress, stopper, restarts, again)
     fetch_run(options)
     return end_run(signal, said, again)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from distrlcc.actors.crew import START_SECONDS
 from distrlcc.actors.job import ActorsJob, build_training, train_on_engine
+from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.cluster.ray_engine import RayEngine
 from distrlcc.cluster.ray_placement import Reservation
 from distrlcc.parallel.start import open_directory
@@ -29,7 +29,6 @@ class RayRun:
     """Its id; the same for each trainer, one after the other."""
     attempt: int = 0
     """Trainers before this one."""
-    pace_seconds: float = 0.0
 
 
 class RayTrainer:
@@ -65,7 +64,6 @@ class RayTrainer:
                 directory.path,
                 options.resume,
                 options.tensorboard,
-                pace_seconds=job.pace_seconds,
                 storage=directory.storage,
             )
             training = build_training(told, device)
