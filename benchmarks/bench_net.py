@@ -1,7 +1,7 @@
 """Measure real packets: the sender, its steps, the emulator, links in real time.
 
-distrlcc bench net
-distrlcc bench net --rates 12,96 --flows 8,16 --json -
+python -m benchmarks net
+python -m benchmarks net --rates 12,96 --flows 8,16 --json -
 """
 
 from __future__ import annotations

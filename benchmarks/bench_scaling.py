@@ -1,7 +1,7 @@
 """Measure training on several processes, learning included, each with as much work as one alone.
 
-distrlcc bench scaling --processes 1,2 --json -
-distrlcc bench scaling --processes 1,2 --slow 4 --project
+python -m benchmarks scaling --processes 1,2 --json -
+python -m benchmarks scaling --processes 1,2 --slow 4 --project
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     check_json_target(args.json)
     config = override(recipe("quickstart"), args.assignments)
     if config.ppo is None:
-        raise ConfigError("bench scaling measures PPO")
+        raise ConfigError("this benchmark measures PPO")
     counts = _counts(args.processes)
     slow = replace(config, total_steps=int(args.slow_steps))
     slow = replace(slow, held_out=replace(slow.held_out, links=256))

@@ -1,6 +1,6 @@
 """Measure PBT against as many independent members, with the same first values and total steps.
 
-distrlcc bench tune --seeds 0,1,2 --updates 120 --json -
+python -m benchmarks tune --seeds 0,1,2 --updates 120 --json -
 """
 
 from __future__ import annotations

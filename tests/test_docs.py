@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import COMMANDS as BENCHMARKS
 from distrlcc.cli.main import COMMANDS, GROUPS, main
 from distrlcc.config import from_toml, keys
 from distrlcc.env.actions import ACTIONS
@@ -121,9 +122,9 @@ def test_every_toml_block_is_a_scenario() -> None:
         assert from_toml(Scenario, block).flows
 
 
-def _flags(command: str) -> set[str]:
+def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"distrlcc.cli.{command}").add_arguments(parser)
+    importlib.import_module(f"{package}{command}").add_arguments(parser)
     return {flag for flag in parser._option_string_actions if flag.startswith("--")}
 
 
@@ -134,6 +135,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
     known = set().union(
         *(_flags(c) for c in COMMANDS if c not in GROUPS),
         *(_flags(f"{g}_{c}") for g, choices in GROUPS.items() for c in choices),
+        *(_flags(c, "benchmarks.bench_") for c in BENCHMARKS),
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
@@ -147,6 +149,10 @@ def test_commands_and_flags_exist(page: Path) -> None:
             assert words[0] in GROUPS[command], rest
             name = f"{command}_{words[0]}"
         assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(name) | {"--help"}, rest
+    for command, rest in re.findall(r"python -m benchmarks (\w+)([^`\n#]*)", code):
+        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(command, "benchmarks.bench_"), (
+            rest
+        )
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])

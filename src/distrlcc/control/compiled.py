@@ -2,7 +2,7 @@
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
 hash of every source file of `distrlcc.control`, `distrlcc.sim` and of the package's own folder: an
-edit means a new folder.
+edit means a new folder, and another copy of the same sources compiles nothing anew.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.caching import UserProvidedCacheLocator
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -43,8 +44,21 @@ def _cache_folder() -> Path:
     return temporary
 
 
+class PackageLocator(UserProvidedCacheLocator):
+    """Names a source file by its place in the package, not on the disk."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        """Return the folder, below the cache's own, of what a source file compiles to."""
+        path = Path(py_file).resolve()
+        if path.is_relative_to(_PACKAGE):
+            return "-".join(path.relative_to(_PACKAGE).parent.parts) or "root"
+        return str(super().get_suitable_cache_subpath(py_file))  # type: ignore[no-untyped-call]
+
+
 CACHE_FOLDER = _cache_folder()
 numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
+numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.PackageLocator"  # type: ignore[attr-defined]
 
 
 def njit(function: Any) -> Any:
