@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrlcc.actors.actor import AHEAD, Actor, ActorTask, Segment
+from distrlcc.actors.actor import AHEAD, Actor, Segment
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -40,22 +40,19 @@ LONG = 60.0
 Begin = Callable[..., Actor]
 
 
-def _task(config: RunConfig = CONFIG, **changes: Any) -> ActorTask:
-    return replace(ActorTask(config, index=1, link="indigo/3", envs=2), **changes)
+def _config(config: RunConfig = CONFIG, link: str = "3") -> RunConfig:
+    actors = replace(config.actors, nodes=((link,),), envs_per_worker=2)
+    return replace(config, actors=actors)
 
 
-def _env(task: ActorTask) -> LinkVectorEnv:
-    return LinkVectorEnv(
-        task.envs,
-        replace(task.config.env, suites=(task.link,), suite_weights=()),
-        seed=task.config.seed,
-        first_index=task.index * task.envs,
-        with_labels=task.config.dagger is not None,
-    )
+def _env(config: RunConfig = CONFIG, link: str = "indigo/3") -> LinkVectorEnv:
+    links = replace(config.env, suites=(link,), suite_weights=())
+    labels = config.dagger is not None
+    return LinkVectorEnv(2, links, seed=config.seed, first_index=2, with_labels=labels)
 
 
 def _weights(version: int = 0, config: RunConfig = CONFIG, share: float = 0.0) -> Weights:
-    weights = build_learner(config, policy_spec(config, _env(_task(config)))).weights()
+    weights = build_learner(config, policy_spec(config, _env(config))).weights()
     generator = np.random.default_rng(version)
     for name in ("policy_head.weight", "value_head.weight"):  # so that actions differ
         weights.arrays[name] = generator.normal(0, 0.5, weights.arrays[name].shape).astype("f4")
@@ -67,8 +64,8 @@ def begin() -> Iterator[Begin]:
     """Return a function that makes an actor; all are stopped after the test."""
     made: list[Actor] = []
 
-    def make(task: ActorTask | None = None) -> Actor:
-        made.append(Actor(task or _task()))
+    def make(config: RunConfig = CONFIG, link: str = "3", *which: int) -> Actor:
+        made.append(Actor(_config(config, link), *(which or (1,))))
         return made[-1]
 
     yield make
@@ -116,7 +113,7 @@ def test_nothing_is_stepped_before_the_first_weights(
 
 def test_a_link_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ConfigError, match="indigo/99"):
-        Actor(_task(link="indigo/99"))
+        Actor(_config(link="99"), 0)
 
 
 def test_segments_are_numbered_and_steps_counted(begin: Begin) -> None:
@@ -157,7 +154,7 @@ def test_weights_change_between_segments_alone_and_never_back(begin: Begin) -> N
     seen = [segment.version for segment in taken]
     assert seen == sorted(seen)
     assert len(set(seen)) > 2
-    env = _env(_task())
+    env = _env()
     collector, rollout = Collector(env, policy_spec(CONFIG, env), CONFIG.seed), _rollout(LENGTH)
     for segment in taken:
         collector.set_weights(versions[segment.version])
@@ -166,7 +163,7 @@ def test_weights_change_between_segments_alone_and_never_back(begin: Begin) -> N
 
 
 def _rollout(length: int, config: RunConfig = CONFIG) -> Rollout:
-    spec = policy_spec(config, _env(_task(config)))
+    spec = policy_spec(config, _env(config))
     return Rollout.allocate(spec, length, 2, config.sequence_length)
 
 
@@ -186,13 +183,12 @@ def _assert_same(a: Rollout, b: Rollout, *, exactly: bool) -> None:
 )
 def test_segments_are_one_long_rollout(begin: Begin, config: RunConfig, share: float) -> None:
     """Environment, episodes, draws and the recurrent state go on where a segment ends."""
-    task, count = _task(config), 7
-    weights = _weights(4, config, share)
-    actor = begin(task)
+    count, weights = 7, _weights(4, config, share)
+    actor = begin(config)
     actor.set_weights(weights)
     segments = _take(actor, count)[:count]
 
-    env = _env(task)
+    env = _env(config)
     collector = Collector(env, policy_spec(config, env), config.seed)
     collector.set_weights(weights)
     whole = _rollout(count * config.rollout_length, config)
@@ -332,8 +328,8 @@ def test_an_environment_that_hangs_is_still(
 
 
 def test_it_trains_on_its_own_link(begin: Begin) -> None:
-    for link in ("indigo/0", "indigo/12", "random"):
-        actor = begin(_task(link=link))
+    for entry, link in (("0", "indigo/0"), ("12", "indigo/12"), ("random", "random")):
+        actor = begin(CONFIG, entry)
         assert actor.report(0, 0.0).link == link
         actor.set_weights(_weights())
         _take(actor, 1)
@@ -343,10 +339,7 @@ def test_it_trains_on_its_own_link(begin: Begin) -> None:
 
 
 def test_workers_and_later_lives_see_other_links_and_draws(begin: Begin) -> None:
-    first, other, later = (
-        begin(_task(link="random", **changes))
-        for changes in ({}, {"index": 2}, {"first_step": 1000})
-    )
+    first, other, later = (begin(CONFIG, "random", *which) for which in ((1,), (2,), (1, 1000)))
     rollouts = []
     for actor in (first, other, later):
         actor.set_weights(_weights())
@@ -355,6 +348,6 @@ def test_workers_and_later_lives_see_other_links_and_draws(begin: Begin) -> None
     for a, b in ((0, 1), (0, 2)):
         assert not np.array_equal(rollouts[a].obs, rollouts[b].obs)
         assert not np.array_equal(rollouts[a].actions, rollouts[b].actions)
-    again = begin(_task(link="random"))
+    again = begin(CONFIG, "random")
     again.set_weights(_weights())
     _assert_same(_take(again, 1)[0].rollout, rollouts[0], exactly=True)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.actors.actor import AHEAD, Segment
+from distrlcc.actors.actor import AHEAD, Segment, link_of
 from distrlcc.actors.actor_training import ActorTraining
-from distrlcc.actors.job import ActorsJob, actor_task
 from distrlcc.actors.segment_queue import GONE, STALE
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
@@ -103,8 +102,8 @@ class Workers:
         """Learn from as many segments as an update takes, as the training loop does."""
         training, stats = self._training, CollectStats()
         segments = [self.segment() for _ in range(training.config.actors.per_update)]
+        training.ledger.add(segments)
         for segment in segments:
-            training.ledger.add(segment, segment.worker)
             stats.merge(segment.stats)
         assert training.ledger.take(len(segments), training.counters.update) == segments
         metrics = training.learner.update(concatenate([s.rollout for s in segments]))
@@ -135,9 +134,8 @@ def _trained(config: RunConfig, updates: int = 5) -> ActorTraining:
     ledger = training.ledger
     ledger.refuse(2, GONE)
     ledger.refuse(1, STALE)
-    segment = workers.segment()
-    ledger.add(replace(segment, number=segment.number + 3), segment.worker)  # waits, after a gap
-    assert (len(ledger), ledger.lost) == (1, 3)
+    ledger.add([workers.segment()])  # waits
+    assert len(ledger) == 1
     return training
 
 
@@ -272,14 +270,10 @@ def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None
     assert training.first_step == 0
     again = _reloaded(training, tmp_path / "run")
     ledger = again.ledger
-    furthest = ledger.received + ledger.lost + AHEAD + 1  # had one worker acted all of them
+    furthest = ledger.received + AHEAD + 1  # had one worker acted all of them
     assert again.first_step >= furthest * LENGTH
-    run = ActorsJob(PPO, tmp_path)
-    jobs = [actor_task(run, index, again.first_step) for index in range(4)]
-    assert [(job.index, job.link, job.envs) for job in jobs] == [
-        (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS), (3, "indigo/0", ENVS),
-    ]  # fmt: skip
-    assert {job.first_step for job in jobs} == {again.first_step}
+    links = [link_of(PPO, index) for index in range(4)]
+    assert links == ["indigo/0", "indigo/5", "indigo/12", "indigo/0"]
 
 
 def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
@@ -289,7 +283,7 @@ def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
     for number in range(5):
         workers.update()
         ledger = training.ledger
-        assert training.fresh_step() >= (ledger.received + ledger.lost + AHEAD + 1) * LENGTH, number
+        assert training.fresh_step() >= (ledger.received + AHEAD + 1) * LENGTH, number
     assert training.first_step == 0
 
 

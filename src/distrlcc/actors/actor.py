@@ -27,26 +27,12 @@ _WAIT_SECONDS = 1e-3
 
 
 @dataclass(frozen=True)
-class ActorTask:
-    """What an actor does."""
-
-    config: RunConfig
-    index: int
-    """Number of the worker."""
-    link: str
-    """Suite, scenario id or file that it trains on."""
-    envs: int = 1
-    first_step: int = 0
-    """Links are drawn as if this many steps had been taken, so that none is seen twice."""
-
-
-@dataclass(frozen=True)
 class Segment:
     """Consecutive steps of one worker's environments, all acted by one version of the policy."""
 
     worker: int
     number: int
-    """Counts this worker's segments, from 0 without a gap."""
+    """Counts this worker's segments, from 0."""
     rollout: Rollout
     stats: CollectStats
 
@@ -75,30 +61,45 @@ class Report:
     """Mean utilisation and queueing delay (in base RTTs) of the episodes that ended last."""
 
 
+def link_of(config: RunConfig, index: int) -> str:
+    """Return the link that a worker acts on; workers beyond the plan take the links in turn."""
+    return config.actors.links[index % len(config.actors.links)]
+
+
 class Actor:
     """Acts from the first `set_weights` to `stop`."""
 
-    def __init__(self, task: ActorTask) -> None:
+    def __init__(self, config: RunConfig, index: int, first_step: int = 0) -> None:
         """Set up the environments.
+
+        Args:
+            config: The run's; says how many environments there are, and on which link.
+            index: Number of the worker.
+            first_step: Links are drawn as if this many steps had been taken, so that none is seen
+                twice.
 
         Raises:
             ConfigError: The link does not exist.
         """
-        self._task, config = task, task.config
+        link, self._index, self._count = (
+            link_of(config, index),
+            index,
+            config.actors.envs_per_worker,
+        )
         self._env = LinkVectorEnv(
-            task.envs,
-            replace(config.env, suites=(task.link,), suite_weights=()),
+            self._count,
+            replace(config.env, suites=(link,), suite_weights=()),
             seed=config.seed,
-            first_index=task.index * task.envs,
+            first_index=index * self._count,
             with_labels=config.dagger is not None,
             with_outcomes=config.outcomes > 0,
         )
         spec = policy_spec(config, self._env)
         self._collector = Collector(self._env, spec, config.seed)
-        if task.first_step:
-            self._collector.begin_at(task.first_step)
-        self._rollout = new_rollout(config, spec, task.envs)
-        self._progress = Report(task.link)
+        if first_step:
+            self._collector.begin_at(first_step)
+        self._rollout = new_rollout(config, spec, self._count)
+        self._progress = Report(link)
         self._number = self._steps = 0
         self._waited, self._moved = 0.0, monotonic()
         self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
@@ -167,7 +168,8 @@ class Actor:
                 self._progress = replace(self._progress, version=self._weights.version)
                 stats = self._collector.collect(self._rollout, self._row_done)
                 self._row_done(self._rollout.steps)
-                self._hand_out(stats)
+                if not self._closing:  # else the segment may have been cut short
+                    self._hand_out(stats)
         except Exception as error:
             with self._state:
                 self._error = f"{type(error).__name__}: {error}"
@@ -177,23 +179,20 @@ class Actor:
 
     def _row_done(self, rows: int) -> bool:
         """Count a row; return whether to stop in the middle of a segment."""
-        self._steps += self._task.envs
+        self._steps += self._count
         self._moved = monotonic()
         return self._closing
 
     def _hand_out(self, stats: CollectStats) -> None:
         """Offer the segment, and wait while too many wait for the trainer."""
-        if self._closing:
-            return  # the segment may have been cut short
-        episode = self._progress.last_episode
+        self._progress = replace(self._progress, link=self._env.link_names()[0])
         if stats.episodes:
-            episode = {
+            last = {
                 "utilisation": stats.utilisation / stats.episodes,
                 "queueing_delay": stats.queueing_delay / stats.episodes,
             }
-        link = self._env.link_names()[0]
-        self._progress = replace(self._progress, link=link, last_episode=episode)
-        segment = Segment(self._task.index, self._number, self._rollout.copy(), stats)
+            self._progress = replace(self._progress, last_episode=last)
+        segment = Segment(self._index, self._number, self._rollout.copy(), stats)
         self._number += 1
         begin = monotonic()
         with self._state:

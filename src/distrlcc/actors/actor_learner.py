@@ -49,10 +49,8 @@ def train_with_actors(
 
     def stop() -> bool:
         nonlocal alone
-        table.show(pool.workers(), counters.update, perf_counter() - begin)
-        events = pool.take_events()
-        for event in events if not stopper.signal else ():
-            table.note(event)
+        if not stopper.signal:
+            table.show(pool, counters.update, perf_counter() - begin)
         alone = pool.empty_seconds > actors.wait_workers
         late = config.max_seconds and perf_counter() - begin >= config.max_seconds
         return bool(stopper.signal or late or alone)
@@ -92,11 +90,10 @@ def train_with_actors(
             "segments_received": float(ledger.received),
             "segments_used": float(ledger.used),
             "segments_refused": float(ledger.refused.total()),
-            "segments_lost": float(ledger.lost),
         }
         published = pool.take_publish_seconds()
         if published:
-            metrics["publish_ms"] = float(max(published)) * 1e3
+            metrics["publish_ms"] = published * 1e3
         recorder.record(stats.metrics() | metrics, stats, table.take_events())
     pool.close()  # first, so that all machines are free at once
     recorder.finish(scored=not stopper.signal)

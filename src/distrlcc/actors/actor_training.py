@@ -47,7 +47,7 @@ class ActorTraining(Training):
 
     def fresh_step(self) -> int:
         """Return a step from which links are new: no worker can have come as far."""
-        seen = self.ledger.received + self.ledger.lost
+        seen = self.ledger.received
         if not seen and not self.counters.update:
             return self.first_step
         segments = max(seen, self.counters.update) + _UNSEEN

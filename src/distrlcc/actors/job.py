@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.actors.actor import ActorTask
 from distrlcc.actors.actor_learner import train_with_actors
 from distrlcc.actors.actor_training import ActorTraining
 from distrlcc.actors.engine import Engine
@@ -79,13 +78,6 @@ def _directory(job: ActorsJob) -> RunDirectory:
     return directory
 
 
-def actor_task(job: ActorsJob, index: int, first_step: int) -> ActorTask:
-    """Return what a worker does; workers beyond the plan take the links in turn again."""
-    actors = job.config.actors
-    link = actors.links[index % len(actors.links)]
-    return ActorTask(job.config, index, link, actors.envs_per_worker, first_step)
-
-
 def train_on_engine(
     job: ActorsJob,
     training: ActorTraining,
@@ -118,9 +110,10 @@ def train_on_engine(
         capacity = _AHEAD * config.actors.per_update
         pool = WorkerPool(
             engine,
-            lambda index: actor_task(job, index, training.fresh_step()),
+            config,
             training.ledger,
             capacity=capacity,
+            first_step=training.fresh_step,
             stopping=lambda: bool(stopper.signal),
             patience=patience,
         )

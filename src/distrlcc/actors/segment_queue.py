@@ -1,15 +1,14 @@
-"""The segments that wait for an update, and the count of those that were used, refused or lost."""
+"""The segments that wait for an update, and the count of those that were used or refused."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Sequence
 from typing import Any
 
 from distrlcc.actors.actor import Segment
 
-DUPLICATE = "seen before"
 STALE = "too old a policy"
 ENDED = "left over at the end"
 GONE = "of a worker that was dropped"
@@ -18,8 +17,7 @@ GONE = "of a worker that was dropped"
 class SegmentQueue:
     """First in, first out; each segment is used once, or refused for a reason.
 
-    The pool's thread adds segments and the trainer's takes them; both hold `lock` for more than one
-    call.
+    The pool's thread adds segments and the trainer's takes them.
     """
 
     def __init__(self, max_lag: int) -> None:
@@ -29,11 +27,9 @@ class SegmentQueue:
             max_lag: Updates that a segment's policy may be behind the learner when it is used.
         """
         self.lock = threading.RLock()
-        self.used = self.lost = 0
-        """``lost``: numbers that a worker's later segments passed over."""
+        self.used = 0
         self.refused: Counter[str] = Counter()
         self._max_lag = max_lag
-        self._next: Counter[Hashable] = Counter()
         self._waiting: deque[Segment] = deque()
 
     def __len__(self) -> int:
@@ -43,24 +39,13 @@ class SegmentQueue:
     @property
     def received(self) -> int:
         """All segments that came from workers."""
-        return self.used + self.refused.total() + len(self)
-
-    def add(self, segment: Segment, worker: Hashable) -> None:
-        """Let a segment wait, except where it came before.
-
-        Args:
-            segment: As it came.
-            worker: Distinguishes a worker from one that was started in its place, which numbers its
-                segments from 0 again.
-        """
         with self.lock:
-            expected = self._next[worker]
-            if segment.number < expected:
-                self.refused[DUPLICATE] += 1
-                return
-            self.lost += segment.number - expected
-            self._next[worker] = segment.number + 1
-            self._waiting.append(segment)
+            return self.used + self.refused.total() + len(self)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Let segments wait."""
+        with self.lock:
+            self._waiting.extend(segments)
 
     def take(self, count: int, version: int) -> list[Segment]:
         """Return so many segments for the update of a version, the oldest first, or none yet.
@@ -81,7 +66,7 @@ class SegmentQueue:
             self.refused[reason] += count
 
     def undo(self, count: int) -> None:
-        """Count segments as left over whose update was broken off at the end."""
+        """Count the segments of an update that was broken off as left over."""
         with self.lock:
             self.used -= count
             self.refused[ENDED] += count
@@ -101,9 +86,9 @@ class SegmentQueue:
         """Return the counts, for a checkpoint; segments that wait are counted as left over."""
         with self.lock:
             refused = self.refused + Counter({ENDED: len(self)})
-            return {"used": self.used, "lost": self.lost, "refused": dict(refused)}
+            return {"used": self.used, "refused": dict(refused)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting."""
-        self.used, self.lost = int(state["used"]), int(state["lost"])
+        self.used = int(state["used"])
         self.refused = Counter({reason: int(n) for reason, n in state["refused"].items()})

@@ -17,10 +17,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from distrlcc.actors.actor import Actor, ActorTask, Report, Segment
+from distrlcc.actors.actor import Actor, Report, Segment, link_of
 from distrlcc.actors.engine import Engine, Worker, WorkerGoneError
 from distrlcc.actors.segment_queue import ENDED, GONE, SegmentQueue
 from distrlcc.learn.learner import Weights
+from distrlcc.runs.run_config import RunConfig
 
 SILENT_SECONDS = 8.0
 """A worker that answers nothing for this long is dropped, s."""
@@ -53,8 +54,8 @@ class WorkerState:
     last_asked: float = 0.0
     sent: int = -1
     """Version of the weights that it was sent last."""
-    sending: bool = False
-    """Whether it has not confirmed that version yet."""
+    sending: float = 0.0
+    """When these were published, until it has confirmed them."""
     marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
     """Times and steps of its last reports, for the speed."""
 
@@ -70,10 +71,11 @@ class WorkerPool:
     def __init__(
         self,
         engine: Engine,
-        task_of: Callable[[int], ActorTask],
+        config: RunConfig,
         queue: SegmentQueue,
         *,
         capacity: int,
+        first_step: Callable[[], int] = lambda: 0,
         stopping: Callable[[], bool] = lambda: False,
         patience: float = 0.0,
     ) -> None:
@@ -81,23 +83,23 @@ class WorkerPool:
 
         Args:
             engine: Has the workers.
-            task_of: Called with a worker's index when it joins; returns what it does.
+            config: Says what workers do.
             queue: Takes every segment.
             capacity: Segments that may wait there, at least as many as an update takes.
+            first_step: Returns where a worker that joins now begins; see `Actor`.
             stopping: Asked again and again; True stops the workers at once, whatever the trainer
                 does meanwhile.
             patience: Time that the first worker has to start, s, in which the pool is not empty.
         """
         self.queue = queue
-        self._engine, self._task_of = engine, task_of
+        self._engine, self._config, self._first_step = engine, config, first_step
         self._capacity, self._stopping = capacity, stopping
         self._answers: SimpleQueue[tuple[Worker, str, Future[Any]] | None] = SimpleQueue()
         self._changed = threading.Condition(queue.lock)  # guards what follows, and the queue
         self._workers: dict[Worker, WorkerState] = {}
         self._events: list[str] = []
         self._weights: Weights | None = None
-        self._publish_seconds: list[float] = []
-        self._unconfirmed: dict[int, tuple[float, set[Worker]]] = {}
+        self._published, self._publish_seconds = 0.0, 0.0
         self._empty_since = monotonic() + patience
         self._closing = threading.Event()
         self._failure: BaseException | None = None
@@ -124,9 +126,7 @@ class WorkerPool:
     def publish(self, weights: Weights) -> None:
         """Broadcast weights to all workers, and to those that join later."""
         with self._changed:
-            self._weights = weights
-            if self._workers:
-                self._unconfirmed[weights.version] = (monotonic(), set(self._workers))
+            self._weights, self._published = weights, monotonic()
         self._answers.put(None)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
@@ -164,13 +164,13 @@ class WorkerPool:
             seen, self._events = self._events, []
         return seen
 
-    def take_publish_seconds(self) -> list[float]:
-        """Return how long versions took, s, until all workers had confirmed them or newer ones.
+    def take_publish_seconds(self) -> float:
+        """Return the longest time from a broadcast to a worker's answer since the last call, s.
 
-        Only those versions count that all workers have confirmed since the last call.
+        It is 0 where no worker has answered since then.
         """
         with self._changed:
-            seen, self._publish_seconds = self._publish_seconds, []
+            seen, self._publish_seconds = self._publish_seconds, 0.0
         return seen
 
     @property
@@ -204,10 +204,11 @@ class WorkerPool:
     def _receive_changes(self) -> None:
         changes = self._engine.changes()
         for worker in changes.joined:
-            task = self._task_of(worker.index)
             with self._changed:
-                self._workers[worker] = WorkerState(worker, Report(task.link))
-            self._send(worker, "start", self._engine.start(worker, Actor, task))
+                state = WorkerState(worker, Report(link_of(self._config, worker.index)))
+                self._workers[worker] = state
+            what = (self._config, worker.index, self._first_step())
+            self._send(worker, "start", self._engine.start(worker, Actor, *what))
         for worker, reason in changes.left.items():
             self._drop(worker, reason)
 
@@ -238,8 +239,9 @@ class WorkerPool:
         # Else it is idle again, and lives.
         state.heard = monotonic()
         if kind == "weights":
-            state.sending = False
-            self._confirm(worker, state.sent)
+            with self._changed:
+                taken = state.heard - state.sending
+                self._publish_seconds, state.sending = max(self._publish_seconds, taken), 0.0
             return
         state.asked = ""
         if kind == "start":
@@ -254,23 +256,12 @@ class WorkerPool:
         with self._changed:
             state.report = replace(report, segments=[])
             state.steps_per_second = (last - first) / (end - begin) if end > begin else 0.0
-            for segment in report.segments:
-                if self._weights is not None:
-                    state.lag = self._weights.version - segment.version
-                self.queue.add(segment, state.worker)
+            if report.segments and self._weights is not None:
+                state.lag = self._weights.version - report.segments[-1].version
+            self.queue.add(report.segments)
             self._changed.notify_all()
         if report.still_seconds > STILL_SECONDS:
             self._drop(state.worker, f"its environment hangs for {report.still_seconds:.0f} s")
-
-    def _confirm(self, worker: Worker, version: float) -> None:
-        """Note that a worker has these weights, or that nothing waits for it any more."""
-        with self._changed:
-            for published, (since, waiting) in list(self._unconfirmed.items()):
-                if published <= version:
-                    waiting.discard(worker)
-                if not waiting:
-                    del self._unconfirmed[published]
-                    self._publish_seconds.append(monotonic() - since)
 
     def _drop_silent(self, suspended: float) -> None:
         for state in list(self._workers.values()):
@@ -284,12 +275,13 @@ class WorkerPool:
     def _ask(self, state: WorkerState) -> None:
         """Ask an idle worker for its segments, and send it the newest weights."""
         with self._changed:
-            weights, room = self._weights, max(self._capacity - len(self.queue), 0)
+            weights, published = self._weights, self._published
+            room = max(self._capacity - len(self.queue), 0)
         if state.asked == "start" or weights is None:
             return
         worker, now = state.worker, monotonic()
         if state.sent < weights.version and not state.sending:
-            state.sent, state.sending = weights.version, True
+            state.sent, state.sending = weights.version, published
             self._send(worker, "weights", self._engine.call(worker, "set_weights", weights))
         # Asked for no segment it answers at once: ask it seldom, to hear that it lives.
         if not state.asked and (room or now - state.last_asked > _ASK_SECONDS):
@@ -311,7 +303,6 @@ class WorkerPool:
                 self._empty_since = monotonic()
             elif not left:  # it could not start: there is nothing more to be patient for
                 self._empty_since = min(self._empty_since, monotonic())
-        self._confirm(worker, float("inf"))
 
     def _stop_all(self) -> None:
         """Stop all workers, and count the segments that they had left."""

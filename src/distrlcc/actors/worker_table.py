@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
 from rich.table import Table
 
-from distrlcc.actors.worker_pool import WorkerState
+from distrlcc.actors.worker_pool import WorkerPool, WorkerState
 from distrlcc.errors import OutputError
 from distrlcc.runs.progress import Display
 
@@ -30,30 +29,32 @@ class WorkerTable:
         self._events: list[str] = []
         progress.below = self.table
 
-    def note(self, event: str) -> None:
-        """Show who joined or left, and keep it for the next update's metrics."""
-        self._progress.note(event)
-        self._events.append(event)
+    def show(self, pool: WorkerPool, update: int, seconds: float) -> None:
+        """Show the workers and who joined and left, and write a line for each worker now and then.
 
-    def take_events(self) -> list[str]:
-        """Return the events since the last call."""
-        seen, self._events = self._events, []
-        return seen
-
-    def show(self, workers: Sequence[WorkerState], update: int, seconds: float) -> None:
-        """Show the workers and write a line for each, at most once a second."""
-        self._workers = list(workers)
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        self._workers = pool.workers()
+        for event in pool.take_events():
+            self._progress.note(event)
+            self._events.append(event)
         if monotonic() - self._written < WRITE_SECONDS:
             return
         self._written = monotonic()
         self._progress.redraw()
         when = {"seconds": round(seconds, 3), "update": update}
-        lines = [json.dumps(when | _figures(state)) + "\n" for state in workers]
+        lines = [json.dumps(when | _figures(state)) + "\n" for state in self._workers]
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(lines)
         except OSError as error:
             raise OutputError(f"{self._path}: {error.strerror or error}") from None
+
+    def take_events(self) -> list[str]:
+        """Return the events since the last call, for the next update's metrics."""
+        seen, self._events = self._events, []
+        return seen
 
     def table(self) -> Table:
         """Return the table."""
