@@ -12,7 +12,7 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
@@ -75,35 +75,31 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
     Raises:
         GroupError: No worker came in time.
     """
-    prefix, nonce, slots = f"{place.attempt}/", uuid.uuid4().hex, range(1, place.size)
+    prefix, nonce, patience = f"{place.attempt}/", uuid.uuid4().hex, place.join_seconds
+    slots = {f"{prefix}slot/{slot}": slot for slot in range(1, place.size)}
     members: dict[int, Worker] = {}
     with master_needed(place):
-        store = connect(place.address, place.port, interface, place.join_seconds)
+        store = connect(place.address, place.port, interface, patience)
         store.set(f"{prefix}nonce", nonce)
         told = {**identity, "token": proof(nonce, "trainer", own_token())}
         store.set(f"{prefix}identity", to_json(told))
         # Wait until all have taken their slots.
-        begin, key = monotonic(), f"{prefix}slot"
-        absent = _absent(store, key, slots, begin + min(_TELL_SECONDS, place.join_seconds))
-        if absent and place.join_seconds > _TELL_SECONDS:
-            _warn(
-                f"waiting at {place.address}:{place.port} for {_workers(absent)}, at most "
-                f"{place.join_seconds:.0f} s"
-            )
-            absent = _absent(store, key, slots, begin + place.join_seconds)
+        begin = monotonic()
+        absent = _absent(store, slots, begin + min(_TELL_SECONDS, patience))
+        if absent and patience > _TELL_SECONDS:
+            where = f"{place.address}:{place.port}"
+            _warn(f"waiting at {where} for {_names(slots, absent)}, at most {patience:.0f} s")
+            absent = _absent(store, slots, begin + patience)
         if absent:
-            _warn(
-                f"{_workers(absent)} did not come within {place.join_seconds:.0f} s; going on "
-                "without"
-            )
+            _warn(f"{_names(slots, absent)} did not come within {patience:.0f} s; going on without")
         # A worker that came and died meanwhile would keep RPC from beginning.
         store.set(f"{prefix}asked", "")
-        came = [slot for slot in slots if slot not in absent]
-        gone = _absent(store, f"{prefix}here", came, monotonic() + _CONFIRM_SECONDS)
-        for slot in came:
-            claim = json.loads(store.get(f"{prefix}slot/{slot}"))
+        came = [key for key in slots if key not in absent]
+        gone = _absent(store, [f"{key}/here" for key in came], monotonic() + _CONFIRM_SECONDS)
+        for key in came:
+            claim, slot = json.loads(store.get(key)), slots[key]
             worker = Worker(slot - 1, claim["host"], claim["process"])
-            if slot in gone:
+            if f"{key}/here" in gone:
                 _warn(f"{worker} came, but is gone; going on without")
             elif not proves(claim["token"], nonce, str(slot), own_token()):
                 _warn(f"{worker} is refused: it has another {TOKEN}")
@@ -112,8 +108,8 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
         store.set(f"{prefix}members", json.dumps(list(members)))
     if not members:
         raise GroupError(
-            f"no worker came within {place.join_seconds:.0f} s; start the other nodes, or give a "
-            "longer --join-timeout"
+            f"no worker came within {patience:.0f} s; start the other nodes, or give a longer "
+            "--join-timeout"
         )
     return Admission(interface, 0, list(members.values()), store)
 
@@ -130,35 +126,40 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
         GroupError: There is no trainer, this worker does not match it, or it is refused.
     """
     prefix, name, slot = f"{place.attempt}/", f"worker {place.slot - 1}", str(place.slot)
-    begin = monotonic()
+    where, key = f"{place.address}:{place.port}", f"{prefix}slot/{slot}"
+    deadline = monotonic() + place.join_seconds
     with master_needed(place):
         store = connect(place.address, place.port, interface, place.join_seconds)
+
+        def told(what: str, deadline: float, alive: str = "") -> bytes:
+            if _absent(store, [f"{prefix}{what}"], deadline, alive):
+                raise GroupError(
+                    f"the trainer at {where} did not say {what!r} within {place.join_seconds:.0f} "
+                    "s; is node 0 of an actor-learner run there?",
+                    exit_code=2,
+                )
+            return bytes(store.get(f"{prefix}{what}"))
+
         # Does this worker match the trainer?
-        _wait(store, f"{prefix}identity", begin + place.join_seconds, place)
-        master = from_json(store.get(f"{prefix}identity"))
+        master = from_json(told("identity", deadline))
         claim = master.pop("token", "")
         check_identity(master, identity)
-        nonce = store.get(f"{prefix}nonce").decode()
+        nonce = told("nonce", deadline).decode()
         if not proves(claim, nonce, "trainer", own_token()):
             raise GroupError(
-                f"the master at {place.address}:{place.port} has another {TOKEN} than this "
-                "process; set the same one on every machine",
+                f"the master at {where} has another {TOKEN} than this process; set the same one "
+                "on every machine",
                 exit_code=2,
             )
         if store.check([f"{prefix}members"]):
             raise GroupError(
-                f"the run at {place.address}:{place.port} has begun; over torch RPC no worker can "
-                "join it any more",
+                f"the run at {where} has begun; over torch RPC no worker can join it any more",
                 exit_code=2,
             )
         # Take the slot, and show life until the trainer asks which workers are still here.
-        own = {
-            "host": interface.address,
-            "process": os.getpid(),
-            "token": proof(nonce, slot, own_token()),
-            "name": uuid.uuid4().hex,
-        }
-        holder = _take_slot(store, f"{prefix}slot/{slot}", json.dumps(own))
+        own = {"host": interface.address, "process": os.getpid(), "name": uuid.uuid4().hex}
+        own["token"] = proof(nonce, slot, own_token())
+        holder = _take_slot(store, key, json.dumps(own))
         if holder["name"] != own["name"]:
             raise GroupError(
                 f"{name} has come already (process {holder['process']} on {holder['host']}); give "
@@ -166,11 +167,9 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
                 exit_code=2,
             )
         deadline = monotonic() + place.join_seconds + _DECIDE_SECONDS
-        _wait(store, f"{prefix}asked", deadline, place, alive=f"{prefix}slot/{slot}/alive")
-        store.set(f"{prefix}here/{slot}", "")
-        # Is it a member?
-        _wait(store, f"{prefix}members", deadline, place)
-        members = json.loads(store.get(f"{prefix}members"))
+        told("asked", deadline, alive=f"{key}/alive")
+        store.set(f"{key}/here", "")
+        members = json.loads(told("members", deadline))
     if place.slot not in members:
         raise GroupError(
             f"the trainer refused {name}: it came too late, or has another {TOKEN}", exit_code=2
@@ -191,32 +190,25 @@ def _take_slot(store: Any, key: str, own: str) -> dict[str, Any]:
     return claim
 
 
-def _absent(store: Any, prefix: str, slots: Iterable[int], deadline: float) -> list[int]:
-    """Wait until all slots have a key; return those that have none by the deadline."""
-    while not (here := store.check([f"{prefix}/{slot}" for slot in slots])):
-        if monotonic() > deadline:
-            break
-        sleep(_POLL_SECONDS)
-    return [] if here else [s for s in slots if not store.check([f"{prefix}/{s}"])]
+def _absent(store: Any, keys: Collection[str], deadline: float, alive: str = "") -> list[str]:
+    """Wait until all keys are there; return those that are not by the deadline.
 
-
-def _wait(store: Any, key: str, deadline: float, place: Place, alive: str = "") -> None:
-    """Wait for a key, and show life by counting another one up."""
-    while not store.check([key]):
+    Args:
+        store: The master's.
+        keys: What to wait for.
+        deadline: By `time.monotonic`.
+        alive: Counted up meanwhile, to show life.
+    """
+    while not (here := store.check(list(keys))) and monotonic() < deadline:
         if alive:
             store.add(alive, 1)
-        if monotonic() > deadline:
-            raise GroupError(
-                f"the trainer at {place.address}:{place.port} did not say {key.split('/')[-1]!r} "
-                f"within {place.join_seconds:.0f} s; is node 0 of an actor-learner run there?",
-                exit_code=2,
-            )
         sleep(_POLL_SECONDS)
+    return [] if here else [key for key in keys if not store.check([key])]
 
 
-def _workers(slots: list[int]) -> str:
-    names = ", ".join(str(slot - 1) for slot in slots)
-    return f"worker{'s' if len(slots) > 1 else ''} {names}"
+def _names(slots: Mapping[str, int], keys: list[str]) -> str:
+    workers = ", ".join(str(slots[key] - 1) for key in keys)
+    return f"worker{'s' if len(keys) > 1 else ''} {workers}"
 
 
 def _warn(line: str) -> None:
