@@ -24,15 +24,15 @@ from distrlcc.cli.output import check_json_target, emit_json
 from distrlcc.cli.parser import number
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError, unknown_name
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
-from distrlcc.policy.numpy_network import expected_shapes
+from distrlcc.policy.spec import expected_shapes
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 from distrlcc.scheduling import switch_threads_often
 
 _START_SECONDS = 120.0

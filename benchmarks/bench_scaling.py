@@ -191,9 +191,10 @@ def _slow(
 
 
 def _project(config: RunConfig, one: float, *, quiet: bool) -> list[dict[str, Any]]:
+    from distrlcc.runs.trainer import Share, Trainer
+
     from benchmarks.exchange import measure_exchange
     from benchmarks.scaling import project
-    from distrlcc.runs.trainer import Share, Trainer
 
     one_link = Share.least(config.env.agents)
     weights = Trainer(config, one_link).learner.shared_state()["model"]["parameters"].numel()

@@ -20,7 +20,7 @@ from time import process_time
 
 import numpy as np
 
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import LinkError
 from distrlcc.net.kernel_calls import die_with_parent
 from distrlcc.net.sending import Request, send

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
+from distrlcc.parallel.data_parallel_group import DataParallelGroup
+from distrlcc.runs.trainer import Share, Trainer
 
 from benchmarks.exchange import ExchangeModel
-from distrlcc.learn.collect_stats import CollectStats
-from distrlcc.parallel.data_parallel_group import DataParallelGroup
+from distrlcc.learn.collect import CollectStats
 from distrlcc.parallel.decentralized import train_together
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
@@ -24,7 +25,6 @@ from distrlcc.parallel.process_group import PeerLostError
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.trainer import Share, Trainer
 
 UPDATES = 8
 """Updates in a turn."""

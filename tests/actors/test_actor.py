@@ -21,7 +21,8 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import build_learner, policy_spec
+from distrlcc.runs.run_state import build_learner
+from distrlcc.runs.source import policy_spec
 
 LENGTH, SEQUENCE = 12, 4
 CONFIG = override(

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,19 @@ import numpy as np
 import pytest
 
 from distrlcc.actors import worker_table
-from distrlcc.actors.actor_training import ActorTraining
+from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
 from distrlcc.actors.in_process import InProcessEngine
-from distrlcc.actors.job import ActorsJob, train_on_engine
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
+from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.config import override
-from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.train import load
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.run_state import RunState
 
 WORKERS, ENVS, LENGTH = 3, 2, 8
 UPDATE = WORKERS * ENVS * LENGTH
@@ -61,25 +58,15 @@ def _config(config: RunConfig, *assignments: str) -> RunConfig:
     return override(config, assignments)
 
 
-def _begin(out: Path, config: RunConfig) -> ActorsJob:
+def _begin(out: Path, config: RunConfig) -> ActorRun:
     RunDirectory.create(
         out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
     ).close()
-    return ActorsJob(config, out, tensorboard=False)
+    return ActorRun(config, out, tensorboard=False)
 
 
-def _training(job: ActorsJob) -> ActorTraining:
-    config = job.config
-    env = LinkVectorEnv(1, replace(config.env, suites=("indigo/0",), suite_weights=()))
-    training = ActorTraining(config, policy_spec(config, env))
-    if job.resume:
-        with RunDirectory.resume(job.out, config, extendable=EXTENDABLE) as run:
-            load(training, run)
-    return training
-
-
-def _train(job: ActorsJob, engine: InProcessEngine | None = None) -> tuple[int, ActorTraining]:
-    training = _training(job)
+def _train(job: ActorRun, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
+    training = job.state()
     engine = engine or InProcessEngine(WORKERS)
     return train_on_engine(job, training, engine, patience=0.0), training
 
@@ -123,7 +110,7 @@ def test_a_run_learns_and_writes_what_it_did(
     updates, out = 9, tmp_path / "run"
     config = _config(begun, f"total_steps={updates * UPDATE}", "actors.max_lag=1000")
     job = _begin(out, config)
-    before = _training(job).learner.weights().arrays
+    before = job.state().learner.weights().arrays
     stopped, training = _train(job)
     assert stopped == 0
     counters = training.counters
@@ -161,14 +148,15 @@ def test_a_run_learns_and_writes_what_it_did(
     state = _state(out)
     assert state["counters"]["update"] == updates
     _adds_up(state["ledger"], updates * WORKERS)
-    ledger = training.ledger
-    assert len(ledger) == 0
+    source = training.source
+    assert isinstance(source, ActorSource)
+    assert len(source.queue) == 0
     assert json.loads((out / "versions.json").read_text())["resumed"] == []
     policy = NumpyPolicy.load(out / "policy.safetensors")
     assert policy.notes["update"] == counters.best_update
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("held-out links: ")
-    assert said[1] == str(ledger)
+    assert said[1] == str(source.queue)
     assert said[1].startswith(f"segments: {updates * WORKERS} used")
     assert said[2] == f"policy: {out / 'policy.safetensors'}"
 
@@ -215,7 +203,7 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     # It goes on with two workers instead of three, on other links.
     steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
     further = _config(DAGGER, f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]')
-    job = ActorsJob(further, out, resume=True, tensorboard=False)
+    job = ActorRun(further, out, resume=True, tensorboard=False)
     with pytest.warns(UserWarning, match="data set is of another number of workers"):
         stopped, training = _train(job, InProcessEngine(2))
     assert (stopped, training.counters.update) == (0, updates + 3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE, SegmentQueue
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 

@@ -23,7 +23,8 @@ from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.learner import Weights
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.training import build_learner, policy_spec
+from distrlcc.runs.run_state import build_learner
+from distrlcc.runs.source import policy_spec
 
 SMALL = "dagger.rollout_length=6 dagger.sequence_length=3 network.hidden=[8] env.episode_s=0.2"
 CONFIG = override(recipe("indigo"), [*SMALL.split(), "seed=3"])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control.base import Controller
-from distrlcc.control.compiled_controller import SchemeController
-from distrlcc.control.schemes import initialise, on_ack, on_timeout, scheme_id
+from distrlcc.control.schemes import SchemeController, initialise, on_ack, on_timeout, scheme_id
 from distrlcc.control.state import CWND, PACING, STATE_SIZE
 from distrlcc.errors import ConfigError
 from distrlcc.types import Ack

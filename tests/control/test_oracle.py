@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distrlcc.control.base import Controller
-from distrlcc.control.oracle import Oracle
+from distrlcc.control.base import Controller, Oracle
 from distrlcc.types import PACKET_BYTES, Ack
 
 

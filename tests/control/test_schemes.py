@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from distrlcc.control import schemes
-from distrlcc.control.compiled_controller import SchemeController
-from distrlcc.control.schemes import SCHEMES, initialise, on_ack, on_timeout, scheme_id
+from distrlcc.control.schemes import (
+    SCHEMES,
+    SchemeController,
+    initialise,
+    on_ack,
+    on_timeout,
+    scheme_id,
+)
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.errors import ConfigError
 

@@ -79,7 +79,7 @@ def test_the_contract_holds() -> None:
 def test_gymnasiums_checker_finds_nothing_but_that_it_is_not_deterministic() -> None:
     spec = EnvSpec(
         "distrlcc/Emulated-v0",
-        "distrlcc.env.single:LinkEnv",
+        "distrlcc.env.vector:LinkEnv",
         nondeterministic=True,
         kwargs={"suites": ("indigo/3",), "episode_s": 0.2, "world": "emulated"},
     )

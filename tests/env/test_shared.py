@@ -19,8 +19,8 @@ from distrlcc.env.shared import SharedBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
+from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.sim.scenario import Flow, Link, Scenario

@@ -2,8 +2,8 @@
 
 import math
 
-from distrlcc.learn.alarm import CollapseAlarm
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collapse import CollapseAlarm
+from distrlcc.learn.collect import CollectStats
 
 FINE = CollectStats(steps=100, entropy=80, episodes=10, silent_episodes=1)
 CERTAIN = CollectStats(steps=100, entropy=0.5, episodes=10)

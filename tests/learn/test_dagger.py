@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.batch import Batch
 from distrlcc.learn.collect import Collector
+from distrlcc.learn.config import DaggerConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.dataset import Dataset
+from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 

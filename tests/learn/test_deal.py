@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distrlcc.learn.deal import plan_deal
+from distrlcc.learn.minibatches import plan_minibatches
 
 KEY = np.uint64(7)
 
 
 def _samples(rows: int, first: int, count: int, total: int, size: int, have: int) -> list[set[int]]:
     """Return each minibatch as global sample numbers row * total + environment."""
-    deal = plan_deal(rows * total, size, rows, total, first)
+    plan = plan_minibatches(rows * total, size, rows, total, first)
     parts = []
-    for chosen in deal.minibatches(have, count, KEY):
+    for chosen in plan.minibatches(have, count, KEY):
         row, environment = np.divmod(chosen.numpy(), count)
         parts.append(set((row * total + environment + first).tolist()))
         assert len(parts[-1]) == len(chosen)
@@ -36,7 +36,7 @@ def test_a_cut_rank_leaves_out_the_rows_that_it_lacks() -> None:
 
 
 def test_the_deal_depends_on_the_key() -> None:
-    deal = plan_deal(640, 64, 64, 10, 0)
-    first = [chosen.tolist() for chosen in deal.minibatches(64, 10, KEY)]
-    assert first == [chosen.tolist() for chosen in deal.minibatches(64, 10, KEY)]
-    assert first != [chosen.tolist() for chosen in deal.minibatches(64, 10, np.uint64(8))]
+    plan = plan_minibatches(640, 64, 64, 10, 0)
+    first = [chosen.tolist() for chosen in plan.minibatches(64, 10, KEY)]
+    assert first == [chosen.tolist() for chosen in plan.minibatches(64, 10, KEY)]
+    assert first != [chosen.tolist() for chosen in plan.minibatches(64, 10, np.uint64(8))]

@@ -16,16 +16,15 @@ from torch import nn
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import Collector
+from distrlcc.learn.config import GailConfig, PPOConfig
 from distrlcc.learn.demonstrations import Demonstrations
-from distrlcc.learn.discriminator import (
+from distrlcc.learn.gail import (
     Discriminator,
+    Gail,
     classification_loss,
     divergence,
     gradient_penalty,
 )
-from distrlcc.learn.gail import Gail
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 

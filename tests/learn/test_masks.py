@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.dagger_config import DaggerConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 

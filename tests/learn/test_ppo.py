@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.batch import Batch
 from distrlcc.learn.collect import Collector
+from distrlcc.learn.config import PPOConfig
+from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
@@ -72,7 +72,7 @@ def test_clipping_stops_the_gradient(make_spec: MakeSpec) -> None:
         learner = PPO(PPOConfig(use_critic=False, use_gae=False), make_spec())
         batch = _batch(logp=[math.log(0.1)], adv=[advantage], target=[0.0])
         loss, _ = learner._loss(batch, entropy_coeff=0.0)
-        norm = learner.model.descent.step(loss, 1, lr=0.0, grad_clip=0.0)
+        norm = learner.model.optimizer.step(loss, 1, lr=0.0, grad_clip=0.0)
         assert (norm.item() > 0) == moves  # ratio 3.3: only a bad action is still pushed down
 
 
@@ -139,7 +139,8 @@ def test_explained_variance_is_of_the_returns(make_env: Any, make_spec: MakeSpec
     learner, collector, rollout = _setup(make_env, make_spec(), "match", TOY)
     collector.set_weights(learner.weights())
     collector.collect(rollout)
-    advantages, returns = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
+    estimate = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
+    advantages, returns = estimate.advantages, estimate.targets
     explained = 1.0 - float(advantages.var() / returns.var())
     metrics = learner.update(rollout)
     assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-4)

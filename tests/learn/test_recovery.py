@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.alarm import CollapseAlarm
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
-from distrlcc.learn.extra_entropy import ExtraEntropy
+from distrlcc.learn.collapse import CollapseAlarm, ExtraEntropy, Restorer
+from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.config import AlarmConfig, PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.learn.recovery import Recovery
 from distrlcc.learn.rollout import Rollout
 
 FINE = CollectStats(steps=100, entropy=80)
@@ -42,7 +38,7 @@ class _Learner:
 class _Run:
     def __init__(self, config: AlarmConfig = CONFIG) -> None:
         self.learner, self.alarm = _Learner(), CollapseAlarm()
-        self.recovery = Recovery(config, self.learner)
+        self.recovery = Restorer(config, self.learner)
         self.lines: list[tuple[int, str]] = []
 
     def see(self, *stats: CollectStats) -> None:
@@ -147,7 +143,7 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(
     learner, collector = PPO(config, spec, 0), Collector(make_env(32, "match"), spec, 0)
     rollout = Rollout.allocate(spec, 16, 32, 16)
     alarm = CollapseAlarm(silent_share_bound=1.0)
-    recovery = Recovery(AlarmConfig(patience=2, keep_every=5), learner)
+    recovery = Restorer(AlarmConfig(patience=2, keep_every=5), learner)
     rewards = []
     for update in range(1, 51):
         collector.set_weights(learner.weights())

@@ -51,7 +51,8 @@ def _brute_force(rollout: Rollout, gamma: float, lambda_: float) -> np.ndarray:
 @pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (0.99, 1.0), (0.5, 0.0), (0.0, 0.9)])
 def test_equals_brute_force(make_spec: MakeSpec, gamma: float, lambda_: float) -> None:
     rollout = _random_rollout(make_spec(), 25, 6)
-    advantages, targets = generalized_advantages(rollout, gamma, lambda_)
+    returns = generalized_advantages(rollout, gamma, lambda_)
+    advantages, targets = returns.advantages, returns.targets
     np.testing.assert_allclose(advantages, _brute_force(rollout, gamma, lambda_), atol=1e-5)
     np.testing.assert_allclose(targets, advantages + rollout.values[:25], atol=1e-6)
 
@@ -73,7 +74,7 @@ def test_only_termination_is_not_bootstrapped(
     rollout.rewards[0, 0], rollout.values[0, 0], rollout.last_values[0] = 1.0, 2.0, 6.0
     rollout.terminated[0, 0], rollout.truncated[0, 0] = terminated, truncated
     rollout.final_values[0, 0] = 10.0 if truncated else 0.0
-    advantages, _ = generalized_advantages(rollout, 0.5, 0.95)
+    advantages = generalized_advantages(rollout, 0.5, 0.95).advantages
     assert advantages.tolist() == [[expected]]
 
 
@@ -83,6 +84,7 @@ def test_without_critic_returns_by_hand(make_spec: MakeSpec) -> None:
     rollout.terminated[:] = False
     rollout.truncated[:] = False
     rollout.truncated[1] = True
-    advantages, targets = generalized_advantages(rollout, 0.5, 1.0, use_critic=False)
+    returns = generalized_advantages(rollout, 0.5, 1.0, use_critic=False)
+    advantages, targets = returns.advantages, returns.targets
     assert advantages[:, 0].tolist() == [2.0, 2.0, 5.0, 4.0]
     np.testing.assert_array_equal(advantages, targets)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.learn.batch import batch_of, sequences
+from distrlcc.learn.minibatches import batch_of, sequences
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.policy.spec import PolicySpec
 

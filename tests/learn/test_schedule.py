@@ -4,7 +4,7 @@ import pytest
 
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
-from distrlcc.learn.schedule import check_schedule, scheduled
+from distrlcc.learn.config import check_schedule, scheduled
 from distrlcc.recipes.quickstart import quickstart
 
 

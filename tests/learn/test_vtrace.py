@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
+from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.learn.returns import generalized_advantages
+from distrlcc.learn.returns import generalized_advantages, vtrace
 from distrlcc.learn.rollout import Rollout
-from distrlcc.learn.vtrace import vtrace
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]
@@ -108,7 +107,8 @@ def test_equals_the_double_sum(
 def test_without_lag_equals_gae(make_spec: MakeSpec, use_critic: bool, lambda_: float) -> None:
     rollout, _, _ = _random_rollout(make_spec())
     options = {"use_critic": use_critic, "reward_scale": 0.3}
-    advantages, targets = generalized_advantages(rollout, 0.9, lambda_, **options)
+    returns = generalized_advantages(rollout, 0.9, lambda_, **options)
+    advantages, targets = returns.advantages, returns.targets
     found = vtrace(rollout, rollout.logp[:STEPS], rollout.values[:STEPS], 0.9, lambda_, **options)
     np.testing.assert_array_equal(found.advantages, advantages)
     np.testing.assert_array_equal(found.targets, targets)

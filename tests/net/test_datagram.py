@@ -14,7 +14,7 @@ from distrlcc.net.datagram import ports
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import direction
 from distrlcc.net.link_log import LinkLog
-from distrlcc.sim.queue_spec import parse_queue
+from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.replay import read_log, replay
 from distrlcc.sim.trace import parse_trace
 

@@ -6,7 +6,7 @@ from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError
 from distrlcc.net.link_config import LinkChange
 from distrlcc.net.scenario_link import downlink, load_scenario, uplink
-from distrlcc.sim.queue_spec import QueueSpec
+from distrlcc.sim.queues import QueueSpec
 from distrlcc.sim.scenario import Scenario
 
 TOML = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import LinkError, OutputError
 from distrlcc.net.file_sink import FileSink, sweep
 from distrlcc.net.incoming import Received

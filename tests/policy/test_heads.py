@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.policy import sampling
-from distrlcc.policy.heads import Categorical, Gaussian, kl_estimate
+from distrlcc.policy import numpy_policy
+from distrlcc.policy.network import Categorical, Gaussian, kl_estimate
 
 
 def test_categorical_by_hand() -> None:
@@ -39,35 +39,35 @@ def test_numpy_agrees_with_torch() -> None:
     generator = np.random.default_rng(1)
     logits = generator.normal(0, 3, (50, 4)).astype(np.float32)
     torch_side = Categorical.of(torch.from_numpy(logits))
-    log_probs = sampling.log_softmax(logits)
+    log_probs = numpy_policy.log_softmax(logits)
     np.testing.assert_allclose(log_probs, torch_side.log_probs.numpy(), atol=1e-6)
     np.testing.assert_allclose(
-        sampling.categorical_entropy(log_probs), torch_side.entropy().numpy(), atol=1e-6
+        numpy_policy.categorical_entropy(log_probs), torch_side.entropy().numpy(), atol=1e-6
     )
     log_std = np.array([-9.0, 0.3, 5.0, 0.0], np.float32)
     actions = generator.normal(size=(50, 4)).astype(np.float32)
     gaussian = Gaussian.of(torch.from_numpy(logits), torch.from_numpy(log_std))
     np.testing.assert_allclose(
-        sampling.gaussian_log_prob(logits, log_std, actions),
+        numpy_policy.gaussian_log_prob(logits, log_std, actions),
         gaussian.log_prob(torch.from_numpy(actions)).numpy(),
         rtol=1e-5,
     )
-    assert sampling.gaussian_entropy(log_std) == pytest.approx(gaussian.entropy()[0].item())
+    assert numpy_policy.gaussian_entropy(log_std) == pytest.approx(gaussian.entropy()[0].item())
 
 
 def test_inverse_cdf() -> None:
     log_probs = np.log(np.tile(np.array([[0.25, 0.5, 0.25]], np.float32), (6, 1)))
     uniforms = np.array([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1.0 - 2.0**-53])
-    assert sampling.sample_categorical(log_probs, uniforms).tolist() == [0, 0, 1, 1, 2, 2]
+    assert numpy_policy.sample_categorical(log_probs, uniforms).tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_impossible_actions_are_not_drawn() -> None:
-    log_probs = sampling.log_softmax(np.array([[-200.0, 0.0, -200.0]] * 2, np.float32))
-    assert sampling.sample_categorical(log_probs, np.array([0.0, 1 - 1e-16])).tolist() == [1, 1]
+    log_probs = numpy_policy.log_softmax(np.array([[-200.0, 0.0, -200.0]] * 2, np.float32))
+    assert numpy_policy.sample_categorical(log_probs, np.array([0.0, 1 - 1e-16])).tolist() == [1, 1]
 
 
 def test_gaussian_draws() -> None:
     mean = np.array([[1.0], [2.0]], np.float32)
     log_std = np.array([math.log(3.0)], np.float32)
-    actions = sampling.sample_gaussian(mean, log_std, np.array([[0.0], [-1.0]]))
+    actions = numpy_policy.sample_gaussian(mean, log_std, np.array([[0.0], [-1.0]]))
     np.testing.assert_allclose(actions, [[1.0], [-1.0]], rtol=1e-6)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from distrlcc.policy.network import ActorCritic
-from distrlcc.policy.numpy_network import expected_shapes
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 MakeSpec = Callable[..., PolicySpec]
 

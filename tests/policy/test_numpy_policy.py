@@ -14,9 +14,8 @@ import torch
 from distrlcc import seeding
 from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import normalize
-from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import PolicyFile, save_policy
-from distrlcc.policy.sampling import log_softmax, sample_categorical
 
 MakePolicy = Callable[..., PolicyFile]
 STEPS, COUNT = 20, 30

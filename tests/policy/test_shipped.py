@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import PolicyFileError
-from distrlcc.policy.policy_file import load_policy
-from distrlcc.policy.shipped import find_policy, shipped_policies
+from distrlcc.policy.policy_file import find_policy, load_policy, shipped_policies
 from distrlcc.recipes.registry import RECIPES, recipe
 
 SHIPPED = shipped_policies()

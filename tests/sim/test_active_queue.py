@@ -2,9 +2,8 @@
 
 import random
 
-from distrlcc.sim.active_queue import PIE, CoDel
 from distrlcc.sim.link import TraceLink
-from distrlcc.sim.queue import Packet
+from distrlcc.sim.queues import PIE, CoDel, Packet
 
 
 def test_codel_drops_at_the_control_laws_times() -> None:

@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from distrlcc.sim.constant import constant_times
+from distrlcc.sim.trace import constant_times
 
 
 def test_a_packet_per_millisecond_is_one_line() -> None:

@@ -1,7 +1,7 @@
 """Hand-computed fates of packets on the event-driven links."""
 
 from distrlcc.sim.link import NEVER, RateLink, TraceLink
-from distrlcc.sim.queue import DropHead, DropTail, Packet
+from distrlcc.sim.queues import DropHead, DropTail, Packet
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from distrlcc.config import from_toml, to_toml
 from distrlcc.errors import ConfigError
-from distrlcc.sim.draws import bdp_packets
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.link_family import NAMES, LinkFamily, LinkRanges
 from distrlcc.sim.scenario import Scenario
 

@@ -3,9 +3,7 @@ import random
 import pytest
 
 from distrlcc.errors import ConfigError
-from distrlcc.sim.active_queue import PIE, CoDel
-from distrlcc.sim.queue import DropHead, DropTail, Packet
-from distrlcc.sim.queue_spec import QueueSpec, parse_queue
+from distrlcc.sim.queues import PIE, CoDel, DropHead, DropTail, Packet, QueueSpec, parse_queue
 
 
 def test_specifications_name_queues() -> None:

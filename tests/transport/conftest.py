@@ -13,7 +13,7 @@ import pytest
 
 from distrlcc.control.base import Controller
 from distrlcc.sim.link import RateLink
-from distrlcc.sim.queue import DropTail, Packet
+from distrlcc.sim.queues import DropTail, Packet
 from distrlcc.transport import wire
 from distrlcc.transport.door import Door, Session
 from distrlcc.transport.handshake import Closing, Opening, State

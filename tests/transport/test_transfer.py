@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distrlcc.control.base import Controller
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, SenderOptions
 from distrlcc.transport.wire import DATA_BYTES
 

@@ -28,7 +28,7 @@ OTHER = {"ppo.lr": 2.5e-4, "ppo.clip_param": 0.3}
 
 def _rate(member: Member) -> float:
     """Return the learning rate that the optimizer took its last step with."""
-    return float(member.trainer.learner.model.descent._optimizer.param_groups[0]["lr"])
+    return float(member.trainer.learner.model.optimizer._optimizer.param_groups[0]["lr"])
 
 
 def _advance(member: Member) -> Report:

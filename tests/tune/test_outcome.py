@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.learn.schedule import scheduled
+from distrlcc.learn.config import scheduled
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.outcome import best_config, rows, write_outcome
 from distrlcc.tune.plots import lineage, pieces

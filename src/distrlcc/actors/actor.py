@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""

@@ -154,7 +154,7 @@ def _outside(text: str | None) -> list[str] | None:
 
 def _link(args: argparse.Namespace) -> LinkConfig:
     from distrlcc.net.link_config import LinkConfig, direction
-    from distrlcc.sim.queue_spec import QueueSpec, parse_queue
+    from distrlcc.sim.queues import QueueSpec, parse_queue
 
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
     queue_down = queue if args.queue_down is None else parse_queue(args.queue_down)

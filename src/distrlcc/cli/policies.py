@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     from distrlcc.cli.output import check_json_target, emit_json
-    from distrlcc.policy.policy_file import load_policy
-    from distrlcc.policy.shipped import shipped_policies
+    from distrlcc.policy.policy_file import load_policy, shipped_policies
     from distrlcc.recipes.experiment import PREFER
     from distrlcc.recipes.row import shipped_rows
 

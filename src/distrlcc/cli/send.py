@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
     """Wait for the moment, if one is to be named, and let a scheme's time begin."""
-    from distrlcc.control.compiled_controller import SchemeController
+    from distrlcc.control.schemes import SchemeController
 
     if hold is not None:
         hold()
@@ -156,7 +156,7 @@ def _controller(
     args: argparse.Namespace,
 ) -> tuple[str, Controller, Callable[[float], int]]:
     """Return who steers, ready to act at once, and the length of its steps."""
-    from distrlcc.control.compiled_controller import SchemeController
+    from distrlcc.control.schemes import SchemeController
     from distrlcc.control.state import INITIAL_CWND
     from distrlcc.errors import unknown_name
 

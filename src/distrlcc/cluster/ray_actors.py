@@ -21,7 +21,6 @@ from distrlcc.cluster.ray_run import (
 from distrlcc.cluster.ray_session import RayOptions, ray_session
 from distrlcc.cluster.ray_trainer import TOPOLOGY, RayRun, RayTrainer
 from distrlcc.errors import GroupError
-from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress
@@ -50,7 +49,6 @@ def train_actors_on_ray(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    check_no_curriculum(config.curriculum, "actor-learner training")
     check_fit(config)
     options = replace(options, out=absolute_out(options, config))
     resources = config.resources

@@ -9,8 +9,9 @@ from distrlcc.cluster.ray_session import RayOptions
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import fresh_folder
+from distrlcc.runs.run_state import rehearse
+from distrlcc.runs.source import Share
 from distrlcc.runs.storage_session import go_on
-from distrlcc.runs.trainer import Share, Trainer
 
 TICK = 0.2
 """Time between two looks at the members, s."""
@@ -28,7 +29,7 @@ def stop_seconds(*, stored: bool) -> float:
 def check_fit(config: RunConfig, processes: int = 1) -> None:
     """Find what does not fit before anything is written, and compile the simulator here."""
     share = Share.of(config.num_envs, 0, processes, config.env.agents)
-    Trainer(config, Share.least(config.env.agents, share.first)).collect()
+    rehearse(config, share.first)
 
 
 def absolute_out(options: RunOptions, config: RunConfig) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from distrlcc.actors.job import ActorsJob, build_training, train_on_engine
+from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.cluster.ray_engine import RayEngine
 from distrlcc.cluster.ray_placement import Reservation
@@ -59,16 +59,16 @@ class RayTrainer:
         name = f"{job.run}#{job.attempt}"
         with open_directory(config, options, name) as directory:
             directory.lock()
-            told = ActorsJob(
+            told = ActorRun(
                 config,
                 directory.path,
                 options.resume,
                 options.tensorboard,
                 storage=directory.storage,
             )
-            training = build_training(told, device)
+            state = told.state(device)
             if told.resume or job.attempt:
-                update = training.counters.update
+                update = state.counters.update
                 self._feed.note(
                     f"going on after update {update}"
                     if update
@@ -77,7 +77,7 @@ class RayTrainer:
             let_threads_preempt(True)
             return train_on_engine(
                 told,
-                training,
+                state,
                 RayEngine(reservation, config, self.identity(config)),
                 feed=self._feed,
                 stopper=self._stopper,

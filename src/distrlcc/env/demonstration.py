@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from distrlcc.control.schemes import SCHEMES
 from distrlcc.control.state import CWND, PACING
-from distrlcc.env.agents import Floats
-from distrlcc.env.batch import LinkBatch
+from distrlcc.env.batch import Floats, LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import unknown_name
 from distrlcc.sim.scenario import Scenario

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import CWND, PACING
-from distrlcc.env.agents import Floats
-from distrlcc.env.batch import LinkBatch
+from distrlcc.env.batch import Floats, LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col

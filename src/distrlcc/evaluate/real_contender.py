@@ -9,7 +9,7 @@ from pathlib import Path
 from distrlcc.control.schemes import SCHEMES
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluate.contender import Contender, contender_from_file
-from distrlcc.policy.shipped import find_policy
+from distrlcc.policy.policy_file import find_policy
 
 KERNEL = "kernel-"
 _CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")

@@ -15,7 +15,7 @@ import numpy as np
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import Metric
-from distrlcc.sim.draws import bdp_packets
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import with_scheme
 from distrlcc.types import PACKET_BYTES, FloatArray

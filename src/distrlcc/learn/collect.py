@@ -8,6 +8,7 @@ process with 2n environments and two with n take the same actions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any, Literal
 
@@ -16,11 +17,10 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from distrlcc import seeding
-from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.numpy_network import NumpyNetwork
-from distrlcc.policy.sampling import (
+from distrlcc.policy.numpy_policy import (
+    NumpyNetwork,
     categorical_entropy,
     gaussian_entropy,
     gaussian_log_prob,
@@ -29,6 +29,73 @@ from distrlcc.policy.sampling import (
     sample_gaussian,
 )
 from distrlcc.policy.spec import PolicySpec
+
+
+@dataclass(slots=True)
+class CollectStats:
+    """Sums over a collection; add two with :meth:`merge`, over ranks by summing the vectors."""
+
+    steps: float = 0.0
+    """Environment steps."""
+    reward: float = 0.0
+    """Sum of rewards."""
+    entropy: float = 0.0
+    """Sum over steps of the policy's entropy, nats."""
+    minimum_window: float = 0.0
+    """Steps on which the window stood at its minimum."""
+    episodes: float = 0.0
+    """Episodes that ended."""
+    silent_episodes: float = 0.0
+    """Of these, episodes whose window stood at its minimum nearly throughout."""
+    episode_return: float = 0.0
+    """Sum of ended episodes' returns; likewise the next three."""
+    utilisation: float = 0.0
+    queueing_delay: float = 0.0
+    loss: float = 0.0
+    environment_seconds: float = 0.0
+    """Time in ``env.step``."""
+    inference_seconds: float = 0.0
+    """Time in choosing actions."""
+    timed_steps: float = 0.0
+    """Environment steps in real time."""
+    late_steps: float = 0.0
+    """Of these, those that were late."""
+
+    def merge(self, other: CollectStats) -> None:
+        """Add another collection's sums."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    def to_vector(self) -> NDArray[np.float64]:
+        """Return the sums as one float64 vector."""
+        return np.array([getattr(self, f.name) for f in fields(self)])
+
+    @classmethod
+    def from_vector(cls, vector: NDArray[np.float64]) -> CollectStats:
+        """Build statistics from :meth:`to_vector`'s vector."""
+        return cls(*vector.tolist())
+
+    def metrics(self) -> dict[str, float]:
+        """Return means; those of episodes only if one ended."""
+        steps, episodes = max(self.steps, 1.0), self.episodes
+        means = {
+            "reward": self.reward / steps,
+            "policy_entropy": self.entropy / steps,
+            "minimum_window_share": self.minimum_window / steps,
+            "episodes": episodes,
+        }
+        if self.timed_steps:
+            means["late_steps"] = self.late_steps / self.timed_steps
+        if episodes:
+            means |= {
+                "episode_return": self.episode_return / episodes,
+                "utilisation": self.utilisation / episodes,
+                "queueing_delay": self.queueing_delay / episodes,
+                "loss": self.loss / episodes,
+                "silent_episode_share": self.silent_episodes / episodes,
+            }
+        return means
+
 
 Acting = Literal["sample", "argmax"]
 

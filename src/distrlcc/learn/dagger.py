@@ -15,16 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distrlcc.learn.batch import Batch, batch_of, check_minibatch
-from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.config import DaggerConfig, scheduled
 from distrlcc.learn.dataset import Dataset
-from distrlcc.learn.deal import Deal, plan_deal
-from distrlcc.learn.learner import Weights
+from distrlcc.learn.learner import LocalReducer, Reducer, Weights
+from distrlcc.learn.minibatches import (
+    Batch,
+    MinibatchPlan,
+    batch_of,
+    check_minibatch,
+    plan_minibatches,
+)
 from distrlcc.learn.model import Model
-from distrlcc.learn.reducer import LocalReducer, Reducer
 from distrlcc.learn.rollout import Rollout
-from distrlcc.learn.schedule import scheduled
-from distrlcc.policy.heads import Categorical, Gaussian
+from distrlcc.policy.network import Categorical, Gaussian
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits, stream_key
 
@@ -58,7 +61,7 @@ class Dagger:
             device=device,
         )
         self._dataset: Dataset | None = None
-        self._deal_key = stream_key(seed, "minibatches")
+        self._minibatch_key = stream_key(seed, "minibatches")
         self._env_steps = 0
         self._added = -1
 
@@ -77,12 +80,12 @@ class Dagger:
         total = float(self._reducer.sum(np.array([float(data.samples)]))[0])
         # Ranks hold different numbers of rows once one was cut short: plan for the mean.
         rows = int(total / (envs * rollout.sequence_length))
-        deal = plan_deal(total, config.minibatch_size, rows, envs, rollout.first_index)
-        deal = replace(deal, rows=data.rows)
+        plan = plan_minibatches(total, config.minibatch_size, rows, envs, rollout.first_index)
+        plan = replace(plan, rows=data.rows)
         lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
         before, epochs = math.inf, 0
         while epochs < config.num_epochs:
-            loss, accuracy = self._epoch(data, deal, epochs, lr)
+            loss, accuracy = self._epoch(data, plan, epochs, lr)
             epochs += 1
             if before - loss < config.min_gain:
                 break
@@ -113,21 +116,23 @@ class Dagger:
         rows = max(1, int(self.config.capacity // (length * envs)))
         return Dataset(self.model.spec, rows, rollout.count, length)
 
-    def _epoch(self, data: Dataset, deal: Deal, epoch: int, lr: float) -> tuple[float, float]:
+    def _epoch(
+        self, data: Dataset, plan: MinibatchPlan, epoch: int, lr: float
+    ) -> tuple[float, float]:
         """Make one pass over all data; return the mean loss and accuracy over all ranks."""
         sums, model = torch.zeros(3), self.model
-        key = np.uint64(bits(self._deal_key, model.version, epoch))
-        for dealt in deal.minibatches(data.rows, data.count, key):
-            chosen = data.used(dealt)
+        key = np.uint64(bits(self._minibatch_key, model.version, epoch))
+        for chosen in plan.minibatches(data.rows, data.count, key):
+            chosen = data.used(chosen)
             if not len(chosen):
-                model.descent.step(None, 0, lr, self.config.grad_clip)
+                model.optimizer.step(None, 0, lr, self.config.grad_clip)
                 continue
             part = data.take(chosen)
             part.obs = torch.from_numpy(model.normalize(part.obs.numpy()))
             part = part.to(model.device)
             loss, accuracy = self._loss(part)
             samples = part.samples
-            model.descent.step(loss, samples, lr, self.config.grad_clip)
+            model.optimizer.step(loss, samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
         loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)

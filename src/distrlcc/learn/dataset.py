@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrlcc.learn.batch import Batch
+from distrlcc.learn.minibatches import Batch
 from distrlcc.policy.spec import PolicySpec
 
 

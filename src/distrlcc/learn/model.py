@@ -9,13 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.descent import Descent
-from distrlcc.learn.learner import Weights
-from distrlcc.learn.reducer import Reducer
+from distrlcc.learn.flat_adam import FlatAdam
+from distrlcc.learn.learner import Reducer, Weights
 from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
-from distrlcc.policy.numpy_network import expected_shapes
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 _LOADED_COUNT = 1e6
 
@@ -41,7 +39,7 @@ class Model:
         self.normalizer = Normalizer(spec.observation_size)
         self._normalize_observations = normalize_observations
         self._reducer = reducer
-        self.descent = Descent(self.network, reducer, weight_decay)
+        self.optimizer = FlatAdam(self.network, reducer, weight_decay)
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise raw observations ``[..., D]`` as the acting policy of this version did."""
@@ -110,12 +108,12 @@ class Model:
         """Return weights, Adam's moments, normaliser and version."""
         return {
             "version": self.version,
-            **self.descent.state_dict(),
+            **self.optimizer.state_dict(),
             "normalizer": self.normalizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
         self.version = int(state["version"])
-        self.descent.load_state_dict(state)
+        self.optimizer.load_state_dict(state)
         self.normalizer.load_state_dict(state["normalizer"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distrlcc.sim.queue import Packet
+from distrlcc.sim.queues import Packet
 
 _TCP, _UDP = 6, 17
 _IPV4_BYTES, _IPV6_BYTES = 20, 40

@@ -15,7 +15,7 @@ from distrlcc.net.datagram import Datagram
 from distrlcc.net.link_config import DirectionConfig, LinkChange
 from distrlcc.net.link_log import LinkLog
 from distrlcc.sim.link import NEVER, TraceLink
-from distrlcc.sim.queue import Packet
+from distrlcc.sim.queues import Packet
 
 MILLISECOND = 1_000_000
 _TUN_HEADER = 4

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distrlcc.sim.link import NEVER, TraceLink
-from distrlcc.sim.queue import Packet
+from distrlcc.sim.queues import Packet
 from distrlcc.sim.reference import build_link, capacity, conditions_at, lost_at_random
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES

@@ -8,7 +8,7 @@ scheme.
 from __future__ import annotations
 
 from distrlcc.control.base import Controller
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import WireError
 from distrlcc.net.agenda import Agenda, Task

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from distrlcc.errors import ConfigError
-from distrlcc.sim.constant import constant_times
-from distrlcc.sim.queue_spec import QueueSpec
-from distrlcc.sim.trace import load_trace
+from distrlcc.sim.queues import QueueSpec
+from distrlcc.sim.trace import constant_times, load_trace
 
 _UNITS = {"": Fraction(1), "kbit": Fraction(1, 1000), "mbit": Fraction(1), "gbit": Fraction(1000)}
 _RATE = re.compile(r"(-?\d+(?:\.\d+)?)(kbit|mbit|gbit|)")

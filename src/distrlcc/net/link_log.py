@@ -9,7 +9,7 @@ from typing import TextIO
 
 from distrlcc.errors import OutputError
 from distrlcc.net.datagram import Datagram, ports
-from distrlcc.sim.queue_spec import QueueSpec
+from distrlcc.sim.queues import QueueSpec
 from distrlcc.types import PACKET_BYTES
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.net.link_config import DirectionConfig, LinkConfig
 from distrlcc.net.outside import running
-from distrlcc.sim.queue_spec import QueueSpec
+from distrlcc.sim.queues import QueueSpec
 
 
 def mahimahi_command(

@@ -6,11 +6,10 @@ from fractions import Fraction
 
 from distrlcc.errors import ConfigError
 from distrlcc.net.link_config import DirectionConfig, LinkChange
-from distrlcc.sim.constant import constant_times
-from distrlcc.sim.queue_spec import QueueSpec
+from distrlcc.sim.queues import QueueSpec
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.suites import load_suite
-from distrlcc.sim.trace import load_trace
+from distrlcc.sim.trace import constant_times, load_trace
 from distrlcc.types import PACKET_BYTES
 
 

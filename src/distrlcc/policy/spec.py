@@ -140,3 +140,27 @@ class PolicySpec:
             return cls(**{**values, "hidden": tuple(values.get("hidden", (64, 64)))})
         except TypeError as error:
             raise ConfigError(f"policy spec does not fit: {error}") from error
+
+
+def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
+    """Return the name and shape of every array a policy of this spec consists of."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    width = spec.observation_size
+    for index, size in enumerate(spec.dense):
+        shapes[f"trunk.{index}.weight"] = (size, width)
+        shapes[f"trunk.{index}.bias"] = (size,)
+        width = size
+    if spec.state_size:
+        size = spec.state_size
+        shapes["lstm.weight_ih"] = (4 * size, width)
+        shapes["lstm.weight_hh"] = (4 * size, size)
+        shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
+        width = size
+    shapes["policy_head.weight"] = (spec.action_size, width)
+    shapes["policy_head.bias"] = (spec.action_size,)
+    shapes["value_head.weight"] = (1, width)
+    shapes["value_head.bias"] = (1,)
+    if spec.action_kind == "continuous":
+        shapes["log_std"] = (spec.action_size,)
+    shapes["normalizer.mean"] = shapes["normalizer.std"] = (spec.observation_size,)
+    return shapes

@@ -6,7 +6,7 @@ with the ranges and settings of its repository PCC-RL.
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import PPOConfig
 from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 

@@ -2,7 +2,7 @@
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import PPOConfig
 from distrlcc.runs.run_config import NetworkConfig, RunConfig
 
 

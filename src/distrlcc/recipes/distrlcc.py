@@ -6,7 +6,7 @@ What is neither DistRLCC's nor Indigo's was chosen to learn within minutes on on
 from dataclasses import replace
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.config import DaggerConfig
 from distrlcc.runs.run_config import ActorsConfig, HeldOutConfig, NetworkConfig, RunConfig
 
 LINKS = tuple(f"indigo/{number}" for number in range(26))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from distrlcc.learn.gail_config import GailConfig
+from distrlcc.learn.config import GailConfig
 from distrlcc.recipes.quickstart import quickstart
 from distrlcc.runs.run_config import RunConfig
 

@@ -1,7 +1,7 @@
 """Imitation of the oracle: DAgger on scale-free features, and Indigo's own set-up."""
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.learn.dagger_config import DaggerConfig
+from distrlcc.learn.config import DaggerConfig
 from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 

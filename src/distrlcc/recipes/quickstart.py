@@ -1,7 +1,7 @@
 """The demo's recipe: PPO on random, cellular and dynamic links, for two minutes of one core."""
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import PPOConfig
 from distrlcc.runs.run_config import RunConfig
 
 

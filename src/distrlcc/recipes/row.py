@@ -22,7 +22,7 @@ from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS
 from distrlcc.evaluate.recovery import RECOVERY_METRICS
 from distrlcc.evaluate.scores import METRICS, Metric
 from distrlcc.files import write_atomically
-from distrlcc.policy.shipped import SHIPPED
+from distrlcc.policy.policy_file import SHIPPED
 
 Scores = dict[str, dict[str, float]]
 """Means over a suite's links, by suite and metric."""

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from distrlcc.sim.queue import Packet, Queue
+from distrlcc.sim.queues import Packet, Queue
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 NEVER = 1 << 62

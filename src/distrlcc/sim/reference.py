@@ -13,10 +13,10 @@ import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.sim.link import NEVER, BottleneckLink, RateLink, TraceLink
-from distrlcc.sim.queue import DropTail, Packet
+from distrlcc.sim.queues import DropTail, Packet
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distrlcc.errors import TraceError
 from distrlcc.sim.link import TraceLink
-from distrlcc.sim.queue import DropHead, DropTail, Packet, Queue
+from distrlcc.sim.queues import DropHead, DropTail, Packet, Queue
 from distrlcc.sim.trace import Trace
 
 _LINE = re.compile(r"(\d+) (?:([+#]) (\d+)|(-) (\d+) (\d+)|(d) (\d+) (\d+))$")

@@ -18,12 +18,21 @@ from typing import Any
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.sim.aurora_links import SWEEP_S, SWEEPS, training_link
-from distrlcc.sim.draws import SPLITS, bdp_packets, between, draws
-from distrlcc.sim.indigo_links import GRID, LINKS
+from distrlcc.sim.families import (
+    GRID,
+    LINKS,
+    MOST_FLOWS,
+    SHARED,
+    SPLITS,
+    SWEEP_S,
+    SWEEPS,
+    bdp_packets,
+    between,
+    draws,
+    training_link,
+)
 from distrlcc.sim.link_family import NAMES, LinkRanges
 from distrlcc.sim.scenario import Change, Link, Scenario
-from distrlcc.sim.shared_suites import MOST_FLOWS, SHARED
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import NANOSECONDS
 

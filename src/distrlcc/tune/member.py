@@ -21,7 +21,8 @@ from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.held_out import ACTINGS
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Trainer
+from distrlcc.runs.run_state import env_run
+from distrlcc.runs.train import iterate
 from distrlcc.runs.versions import package_versions
 from distrlcc.tune.report import (
     Report,
@@ -73,7 +74,7 @@ class Member:
         """
         self._task, self._number = task, number
         self._values = {key: values[key] for key in task.keys}
-        self.trainer = Trainer(with_values(task.config, self._values))
+        self.trainer = env_run(with_values(task.config, self._values))
         self.schedule = extended((), Segment(0, number, self._values))
 
     @property
@@ -107,7 +108,7 @@ class Member:
         trainer, counters = self.trainer, self.trainer.counters
         begin = now() - counters.seconds
         while True:
-            trainer.iterate()
+            iterate(trainer)
             counters.seconds = now() - begin
             if self.done or counters.update % self._task.report_every == 0:
                 break

@@ -10,7 +10,7 @@ from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
 from distrlcc.evaluate.plots import to_png, to_svg
 from distrlcc.files import write_together
-from distrlcc.learn.schedule import Schedule
+from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.plots import population_figure, search_figure
 from distrlcc.tune.recorder import REPORTS, read_best

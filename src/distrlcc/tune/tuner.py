@@ -11,10 +11,10 @@ from typing import Any
 
 from distrlcc.cluster.ray_session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.runs.curriculum_config import check_no_curriculum
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import env_run, rehearse
+from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.trainer import Share, Trainer
 from distrlcc.storage.storage_url import is_folder, storage_filesystem
 from distrlcc.tune.deadline import Deadline
 from distrlcc.tune.explore import Explore, load_function
@@ -53,19 +53,18 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
-    check_no_curriculum(config.run.curriculum, "tuning")
     require_ray(options.address)
     space = checked_space(config)
     if config.pbt is not None and config.pbt.explore:
         load_function(config.pbt.explore)
     if config.search is not None:
         check_sampler(config.search.sampler)
-    one_link = Share.least(config.run.env.agents)
-    Trainer(config.run, one_link).collect()
+    rehearse(config.run)
+    one_link = Share(0, config.run.env.agents)
     for key, distribution in space.distributions.items():
         for value in distribution.ends():
             try:
-                Trainer(with_values(config.run, {key: value}), one_link)
+                env_run(with_values(config.run, {key: value}), one_link)
             except ConfigError as error:
                 raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
 

@@ -1,20 +1,35 @@
-"""Adam on all ranks' mean gradient: a network's parameters and gradient as flat vectors.
+"""Adam on all ranks' mean gradient, over flat vectors of parameters and gradient.
 
 One flat vector makes zeroing, clipping, Adam and the exchange between ranks one operation each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from distrlcc.learn.adam import Adam
-from distrlcc.learn.reducer import Reducer
+from distrlcc.learn.learner import Reducer
 
 
-class Descent:
+def _plain(method: Callable[..., Any]) -> Any:
+    """Return what a method wraps."""
+    return getattr(method, "__wrapped__", method)
+
+
+class Adam(torch.optim.Adam):
+    """`torch.optim.Adam`."""
+
+    add_param_group = _plain(torch.optim.Adam.add_param_group)
+    load_state_dict = _plain(torch.optim.Adam.load_state_dict)
+    state_dict = _plain(torch.optim.Adam.state_dict)
+    zero_grad = _plain(torch.optim.Adam.zero_grad)
+    step = torch.no_grad()(_plain(torch.optim.Adam.step))
+
+
+class FlatAdam:
     """Takes a network's steps; the network's parameters become views of ``flat``."""
 
     def __init__(self, network: nn.Module, reducer: Reducer, weight_decay: float = 0.0) -> None:

@@ -1,18 +1,105 @@
-"""Generated suites of links that several flows share; see `distrlcc.sim.suites`.
+"""The links behind the named suites: Aurora's, Indigo's, and those that several flows share.
 
-``shared`` is for training, the others measure: agents of equal round trips, one with four times the
-other's, and one beside a flow of CUBIC or BBR. The recipe `fair` trains on ``shared-rtt`` and
-``beside-cubic`` too, of the split ``train``. Links are those of the suite ``random`` whose BDP
-has room for all: less than four packets each cannot be shared, since windows are 2 packets or more.
+Each generated link's parameters are draws that are named by suite, split and index.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
-from distrlcc.sim.draws import bdp_packets, between, draws
+import numpy as np
+
+from distrlcc.errors import unknown_name
+from distrlcc.seeding import stream_key, uniform
 from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.types import PACKET_BYTES
+
+SPLITS = ("train", "validation", "test")
+
+
+def draws(suite: str, split: str, index: int, count: int) -> list[float]:
+    """Return ``count`` uniforms in [0, 1) for one scenario of a suite.
+
+    Raises:
+        ConfigError: There is no such split.
+    """
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
+    key = stream_key(0, f"suite/{suite}/{split}")
+    return [float(u) for u in uniform(key, index, np.arange(count))]
+
+
+def between(u: float, low: float, high: float) -> float:
+    """Return the value at ``u`` in [0, 1] of a log-uniform distribution."""
+    return float(low * (high / low) ** u)
+
+
+def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
+    """Return a bandwidth-delay product in packets."""
+    return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
+
+
+def training_link(split: str, index: int) -> Scenario:
+    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%.
+
+    A link lasts 200 round trips: 400 monitor intervals.
+    """
+    u = draws("aurora", split, index, 4)
+    delay = round(50.0 + 450.0 * u[1], 3)
+    link = Link(
+        rate_mbps=round((100.0 + 400.0 * u[0]) / bdp_packets(1.0, 1e3), 6),
+        delay_ms=delay,
+        queue_packets=1 + int(math.exp(8.0 * u[2])),
+        loss=round(0.05 * u[3], 6),
+    )
+    return Scenario(f"aurora/{split}/{index}", link, duration_s=0.4 * delay, seed=index)
+
+
+_BASE = Link(rate_mbps=30.0, delay_ms=30.0, queue_packets=1000)
+SWEEPS = tuple(
+    [
+        *[(f"rate-{v:g}", replace(_BASE, rate_mbps=v)) for v in (1, 2, 4, 8, 16, 32, 64, 128)],
+        *[(f"delay-{v:g}", replace(_BASE, delay_ms=v)) for v in (1, 4, 16, 32, 64, 128, 256)],
+        *[(f"queue-{v}", replace(_BASE, queue_packets=v)) for v in (2, 5, 10, 50, 200, 1000, 5000)],
+        *[(f"loss-{v:g}", replace(_BASE, loss=v / 100)) for v in (0, 0.1, 0.5, 1, 2, 3, 5, 8)],
+    ]
+)
+"""Names and links of the suite ``aurora-sweep``: 30 Mbit/s, 30 ms each way, a queue of 1000 packets
+and no loss, with one of them changed: Mbit/s, ms, packets or per cent."""
+SWEEP_S = 60.0
+"""Length of each, s."""
+
+
+_POISSON = (
+    Link(trace="poisson:0.57:0", delay_ms=28, loss=0.0477, queue_packets=14, best_cwnd=4),
+    Link(trace="poisson:2.64:1", delay_ms=88, queue_packets=130, best_cwnd=42),
+    Link(trace="poisson:3.04:2", delay_ms=130, queue_packets=426, best_cwnd=71),
+)
+_CALIBRATED = (
+    Link(rate_mbps=100.42, delay_ms=27, queue_packets=173),
+    Link(rate_mbps=77.72, delay_ms=51, loss=0.0006, queue_packets=94),
+    Link(rate_mbps=114.68, delay_ms=45, queue_packets=450),
+)
+_DELAYS = (10, 20, 40, 80)
+
+
+def _plain(*rates: int) -> tuple[Link, ...]:
+    return tuple(Link(rate_mbps=r, delay_ms=d) for r in rates for d in _DELAYS)
+
+
+LINKS: tuple[Link, ...] = (*_POISSON, *_plain(5, 10, 20, 50), *_CALIBRATED, *_plain(100, 200))
+"""Ids 0 to 29."""
+
+GRID: tuple[tuple[str, Link], ...] = (
+    *((f"{link.rate_mbps}mbps-{link.delay_ms}ms", link) for link in _plain(5, 10, 20, 50, 100)),
+    *((f"calibrated-{k}", link) for k, link in enumerate((*_POISSON, *_CALIBRATED))),
+    ("satellite", Link(rate_mbps=42, delay_ms=400, loss=0.0074, queue_packets=1500)),
+)
+"""Name and link of each point of the grid."""
+
 
 MOST_FLOWS = 4
 """Flows on any of these links."""

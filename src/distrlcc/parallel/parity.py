@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.learn.learner import Weights
-from distrlcc.runs.identity import identity
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.runs.run_state import env_run
+from distrlcc.runs.source import Share
 
 UPDATES = 3
 _QUARTERS = 4
@@ -134,17 +135,18 @@ def learn_rank(place: Place, job: ParityJob) -> Learned:
     """Train as one of the processes."""
     config = job.config
     group = ProcessGroup(place, identity(config))
-    trainer = Trainer(
-        config, Share.of(config.num_envs, place.slot, place.size, config.env.agents), group
-    )
-    learned = Learned([], [], trainer.learner.weights(), np.zeros((job.updates, 2)))
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    state = env_run(config, share, group)
+    learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
     with group:
         group.meet(0, ready=False)
         for update in range(job.updates):
-            stats = trainer.collect()
+            found = state.source.next(state.learner.weights(), None)
+            assert found is not None
+            rollout, stats = found
             learned.rewards[update] = stats.reward, stats.steps
             group.meet(update, ready=True)
-            metrics = trainer.learner.update(trainer.rollout)
+            metrics = state.learner.update(rollout)
             learned.metrics.append(metrics)
-            learned.actions.append(trainer.rollout.actions.copy())
-    return replace(learned, weights=trainer.learner.weights())
+            learned.actions.append(rollout.actions.copy())
+    return replace(learned, weights=state.learner.weights())

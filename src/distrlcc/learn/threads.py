@@ -1,4 +1,4 @@
-"""Settings of a learning process that only its owner may change, hence not made on import."""
+"""Threads of a learning process, which only the process's owner may bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 
-def prepare_process(threads: int = 1) -> None:
+def limit_threads(threads: int = 1) -> None:
     """Bound the threads of torch and of NumPy's BLAS.
 
     A second BLAS thread spins: where another process wants its core, acting takes five to thirty
