@@ -167,6 +167,7 @@ def _link(args: argparse.Namespace) -> LinkConfig:
     )
     from distrlcc.sim.queues import QueueSpec, parse_queue
 
+    # Both directions from the flags.
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
     queue_down = queue if args.queue_down is None else parse_queue(args.queue_down)
     delay, loss = args.delay or 0.0, args.loss or 0.0
@@ -179,6 +180,7 @@ def _link(args: argparse.Namespace) -> LinkConfig:
         up = direction(args.up, queue=queue, delay_ms=delay, loss=loss)
         down = direction(args.down, queue=queue_down, delay_ms=delay, loss=args.loss_down)
         return LinkConfig(up, down, args.seed or 0)
+    # Or the uplink from a scenario.
     clash = [flag for flag in ("up", "delay", "loss", "queue") if getattr(args, flag) is not None]
     if clash:
         raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")

@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.runs.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
+    # Refuse what cannot work before anything runs.
     refuse_files("--folder", args.folder)
     refuse_files("--max-mb", args.max_mb)
     check_json_target(args.json)
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             ended.append(received)
         say(f"{shown(received.address)} ended: {_outcome(received)}")
 
+    # Serve.
     with UdpSocket(bind=resolve(args.listen, "--listen", PORT)) as socket:
         server = ReceiveServer(
             socket, silence_s=args.timeout, count=args.count, on_begin=begin, on_end=end
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         run_soon()
         with Stopper() as stopper:
             server.run(lambda: bool(stopper.signal))
+    # Sum up.
     odd = [f"{count} {name}" for name, count in server.counts.items() if name in _ODD]
     if odd:
         say("not for us: " + ", ".join(odd))

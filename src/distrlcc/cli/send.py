@@ -66,13 +66,14 @@ def run(args: argparse.Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
-    from distrlcc.files import check_writable, require_writable, write_atomically
+    from distrlcc.files import check_writable
     from distrlcc.net.command_group import wait_for_start
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
     from distrlcc.runs.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
+    # Refuse what cannot work before anything runs.
     refuse_files("--file", args.file)
     check_json_target(args.json)
     if args.plot is not None:
@@ -93,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if remote[1] == 0:
         raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
+    # Send.
     line = _LiveLine(wire_bytes)
     out = sys.stderr if args.json == "-" else sys.stdout
     with Stopper() as stopper:
@@ -116,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
                 raise
             print(f"distrlcc: error: {error}", file=sys.stderr)
             return 128 + stopper.signal
+    # Sum up.
     line.end()
     print(_summary(name, sent), file=out)
     if sent.late:
@@ -125,14 +128,7 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if args.plot is not None:
-        from distrlcc.evaluate.figures import to_png, to_svg
-        from distrlcc.evaluate.plots import flow_plot
-
-        figure = flow_plot(sent.series, name, wire_bytes)
-        draw: Callable[[Any], Any] = to_svg if args.plot.suffix == ".svg" else to_png
-        data = draw(figure)
-        require_writable(args.plot.resolve().parent)
-        write_atomically(args.plot, data if isinstance(data, bytes) else data.encode())
+        _draw(args.plot, sent, name, wire_bytes)
     emit_json(args.json, {"name": name} | _figures(sent))
     if sent.failure:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
@@ -151,6 +147,17 @@ def refuse_files(flag: str, value: str | None) -> None:
             f"{flag} is gone, as 'send' and 'receive' measure alone; copy files with scp or rsync, "
             "or see examples/quic.py, which sends bytes encrypted under our controllers"
         )
+
+
+def _draw(path: Path, sent: Sent, name: str, wire_bytes: int) -> None:
+    from distrlcc.evaluate.figures import to_png, to_svg
+    from distrlcc.evaluate.plots import flow_plot
+    from distrlcc.files import require_writable, write_atomically
+
+    figure = flow_plot(sent.series, name, wire_bytes)
+    data = to_svg(figure) if path.suffix == ".svg" else to_png(figure)
+    require_writable(path.resolve().parent)
+    write_atomically(path, data)
 
 
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:

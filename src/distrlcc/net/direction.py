@@ -43,7 +43,7 @@ class Direction:
         self._last_release = 0
         self._link: TraceLink | None = None
         self.on_full: Callable[[int], None] | None = None
-        """Told of a full packet before it enters, with the time, ms."""
+        """Called with the time, ms, before a full packet enters."""
 
     def begin(self, base: int) -> None:
         """Let the link's time begin, ms: the trace's time zero, if it starts at that."""

@@ -43,7 +43,7 @@ from distrlcc.types import NANOSECONDS, IntervalStats
 Floats = NDArray[np.float64]
 
 REST_NS = 5 * NANOSECONDS
-"""Without an action for this long nothing more is sent, ns: whoever acted may be gone or asleep."""
+"""Without an action for this long nothing more is sent, ns: the agent may be gone or suspended."""
 _LONGEST_WAIT_SECONDS = 0.5
 _GRAIN_NS = 500_000
 """Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
@@ -197,7 +197,7 @@ class EmulatedWorld:
             self._due = now
             for place in self._places:
                 if place is not None and place.begun:
-                    place.take(now, step)  # nobody acted for a whole step
+                    place.take(now, step)  # no action came for a whole step
         self._due, self._step, self._stepping = self._due + step, step, True
         for n, place in enumerate(self._places):
             assert place is not None, f"nothing is loaded at place {n}"

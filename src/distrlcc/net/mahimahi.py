@@ -84,6 +84,7 @@ def run_mahimahi(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrlcc-")))
         folder.chmod(0o755)
         words = mahimahi_command(link, command, folder, log_up=log_up, log_down=log_down)
+        # Refuse at once what would fail later.
         missing = [w for w in words[: words.index("--")] if w.startswith("mm-")]
         missing = [tool for tool in missing if shutil.which(tool) is None]
         if missing:
@@ -92,6 +93,7 @@ def run_mahimahi(
             )
         if outside is not None:
             stack.enter_context(running_outside(outside))
+        # Run them, and pass signals on.
         process = subprocess.Popen(words)
         # COMMAND has the terminal's Ctrl-C too; what it makes of it is the result.
         before = {

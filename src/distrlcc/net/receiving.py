@@ -61,7 +61,7 @@ class _Incoming:
 
 
 class ReceiveServer:
-    """Serves a socket until it is told to stop."""
+    """Serves a socket until it is stopped."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class ReceiveServer:
             silence_s: A sender that says nothing for this long is given up, s.
             count: End after so many flows; 0: never.
             host_sessions: Flows of one host at one time.
-            on_begin: Told of each sender that is admitted.
-            on_end: Told how each flow went.
+            on_begin: Called with each sender that is admitted.
+            on_end: Called with how each flow went.
         """
         self._socket, self._silence_s, self._count = socket, silence_s, count
         self._on_begin, self._on_end = on_begin, on_end

@@ -24,7 +24,7 @@ from distrlcc.types import NANOSECONDS, IntervalStats
 _MTU, _TUN_HEADER = 1500, 4
 _BATCH = 32
 _ABORTS = 3
-"""Copies of the FIN of a flow that failed: nobody waits for its acknowledgement."""
+"""Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
 _STOPPED_SECONDS = 2.0
 """Time limit of the end where the user wants it."""
 _LOOK_NS = 100_000_000
@@ -111,7 +111,7 @@ def _open(
         socket.wait(min(opening.next_time(), monotonic_ns() + _LOOK_NS))
         for answer, _ in socket.receive():
             opening.on_datagram(answer)
-        # Give up where the user wants it, or where nobody listens.
+        # Give up where the user wants it, or where no receiver listens.
         if stopping():
             raise LinkError(f"stopped before {place} answered")
         if socket.refused and monotonic_ns() >= patience:
@@ -275,7 +275,7 @@ class _Flow:
         return header.ljust(wire.MIN_DATAGRAM, b"\0")
 
     def abort(self) -> None:
-        """Say that it is over; nobody waits for the answer."""
+        """Say that it is over, without waiting for an answer."""
         for _ in range(_ABORTS):
             self._socket.send([self._fin(0)])
 

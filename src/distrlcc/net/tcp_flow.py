@@ -37,7 +37,7 @@ _RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
 
 
 class TcpSample(NamedTuple):
-    """A flow at a moment; counts are since its beginning, packets are the kernel's segments."""
+    """A flow at one time; counts are since its beginning, packets are the kernel's segments."""
 
     time_s: float
     """Since the flow began."""
@@ -79,7 +79,7 @@ def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
     """Take one connection's bytes until its end, or until nothing has come for so long.
 
     Raises:
-        LinkError: It cannot listen there, or nobody comes.
+        LinkError: It cannot listen there, or no sender comes.
     """
     try:
         server = socket.create_server((host, port))
@@ -110,6 +110,7 @@ def send(
     """
     flow = _connect(host, port)
     with flow:
+        # Set the control, and read it back.
         try:
             flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         except OSError as error:
@@ -117,10 +118,11 @@ def send(
                 f"the kernel's TCP cannot use {control} ({error.strerror}); it has "
                 f"{', '.join(_CONTROLS.read_text().split())}"
             ) from None
-        told = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        used = told.rstrip(b"\0").decode()
+        answer = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        used = answer.rstrip(b"\0").decode()
         if used != control:
             raise LinkError(f"asked for {control}, the kernel took {used}")
+        # Send until the time is over.
         flow.setblocking(False)
         on_open()
         samples: list[TcpSample] = []

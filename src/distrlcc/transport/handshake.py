@@ -179,14 +179,14 @@ class Admission:
             sessions: Sessions at one time; further senders are refused.
             host_sessions: Of these, from one host.
             max_datagram: Largest UDP payload that the receiver takes, bytes.
-            max_ack_delay_us: What senders are told.
+            max_ack_delay_us: Longest time that the owner means to hold an ACK back.
         """
         self.counts: Counter[str] = Counter()
         """``hellos``, of these ``accepted``, ``repeated`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
         self.sessions: dict[int, Session] = {}
         self.ending = False
-        """Whether nobody is admitted any more."""
+        """Whether new senders are refused."""
         self._most, self._most_of_host = sessions, host_sessions
         self._offer = Answer(0, b"", max_datagram, max_ack_delay_us)
 
