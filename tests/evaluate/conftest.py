@@ -20,21 +20,17 @@ PROFILES = {
 
 
 def _scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
-    shared = np.random.default_rng(11)
+    shared, rng = np.random.default_rng(11), np.random.default_rng(list(scheme.encode()))
     capacity = np.exp(shared.uniform(np.log(5), np.log(100), size=(links, 1)))
-    base = shared.uniform(10, 100, size=(links, 1))
-    random_loss = np.where(shared.random((links, 1)) < 0.25, shared.random((links, 1)) * 0.01, 0)
-    rng = np.random.default_rng(list(scheme.encode()))
+    base = shared.uniform(10, 100, size=(links, 1)) * np.ones((1, seeds))
     mean, delay, first, excess = PROFILES[scheme]
-    shape = (links, seeds)
 
     def around(centre: float, spread: float) -> np.ndarray:
         link = rng.normal(0, spread, size=(links, 1))
-        return centre + link + rng.normal(0, spread / 5, size=shape)
+        return centre + link + rng.normal(0, spread / 5, size=(links, seeds))
 
     utilisation = np.clip(around(mean, 0.04), 0.05, 1.0)
     queueing = delay * np.exp(around(0.0, 0.5))
-    mean_rtt = base * (1 + queueing)
     excess_loss = excess * np.exp(around(0.0, 0.8))
     return SchemeScores(
         scheme=scheme,
@@ -44,44 +40,28 @@ def _scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
         first_second_utilisation=np.clip(around(first, 0.1), 0, 1),
         mean_queueing_delay_ms=base * queueing,
         p95_queueing_delay_ms=base * queueing * 1.9,
-        mean_rtt_ms=mean_rtt,
+        mean_rtt_ms=base * (1 + queueing),
         p95_rtt_ms=base * (1 + queueing * 1.9),
-        base_rtt_ms=np.broadcast_to(base, shape).copy(),
+        base_rtt_ms=base,
         queueing_delay_rtt=queueing,
-        loss=excess_loss + random_loss,
+        loss=excess_loss + 0.01 * shared.random((links, 1)),
         excess_loss=excess_loss,
-        power=utilisation * base / mean_rtt,
+        power=utilisation / (1 + queueing),
         learned=scheme == "quickstart",
     )
 
 
 def _series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series:
     """A link whose capacity wanders, and a scheme that lags behind it."""
-    shared = np.random.default_rng(len(link))
-    time = (np.arange(buckets) + 0.5) * 0.1
-    capacity = 12 * np.exp(0.6 * np.sin(time / 3) + shared.normal(0, 0.12, buckets))
     rng = np.random.default_rng(list(scheme.encode()))
+    time = (np.arange(buckets) + 0.5) * 0.1
+    capacity = 12 * np.exp(0.6 * np.sin(time / 3))
     mean, delay, _, _ = PROFILES[scheme]
-    lag = 1 + round(10 * delay)
-    behind = np.concatenate([np.zeros(lag), capacity[:-lag]])
-    rate = np.minimum(capacity, behind * mean * np.exp(rng.normal(0, 0.05, buckets)))
-    queueing = (
-        60
-        * delay
-        * (1 + np.abs(np.sin(time * (0.5 + delay))))
-        * np.exp(rng.normal(0, 0.2, buckets))
-    )
+    rate = mean * np.roll(capacity, 1 + round(10 * delay))
+    queueing = 60 * delay * np.exp(rng.normal(0, 0.2, buckets))
     queueing[:2] = np.nan
-    return Series(
-        scheme,
-        link,
-        time,
-        capacity,
-        rate,
-        queueing,
-        queueing * capacity / 12,
-        scheme == "quickstart",
-    )
+    learned = scheme == "quickstart"
+    return Series(scheme, link, time, capacity, rate, queueing, queueing, learned)
 
 
 @pytest.fixture

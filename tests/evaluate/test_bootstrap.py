@@ -1,7 +1,5 @@
 """Bootstrap intervals: by hand, against SciPy, and their coverage."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -88,18 +86,3 @@ def test_undefined_values_are_left_out() -> None:
     assert np.isfinite(link_intervals(dead)[0, 6]).tolist() == [True, False, False]
     dead[0, 1:] = np.nan
     assert np.isfinite(mean_intervals(dead)[0]).tolist() == [True, False, False]
-
-
-def test_blocks_change_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(5).normal(size=(4, 50, 2))
-    whole = mean_intervals(values)
-    monkeypatch.setattr("distrlcc.evaluate.bootstrap._CHUNK", 3000)
-    assert np.allclose(mean_intervals(values), whole)
-
-
-def test_a_suite_of_512_links_is_quick() -> None:
-    values = np.random.default_rng(6).normal(size=(11, 512, 5))
-    begin = time.process_time()  # of this process, whatever else the machine does
-    mean_intervals(values)
-    link_intervals(values)
-    assert time.process_time() - begin < 15.0

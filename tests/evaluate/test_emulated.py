@@ -113,10 +113,9 @@ def test_schemes_that_can_send() -> None:
 def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contender, "kernel_controls", lambda: ["reno", "cubic", "htcp"])
     ours, kernels = _real("vegas"), _real("kernel-htcp")
-    for beside, others, expected in (
-        (ours, None, "cubic"), (ours, "kernel", "kernel-cubic"), (ours, "ours", "cubic"),
-        (kernels, None, "kernel-cubic"), (kernels, "ours", "cubic"),
-    ):  # fmt: skip
+    cases = [(ours, None, "cubic"), (ours, "kernel", "kernel-cubic"), (ours, "ours", "cubic")]
+    cases += [(kernels, None, "kernel-cubic"), (kernels, "ours", "cubic")]
+    for beside, others, expected in cases:
         assert rival("cubic", beside, others).name == expected
     assert rival("copa", kernels, None).name == "copa"  # which the kernel does not have
     with pytest.raises(ConfigError, match=r"no copa \(it has reno, cubic, htcp\)"):
@@ -124,20 +123,15 @@ def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
-    flows = (
-        Flow(start_s=1.5), Flow("fixed", cwnd=7.0, stop_s=4.0), Flow("reno", start_s=6.0),
-        Flow("vegas", start_s=9.0),
-    )  # fmt: skip
+    late = (Flow("reno", start_s=6.0), Flow("vegas", start_s=9.0))
+    flows = (Flow(start_s=1.5), Flow("fixed", cwnd=7.0, stop_s=4.0), *late)
     scenario = Scenario("s", Link(rate_mbps=12.0), flows, duration_s=8.0, seed=2)
     first, second, third = real_flows(scenario, _real("kernel-reno"))
-    assert [flow.port for flow in (first, second, third)] == [
-        FIRST_PORT, FIRST_PORT + 1, FIRST_PORT + 2,
-    ]  # fmt: skip
+    assert [flow.port - FIRST_PORT for flow in (first, second, third)] == [0, 1, 2]
     sender = first.sender(tmp_path)
     assert (sender.name, sender.start_s) == ("flow 1 (kernel-reno)", 1.5)
-    assert sender.words[-6:] == (
-        "$MAHIMAHI_BASE", str(FIRST_PORT), "reno", "6.5", "hold", str(tmp_path / "sent-1.json"),
-    )  # fmt: skip
+    where, how = ("$MAHIMAHI_BASE", str(FIRST_PORT)), ("reno", "6.5", "hold")
+    assert sender.words[-6:] == (*where, *how, str(tmp_path / "sent-1.json"))
     words = " ".join(second.sender(tmp_path).words)
     assert "send $MAHIMAHI_BASE:24731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
     assert third.contender.is_kernel
@@ -160,14 +154,12 @@ def test_flows_that_cannot_be_real_are_refused(flows: tuple[Flow, ...], says: st
 
 
 def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
-    changes = (Change(1.0, rate_mbps=4.0, delay_ms=5.0), Change(2.0, rate_mbps=0.0),
-               Change(3.0, rate_mbps=8.0), Change(4.0, loss=0.5))  # fmt: skip
-    link = Link(rate_mbps=12.0, changes=changes)
+    first = (Change(1.0, rate_mbps=4.0, delay_ms=5.0), Change(2.0, rate_mbps=0.0))
+    link = Link(12.0, changes=(*first, Change(3.0, rate_mbps=8.0), Change(4.0, loss=0.5)))
     assert link_from(link, 0.0) == link
-    shifted = link_from(link, 2.5).changes
-    assert shifted == (
-        Change(1e-6, rate_mbps=0.0, delay_ms=5.0), Change(0.5, rate_mbps=8.0), Change(1.5, loss=0.5)
-    )  # fmt: skip
+    past = Change(1e-6, rate_mbps=0.0, delay_ms=5.0)
+    later = (Change(0.5, rate_mbps=8.0), Change(1.5, loss=0.5))
+    assert link_from(link, 2.5).changes == (past, *later)
     trace = Link(trace="cellular:1", trace_start_s=3.0)
     assert link_from(trace, 2.5).trace_start_s == 5.5
 
@@ -185,9 +177,8 @@ def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0
 def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcomes: list[float | Exception] = [
-        LinkError("no room"), 5.0, OutputError("nothing"), LinkError("again"), 7.0,
-    ]  # fmt: skip
+    outcomes: list[float | Exception] = [LinkError("no room"), 5.0]
+    outcomes += [OutputError("nothing"), LinkError("again"), 7.0]
 
     def run_link(scenario: Scenario, flows: list[RealFlow]) -> RealRun:
         outcome = outcomes.pop(0)

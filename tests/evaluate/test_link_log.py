@@ -181,8 +181,8 @@ def test_a_path_that_changes_is_no_queue(tmp_path: Path) -> None:
         time = 2 * k
         wait = 1 if time < 2000 else 2
         lines += [f"{time} + 1504", f"{time + wait} # 1504", f"{time + wait} - 1504 {wait}"]
-    changes = (Change(2.0, rate_mbps=6.016, delay_ms=40.0), Change(3.9, rate_mbps=0.0),
-               Change(3.95, rate_mbps=6.016))  # fmt: skip
+    outage = (Change(3.9, rate_mbps=0.0), Change(3.95, rate_mbps=6.016))
+    changes = (Change(2.0, rate_mbps=6.016, delay_ms=40.0), *outage)
     link = Link(rate_mbps=12.032, delay_ms=10.0, changes=changes)
     scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     assert scores["mean_queueing_delay_ms"] == pytest.approx(0.0, abs=0.01)

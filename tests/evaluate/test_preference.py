@@ -52,8 +52,9 @@ def test_the_file_says_what_it_takes(policy: Path, tmp_path: Path) -> None:
     assert (plain.preference, plain.delay_weights) == (None, ())
     assert plain.options == {}
     assert spec.observation_size == plain.observation_size + 1
-    for options in ({"preference": "2", "delay_weights": "0.1 1"}, {"preference": "0.5"},
-                    {"preference": "x", "delay_weights": "0.1 1"}):  # fmt: skip
+    weights = {"delay_weights": "0.1 1"}
+    bad = ({"preference": "2"} | weights, {"preference": "0.5"}, {"preference": "x"} | weights)
+    for options in bad:
         with pytest.raises(ConfigError, match="options"):
             replace(spec, options=options)
 
@@ -76,14 +77,14 @@ def test_windows_are_those_of_the_environment(policy: Path, prefer: float | None
 
 def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores.json"
-    assert main(["evaluate", str(policy), "--prefer", "0,0.5,1", "--against", "reno", "--links",
-                 "2", "--seeds", "1", "--json", str(out)]) == 0  # fmt: skip
+    words = ["--prefer", "0,0.5,1", "--against", "reno", "--links", "2", "--seeds", "1"]
+    assert main(["evaluate", str(policy), *words, "--json", str(out)]) == 0
     text = out.read_text()
     assert isinstance(json.loads(text), dict)
     for name in ("demo@0", "demo@0.5", "demo@1", "reno"):
         assert f'"{name}"' in text
-    words = contender_from_file(str(policy), set(), 0.25).words()
-    assert words == ("--policy", str(policy), "--prefer", "0.25")
+    sent = contender_from_file(str(policy), set(), 0.25).words()
+    assert sent == ("--policy", str(policy), "--prefer", "0.25")
 
 
 def test_what_does_not_fit_is_refused_in_a_line(
@@ -91,6 +92,7 @@ def test_what_does_not_fit_is_refused_in_a_line(
 ) -> None:
     plain = tmp_path / "plain.safetensors"
     _write(plain, "quickstart")
+    out = str(tmp_path / "r")
     for words, says in (
         (["evaluate", str(plain), "--prefer", "0.5"], "trained with preferences"),
         (["evaluate", str(policy), "--prefer", "0,1.5"], "from 0 to 1"),
@@ -100,9 +102,8 @@ def test_what_does_not_fit_is_refused_in_a_line(
         (["send", "127.0.0.1", "--policy", str(plain), "--prefer", "1"], "trained with"),
         (["send", "127.0.0.1", "--scheme", "reno", "--prefer", "1"], "--policy"),
         (["send", "127.0.0.1", "--policy", str(policy), "--prefer", "2"], "from 0 to 1"),
-        (["train", "quickstart", "--load", str(policy), "--out", str(tmp_path / "r")],
-         "observation_size"),
-    ):  # fmt: skip
+        (["train", "quickstart", "--load", str(policy), "--out", out], "observation_size"),
+    ):
         assert main(words) == 2, words
         line = capsys.readouterr().err
         assert says in line

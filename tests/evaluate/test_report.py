@@ -122,10 +122,8 @@ def test_what_senders_say_is_drawn_tabled_and_defined(
     line = replace(line, sender=SenderSeries(ones, ones, ones))
     path = write_report(tmp_path / "r", [kernels, ours], [line], INFO)
     text = read(path.read_text()).text
-    for words in (
-        "mean cwnd (packets)", "mean smoothed RTT (ms)", "retransmitted (%)", "41.5", "77.7",
-        "1.23", "asked each 10 ms (TCP_INFO)",
-    ):  # fmt: skip
+    titles = ("mean cwnd (packets)", "mean smoothed RTT (ms)", "retransmitted (%)")
+    for words in (*titles, "41.5", "77.7", "1.23", "asked each 10 ms (TCP_INFO)"):
         assert words in text
     stored = json.loads((path.parent / "summary.json").read_text())
     assert stored["metrics"]["mean_cwnd_packets"]["better"] is None
@@ -162,41 +160,34 @@ def test_long_suites_show_sixty_links_and_say_so(make_scores: Make) -> None:
     assert best not in page.text
 
 
-def test_a_report_with_failed_runs_says_so(tmp_path: Path, make_scores: Make) -> None:
-    lost, good = make_scores("quickstart", 2, 1), make_scores("cubic", 2, 1)
-    nothing = {m.key: np.full((2, 1), np.nan) for m in METRICS}
-    path = write_report(tmp_path / "r", [replace(lost, **nothing), good], [], INFO)
-    text = read(path.read_text()).text
-    assert "quickstart: 2 of 2 runs failed and are left out of its means." in text
-    assert "quickstart has no run and is not ranked; no link is left out because of it." in text
-    assert "nan" not in text
-    assert "ranks" not in text
-    assert json.loads((path.parent / "summary.json").read_text())["ranking"] == ["cubic"]
+def _failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
+    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
+    for values in gaps.values():
+        values[list(links)] = np.nan
+    return replace(scores, **gaps)
 
 
-def test_links_that_not_every_scheme_ran_are_left_out_and_named(make_scores: Make) -> None:
+def test_failed_runs_and_the_links_that_they_leave_out_are_named(make_scores: Make) -> None:
     good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
-    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
-    text = read(render(summarise([good, replace(bad, **gaps)]), {}, INFO)).text
+    text = read(render(summarise([good, _failed_on(bad, 0)]), {}, INFO)).text
     assert "Means over links on which every scheme has a run (2 of 3);" in text
     said = f"leave out 1 of 3 links, on which not every scheme has a run: {good.links[0]} (cubic)."
     assert said in text
     assert "quickstart ranks 1 of 2" in text
-    gaps = {m.key: np.array([*getattr(good, m.key)[:1], [np.nan], [np.nan]]) for m in METRICS}
-    first = replace(good, **gaps)
-    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
-    text = read(render(summarise([first, replace(bad, **gaps)]), {}, INFO)).text
+    text = read(render(summarise([_failed_on(good, 1, 2), _failed_on(bad, 0)]), {}, INFO)).text
     assert "No link has a run of every scheme" in text
     assert "Runs failed, and the schemes' links differ." in text
     assert "All schemes ran on the same links" not in text
+    text = read(render(summarise([_failed_on(good, 0, 1, 2), bad]), {}, INFO)).text
+    assert "quickstart: 3 of 3 runs failed and are left out of its means." in text
+    assert "quickstart has no run and is not ranked; no link is left out because of it." in text
+    assert "nan" not in text
+    assert "ranks" not in text
 
 
 def test_the_worst_links_are_those_where_the_policy_failed(make_scores: Make) -> None:
     scores = make_scores("quickstart", links=100, seeds=1)
-    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
-    for values in gaps.values():
-        values[42] = np.nan
-    page = render(summarise([replace(scores, **gaps)]), {}, INFO)
+    page = render(summarise([_failed_on(scores, 42)]), {}, INFO)
     rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', page)
     assert rows[0] == scores.links[42]
 

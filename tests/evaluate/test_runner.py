@@ -78,12 +78,8 @@ def test_capacity_follows_the_schedule_and_the_trace() -> None:
     changing = Link(rate_mbps=RATE, delay_ms=5, changes=(Change(2.0, rate_mbps=RATE / 2),))
     trace = Link(trace="poisson:6:1", delay_ms=5)
     flows = (Flow(cwnd=200),)
-    scores, series = evaluate(
-        contender_from_scheme("fixed"),
-        [Scenario("changing", changing, flows, duration_s=3.0),
-         Scenario("trace", trace, flows, duration_s=5.0)],
-        series_links=(0,),
-    )  # fmt: skip
+    links = [Scenario("a", changing, flows, 3.0), Scenario("b", trace, flows, 5.0)]
+    scores, series = evaluate(contender_from_scheme("fixed"), links, series_links=(0,))
     assert scores.utilisation[:, 0] == pytest.approx([1, 1], abs=0.002)
     assert scores.throughput_mbps[:, 0] == pytest.approx([0.75 * RATE, 6], rel=0.03)
     assert series[0].capacity_mbps[5] == pytest.approx(RATE)
@@ -113,9 +109,12 @@ def test_percentiles_of_histograms_are_within_a_percent() -> None:
 @pytest.mark.parametrize("acting", ["sample", "argmax"])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"observation": "aurora", "action": "rate", "interval_rtts": 0.5},
-     {"observation": "indigo", "action": "indigo"}],
-)  # fmt: skip
+    [
+        {},
+        {"observation": "aurora", "action": "rate", "interval_rtts": 0.5},
+        {"observation": "indigo", "action": "indigo"},
+    ],
+)
 def test_a_policy_acts_the_same_for_the_same_seed(
     acting: Acting, changes: dict[str, object]
 ) -> None:
@@ -143,10 +142,9 @@ def test_the_command_writes_report_and_json(
     path = tmp_path / "mine" / "policy.safetensors"
     save_policy(path, _policy())
     out, figures = tmp_path / "report", tmp_path / "figures.json"
-    words = ["evaluate", str(path), "--against", "cubic,oracle", "--links", "3", "--seeds", "2",
-             "--trace", "cellular:9", "--suite", "random", "--out", str(out),
-             "--json", str(figures)]  # fmt: skip
-    assert main(words) == 0
+    words = ["--against", "cubic,oracle", "--links", "3", "--seeds", "2", "--trace", "cellular:9"]
+    words += ["--suite", "random", "--out", str(out), "--json", str(figures)]
+    assert main(["evaluate", str(path), *words]) == 0
     page = (out / "report.html").read_text()
     assert "random/test/2" in page
     assert "trace/cellular:9" in page
@@ -158,8 +156,8 @@ def test_the_command_writes_report_and_json(
     assert len(data["schemes"]["cubic"]["scenarios"]) == 4
     assert str(out / "report.html") in capsys.readouterr().out
     capsys.readouterr()
-    assert main(["evaluate", "--against", "vegas", "--links", "1", "--seeds", "1",
-                 "--json", "-"]) == 0  # fmt: skip
+    words = ["--against", "vegas", "--links", "1", "--seeds", "1", "--json", "-"]
+    assert main(["evaluate", *words]) == 0
     assert json.loads(capsys.readouterr().out)["ranking"] == ["vegas"]
 
 
