@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, each process would compile torch anew: 2 s each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: venv demo test test-long check lint types contracts unit lane-1 lane-2 clean
+.PHONY: venv demo test test-long check static lint types contracts unit clean
 
 venv: $(VENV)/.ready
 
@@ -30,7 +30,11 @@ demo: venv
 test: venv
 	@$(MAKE) --no-print-directory check
 
-check: lint types contracts unit
+# The tests use two cores now and then only: lint, types and contracts run beside them.
+check:
+	@$(MAKE) --no-print-directory -j2 --output-sync=target static unit
+
+static: lint types contracts
 
 lint:
 	$(BIN)/ruff check
@@ -42,24 +46,16 @@ types:
 contracts:
 	$(BIN)/lint-imports
 
-# Two lanes side by side, one for each core of a small machine; a third only makes all three slower.
-LANE := tests/cli tests/doctor tests/learn tests/net tests/policy tests/recipes tests/transport tests/tune \
-	tests/actors tests/storage tests/benchmarks tests/cluster/test_training.py tests/parallel/test_launcher.py \
-	$(addprefix tests/runs/,test_best_expert.py test_collapse.py test_gail.py)
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
+# Many tests wait rather than compute; those that measure in real time come last, and alone.
 unit:
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lane-1 lane-2
+	$(PYTEST) tests -n 3 --dist loadfile -m "not real_time"
+	$(PYTEST) tests -m real_time
 
-# What does not fit into 20 minutes on 2 cores: other paths to what the suite shows once.
+# What does not fit into `make test`: other paths to what the suite shows once.
 test-long: venv
 	$(PYTEST) tests -m long --long
-
-lane-1:
-	$(PYTEST) $(LANE)
-
-lane-2:
-	$(PYTEST) tests $(addprefix --ignore=,$(LANE))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

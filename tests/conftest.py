@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from distrlcc.errors import ConfigError
-from tests import hosts
+from tests import hosts, warm
 
 # A busy machine is no failure, and the same examples are drawn everywhere.
 settings.register_profile("distrlcc", deadline=None, derandomize=True)
@@ -21,6 +21,13 @@ settings.load_profile("distrlcc")
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+
+# As under nohup, children would inherit that these are ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+warm.install()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,10 +82,10 @@ def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     captures = "capfd" in request.fixturenames
     if captures:
         request.getfixturevalue("capfd")
-        forkserver._forkserver._stop()
+        hosts.stop_fork_server()
     yield
     if captures:
-        forkserver._forkserver._stop()
+        hosts.stop_fork_server()
 
 
 @pytest.fixture

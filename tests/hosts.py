@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO
 
@@ -70,10 +71,16 @@ def rank_processes(pid: int) -> list[int]:
     found: list[int] = []
     for child in descendants(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes():
+            names = (Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "comm"))
+            if any(b"forkserver" in name for name in names):
                 found += descendants(child)
                 break
     return sorted(found)
+
+
+def stop_fork_server() -> None:
+    """End multiprocessing's fork server, which keeps the files that it began with."""
+    forkserver._forkserver._stop()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.actors.actor import AHEAD
-from distrlcc.actors.actor_source import ActorSource, actor_run
-from distrlcc.actors.job import ActorsJob, actor_job
-from distrlcc.actors.ledger import GONE, STALE
-from distrlcc.actors.segment import Segment
+from distrlcc.actors.actor import AHEAD, Segment, link_of
+from distrlcc.actors.actor_source import ActorSource
+from distrlcc.actors.segment_queue import GONE, STALE
+from distrlcc.actors.trainer import ActorRun
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -76,7 +75,7 @@ def same(a: Any, b: Any, place: str = "") -> None:
 
 
 def _training(config: RunConfig) -> RunState:
-    return actor_run(config)
+    return ActorRun(config, Path()).state()
 
 
 def _source(state: RunState) -> ActorSource:
@@ -108,17 +107,17 @@ class Workers:
     def update(self) -> dict[str, float]:
         """Learn from as many segments as an update takes, as the training loop does."""
         training, stats = self._training, CollectStats()
-        segments = [self._segment() for _ in range(training.config.actors.per_update)]
+        segments = [self.segment() for _ in range(training.config.actors.per_update)]
+        _source(training).queue.add(segments)
         for segment in segments:
-            assert _source(training).ledger.receive(segment, 1)
-            assert _source(training).ledger.use(segment, training.counters.update)
             stats.merge(segment.stats)
+        assert _source(training).queue.take(len(segments), training.counters.update) == segments
         metrics = training.learner.update(concatenate([s.rollout for s in segments]))
         training.commit(stats)
         training.alarm.check(stats)
         return metrics
 
-    def _segment(self) -> Segment:
+    def segment(self) -> Segment:
         worker = self._turn % len(self._collectors)
         self._turn += 1
         collector = self._collectors[worker]
@@ -126,8 +125,7 @@ class Workers:
         rollout = Rollout.allocate(self._training.spec, self._length, self._envs, self._sequence)
         stats = collector.collect(rollout)
         self._numbers[worker] += 1
-        episodes = np.zeros(self._envs, np.int64)
-        return Segment(worker, self._numbers[worker] - 1, episodes, rollout, stats)
+        return Segment(worker, self._numbers[worker] - 1, rollout, stats)
 
 
 def _trained(config: RunConfig, updates: int = 5) -> RunState:
@@ -139,11 +137,11 @@ def _trained(config: RunConfig, updates: int = 5) -> RunState:
         if update == 2:
             training.score()
     training.counters.seconds = 12.5
-    ledger = _source(training).ledger
-    ledger.refuse(2, GONE)
-    ledger.refuse(1, STALE)
-    ledger.receive(replace(workers._segment(), number=updates + 3), 1)  # waits, after a gap
-    assert (ledger.waiting, ledger.lost) == (1, 3)
+    queue = _source(training).queue
+    queue.refuse(2, GONE)
+    queue.refuse(1, STALE)
+    queue.add([workers.segment()])  # waits
+    assert len(queue) == 1
     return training
 
 
@@ -173,10 +171,10 @@ def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
     again = _training(config)
     again.load(_saved(tmp_path / "run", training))
     same(again.state_dict(), state)
-    assert _source(again).ledger.waiting == 0  # what waited is refused: its worker is gone
+    assert len(_source(again).queue) == 0  # what waited is refused: its worker is gone
 
     # Both learn the same from here on; a wrong optimizer or data set would show.
-    rollouts = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    rollouts = concatenate([Workers(config, training, 10_000).segment().rollout] * WORKERS)
     for learner in (training.learner, again.learner):
         learner.update(rollouts)
     same(again.learner.state_dict(), training.learner.state_dict())
@@ -225,7 +223,7 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
         assert again.counters.update == 6 + update
     samples = other.actors.per_update * other.actors.envs_per_worker * LENGTH
     assert again.counters.steps == state["counters"]["steps"] + 3 * samples
-    assert _source(again).ledger.used == state["ledger"]["used"] + 3 * other.actors.per_update
+    assert _source(again).queue.used == state["ledger"]["used"] + 3 * other.actors.per_update
     if config.dagger is not None:
         data = again.state_dict()["learner"]["dataset"]
         assert data["count"] == other.actors.per_update * other.actors.envs_per_worker
@@ -243,7 +241,7 @@ def _reloaded(training: RunState, out: Path) -> RunState:
 @pytest.mark.parametrize("minibatches", [0, 1, 3])
 def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches: int) -> None:
     training, other = _trained(config), _trained(config)
-    rollout = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    rollout = concatenate([Workers(config, training, 10_000).segment().rollout] * WORKERS)
     before, asked = training.state_dict(), 0
 
     def interrupted() -> bool:
@@ -280,17 +278,11 @@ def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None
     training = _trained(PPO)
     assert _source(training).first_step == 0
     again = _reloaded(training, tmp_path / "run")
-    ledger = _source(again).ledger
-    furthest = ledger.received + ledger.lost + AHEAD + 1  # had one worker acted all of them
+    queue = _source(again).queue
+    furthest = queue.received + AHEAD + 1  # had one worker acted all of them
     assert _source(again).first_step >= furthest * LENGTH
-    run = ActorsJob(PPO, tmp_path, pace_seconds=0.01)
-    jobs = [actor_job(run, index, _source(again).first_step) for index in range(4)]
-    assert [(job.index, job.link, job.envs) for job in jobs] == [
-        (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS), (3, "indigo/0", ENVS),
-    ]  # fmt: skip
-    assert {(job.first_step, job.pace_seconds) for job in jobs} == {
-        (_source(again).first_step, 0.01)
-    }
+    links = [link_of(PPO, index) for index in range(4)]
+    assert links == ["indigo/0", "indigo/5", "indigo/12", "indigo/0"]
 
 
 def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
@@ -299,10 +291,8 @@ def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
     workers = Workers(PPO, training, 0)
     for number in range(5):
         workers.update()
-        ledger = _source(training).ledger
-        assert (
-            _source(training).fresh_step() >= (ledger.received + ledger.lost + AHEAD + 1) * LENGTH
-        ), number
+        queue = _source(training).queue
+        assert _source(training).fresh_step() >= (queue.received + AHEAD + 1) * LENGTH, number
     assert _source(training).first_step == 0
 
 
@@ -312,7 +302,7 @@ def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -
     del state["ledger"]
     again = _training(PPO)
     again.load_state_dict(state)
-    assert _source(again).ledger.received == 0
+    assert _source(again).queue.received == 0
     assert _source(again).first_step >= training.counters.update * LENGTH
     same(again.learner.state_dict(), training.learner.state_dict())
 

@@ -23,7 +23,7 @@ import pytest
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.evaluate.curves import Curves
+from distrlcc.evaluate.bootstrap import Curves
 from distrlcc.parallel import launcher as launching
 from distrlcc.parallel import membership
 from distrlcc.parallel.decentralized import _check_sync
@@ -35,6 +35,7 @@ from distrlcc.parallel.train_job import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
+from tests.hosts import stop_fork_server
 
 SMALL = (
     "num_envs=5", "checkpoint_every=7", "held_out.every=8", "held_out.links=2",
@@ -117,12 +118,14 @@ def finished(
     with said.open("w") as file, _limits(4.0, 20.0):
         old = os.dup(2)
         os.dup2(file.fileno(), 2)
+        stop_fork_server()  # the next one writes to this file
         try:
             _run(targets, out, "score_slowly", f"total_steps={10 * UPDATE}",
                  "distributed.timeout_s=3.0")  # fmt: skip
         finally:
             os.dup2(old, 2)
             os.close(old)
+            stop_fork_server()
     return out, said.read_text().splitlines()
 
 

@@ -11,8 +11,8 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 
-from distrlcc.actors.crew import START_SECONDS
-from distrlcc.actors.job import ActorsJob, build_training, train_on_engine
+from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.cluster.engine import RayEngine
 from distrlcc.cluster.member import (
     TICK,
@@ -51,7 +51,6 @@ class RayRun:
     """Its id; the same for each trainer, one after the other."""
     identity: dict[str, str]
     """Of the process that started the run."""
-    pace_seconds: float = 0.0
 
 
 class RayTrainer(Trains):
@@ -76,15 +75,14 @@ class RayTrainer(Trains):
         name = f"{job.run}#{attempt}"
         with open_directory(config, options, name) as directory:
             directory.lock()
-            told = ActorsJob(
+            told = ActorRun(
                 config,
                 directory.path,
                 options.resume,
                 options.tensorboard,
-                pace_seconds=job.pace_seconds,
                 storage=directory.storage,
             )
-            state = build_training(told, "cuda:0" if config.resources.learner_gpus else "cpu")
+            state = told.state("cuda:0" if config.resources.learner_gpus else "cpu")
             if told.resume or attempt:
                 update = state.counters.update
                 start = f"going on after update {update}" if update else "from the start"
@@ -114,7 +112,6 @@ def train_actors_on_ray(
     on: RayOptions,
     *,
     restarts: int = 0,
-    pace_seconds: float = 0.0,
 ) -> int:
     """Train with workers on a cluster; Ray starts a trainer that died again, ``restarts`` times.
 
@@ -140,7 +137,7 @@ def train_actors_on_ray(
             Stopper() as stopper,  # until here a signal ends us at once
         ):
             own = identity(config, topology=TOPOLOGY)
-            job = RayRun(config, options, uuid.uuid4().hex, own, pace_seconds)
+            job = RayRun(config, options, uuid.uuid4().hex, own)
             place = reservation.learner_options()
             trainer = Member(
                 "the trainer", RayTrainer, place, (job, reservation), restarts=restarts

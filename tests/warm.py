@@ -1,0 +1,325 @@
+"""Commands of tests that start warm: forked from a process that has imported everything once.
+
+A command takes 2.7 s to import what it needs, and the tests start hundreds. So each pytest process
+starts one server that imports all of it, and ``Popen([sys.executable, "-m", "distrlcc", ...])``
+asks that server for a fork in place of an exec. The result is a child of the test like any other:
+pid, signals, working directory, environment, files, network namespace and exit code are real.
+Everything else starts as usual. The fork servers of multiprocessing are spared their imports in the
+same way, those of the tests and those of the commands.
+
+The test must be the parent of the fork. Therefore the server forks twice, and the test adopts
+orphans while it waits for the answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Sequence
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+_NEW_NAMESPACE_OF_MOUNTS, _NEW_NAMESPACE_OF_NETWORK = 0x20000, 0x40000000
+_SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2
+_NETNS = ("ip", "netns", "exec")
+_MODULES = (
+    "distrlcc.cli.train",
+    "distrlcc.cli.evaluate",
+    "distrlcc.cli.node",
+    "distrlcc.cli.collect",
+    "distrlcc.cli.imitate",
+    "distrlcc.cli.send",
+    "distrlcc.cli.receive",
+    "distrlcc.cli.emulate",
+    "distrlcc.runs.train",
+    "distrlcc.parallel.launcher",
+    "distrlcc.actors.torch_rpc",
+    "distrlcc.evaluate.report",
+    "torch.distributed.rpc",
+)
+
+
+# The side of the tests
+
+
+class WarmServer:
+    """Starts commands for the process that made it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(120.0)
+        self._socket = ours
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # a signal to the group of the tests is not for it
+        )
+        theirs.close()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the server; its commands live on."""
+        self._socket.close()
+        self._process.wait(10)
+
+    def start(self, order: dict[str, Any], files: Sequence[int]) -> int:
+        """Start a command with these files as its first ones; return its pid."""
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            message = json.dumps(order | {"parent": os.getpid()}).encode()
+            socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
+            for place in range(0, len(message), 1 << 16):
+                self._socket.send(message[place : place + (1 << 16)])
+            pid = int(self._socket.recv(64))
+        finally:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return pid
+
+
+def install() -> None:
+    """Let `subprocess.Popen` and multiprocessing start warm what can be started so."""
+    server: WarmServer | None = None
+    cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    signature = inspect.signature(cold)
+
+    def started(order: dict[str, Any], files: Sequence[int]) -> int:
+        nonlocal server
+        server = server or WarmServer()
+        return server.start(order, files)
+
+    def execute(self: Any, *args: Any) -> None:
+        given = signature.bind(self, *args).arguments
+        words = given["args"]
+        words = [words] if isinstance(words, str | bytes) else [os.fspath(word) for word in words]
+        namespace = ""
+        if tuple(words[:3]) == _NETNS:
+            namespace, words = words[3], words[4:]
+        fits = words[:3] == [sys.executable, "-m", "distrlcc"] and not given["preexec_fn"]
+        if not fits or given["executable"] or given["shell"] or given["pass_fds"]:
+            cold(self, *args)
+            return
+        pairs = (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
+        files = [given[name] if given[name] != -1 else number for name, number in pairs]
+        order = {
+            "words": words[3:],
+            "cwd": os.fspath(given["cwd"] or os.getcwd()),
+            "environment": dict(os.environ if given["env"] is None else given["env"]),
+            "namespace": namespace,
+            "session": bool(given.get("start_new_session", given.get("unused_start_new_session"))),
+        }
+        self.pid = started(order, files)
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[name] for name in ends))
+
+    subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+
+    spawn = util.spawnv_passfds
+
+    def warm_spawn(path: Any, args: Any, passed: Any) -> int:
+        if "forkserver" not in str(args[-1]):
+            return spawn(path, args, passed)
+        order = {
+            "code": args[-1],
+            "cwd": os.getcwd(),
+            "environment": dict(os.environ),
+            "namespace": "",
+            "session": False,
+            "passed": list(passed),
+        }
+        return started(order, [0, 1, 2, *passed])
+
+    util.spawnv_passfds = warm_spawn
+
+
+# The side of the server
+
+
+def _serve(connection: socket.socket) -> dict[str, Any]:
+    """Fork for each order; return, in the fork, what it shall do."""
+    while True:
+        head, files, _, _ = socket.recv_fds(connection, 4, 64)
+        if not head:
+            sys.exit(0)
+        size, message = int.from_bytes(head, "little"), b""
+        while len(message) < size:
+            message += connection.recv(1 << 16)
+        order: dict[str, Any] = json.loads(message)
+        reader, writer = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            pid = os.fork()
+            if pid:
+                os.write(writer, str(pid).encode())
+                os._exit(0)
+            connection.close()
+            _become(order, files)
+            return order
+        os.waitpid(middle, 0)  # now the fork has its new parent
+        connection.send(os.read(reader, 64))
+        os.close(reader)
+        os.close(writer)
+        for file in files:
+            os.close(file)
+
+
+def _become(order: dict[str, Any], files: list[int]) -> None:
+    """Take over an order's surroundings."""
+    deadline = time.monotonic() + 10.0
+    while os.getppid() != order["parent"]:
+        if time.monotonic() > deadline:
+            os._exit(70)
+        time.sleep(0.0005)
+    if order["session"]:
+        os.setsid()
+    else:
+        os.setpgid(0, os.getpgid(order["parent"]))
+    # Files: those of the order at their numbers, and no others.
+    _take_files(files, [0, 1, 2, *order.get("passed", ())])
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    paths = order["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in paths if path and path not in sys.path]
+    if order["namespace"]:
+        _enter(order["namespace"])
+    random.seed()
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1 if os.isatty(1) else -1, closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+
+
+def _enter(name: str) -> None:
+    """Enter a network namespace as ``ip netns exec`` does, with its own /sys."""
+    with open(f"/run/netns/{name}") as file:
+        _checked(_libc.setns(file.fileno(), _NEW_NAMESPACE_OF_NETWORK))
+    _checked(_libc.unshare(_NEW_NAMESPACE_OF_MOUNTS))
+    _checked(_libc.mount(b"", b"/", b"none", _SLAVE | _RECURSIVE, None))
+    _libc.umount2(b"/sys", _DETACH)
+    _checked(_libc.mount(name.encode(), b"/sys", b"sysfs", 0, None))
+
+
+def _checked(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _nursery() -> None:
+    """Fork a process that waits to be this command's fork server: later, threads forbid a fork."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        _reserve(ours, pid)
+        return
+    ours.close()
+    message, files, _, _ = socket.recv_fds(theirs, 1 << 16, 64)
+    theirs.close()
+    if message:
+        order = json.loads(message)
+        _take_files(files, order["passed"])
+        _run_code(order["code"])
+    os._exit(0)
+
+
+def _reserve(connection: socket.socket, pid: int) -> None:
+    """Let multiprocessing use the waiting process for its fork server."""
+    spawn = util.spawnv_passfds
+
+    def warm_spawn(path: Any, args: Any, passed: Any) -> int:
+        if "forkserver" not in str(args[-1]) or connection.fileno() < 0:
+            return spawn(path, args, passed)
+        numbers = [0, 1, 2, *passed]
+        message = json.dumps({"code": args[-1], "passed": numbers}).encode()
+        socket.send_fds(connection, [message], numbers)
+        connection.close()
+        return pid
+
+    util.spawnv_passfds = warm_spawn
+
+
+def _take_files(files: list[int], numbers: list[int]) -> None:
+    """Give files their numbers, and close all others."""
+    high = max([*files, *numbers]) + 1
+    for k, file in enumerate(files):
+        os.dup2(file, high + k)
+    os.closerange(0, high)
+    for k, number in enumerate(numbers):
+        os.dup2(high + k, number, inheritable=number <= 2)
+    os.closerange(high, high + 4096)
+
+
+def _run_code(code: str) -> None:
+    _libc.prctl(_PR_SET_NAME, b"forkserver", 0, 0, 0)
+    with contextlib.suppress(SystemExit):
+        exec(code, {"__name__": "__main__"})
+
+
+def _main() -> int:
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for module in _MODULES:
+        importlib.import_module(module)
+    gc.freeze()
+    order = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if "code" in order:
+        _run_code(order["code"])
+        os._exit(0)
+    if {"--processes", "node", "parity"} & set(order["words"]):
+        _nursery()
+    # The command's own main module, which multiprocessing may ask for.
+    spec = importlib.util.find_spec("distrlcc.__main__")
+    assert spec is not None
+    module = types.ModuleType("__main__")
+    module.__spec__, module.__file__, module.__package__ = spec, spec.origin, "distrlcc"
+    sys.modules["__main__"] = module
+    sys.argv = [str(Path(str(spec.origin))), *order["words"]]
+    from distrlcc.cli.main import main
+
+    return main()
+
+
+def _exit(code: object) -> None:
+    """Exit as the interpreter does, but do not take its hundreds of modules apart: 0.3 s."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+if __name__ == "__main__":
+    result: object = 1
+    try:
+        result = _main()
+    except SystemExit as error:
+        result = error.code
+    except BaseException:
+        traceback.print_exc()
+    _exit(result)
