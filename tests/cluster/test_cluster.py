@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -191,19 +192,23 @@ class Cluster:
     ) -> tuple[int, str, float]:
         """Run a command; return exit code, output and how long it took, s."""
         begin = time.monotonic()
+        command = self.hosts.command(host, sys.executable, "-m", "distrlcc", *words)
         done = subprocess.run(
-            self.hosts.command(host, sys.executable, "-m", "distrlcc", *words),
-            env={**self._environment, **environment}, capture_output=True, text=True, cwd=cwd,
-            timeout=180, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            command,
+            env={**self._environment, **environment},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
         return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
 
     def processes(self, host: int) -> list[str]:
         """Return the processes that run on a host."""
-        return subprocess.run(
-            ["ip", "netns", "pids", self.hosts.names[host]],
-            capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.split()  # fmt: skip
+        command = ["ip", "netns", "pids", self.hosts.names[host]]
+        return subprocess.check_output(command, text=True, timeout=10).split()
 
 
 @pytest.fixture(scope="module")
@@ -331,15 +336,14 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
 
     thread = threading.Thread(target=look)
     thread.start()
-    code, said, _ = cluster.run(
-        0, "tune", "pbt", "quickstart", "--address", cluster.head, "--population", "2",
-        "--interval", "2", "--updates", "6", "--quantile", "0.5", "--synch",
-        "--explore", "tuning:explore", "--storage", str(tmp_path / "storage"), "--out", "tuned",
-        "--mutate", "ppo.lr=loguniform:1e-5:1e-2", "ppo.clip_param=uniform:0.1:0.2",
-        "--set", "num_envs=8", "ppo.rollout_length=16", "ppo.minibatch_size=64",
-        "held_out.links=2", "held_out.seconds=0.5",
-        cwd=tmp_path,
-    )  # fmt: skip
+    words = shlex.split(
+        f"tune pbt quickstart --address {cluster.head} --population 2 --interval 2 --updates 6 "
+        f"--quantile 0.5 --synch --explore tuning:explore --storage {tmp_path / 'storage'} "
+        "--out tuned --mutate ppo.lr=loguniform:1e-5:1e-2 ppo.clip_param=uniform:0.1:0.2 "
+        "--set num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=2 "
+        "held_out.seconds=0.5"
+    )
+    code, said, _ = cluster.run(0, *words, cwd=tmp_path)
     ended.set()
     thread.join(10.0)
     assert code == 0, said

@@ -35,12 +35,12 @@ pytestmark = [
 ]
 
 CONFIG = recipe("distrlcc")
-SMALL = (
-    "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
-    "dagger.capacity=4000", "dagger.minibatch_size=500", "network.hidden=[8]", "env.episode_s=2",
-    "held_out.every=50", "held_out.links=2", "held_out.seconds=1", "checkpoint_every=5",
-    "actors.envs_per_worker=1", "dagger.lr_schedule=none",
-)  # fmt: skip
+SMALL = shlex.split(
+    "dagger.rollout_length=64 dagger.sequence_length=32 dagger.num_epochs=1 dagger.capacity=4000 "
+    "dagger.minibatch_size=500 dagger.lr_schedule=none network.hidden=[8] env.episode_s=2 "
+    "held_out.every=50 held_out.links=2 held_out.seconds=1 checkpoint_every=5 "
+    "actors.envs_per_worker=1"
+)
 ENDLESS = "total_steps=1000000000"
 
 
@@ -222,17 +222,22 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(
             assert "2 CPU" in str(refused.value).partition("Free:")[2]
 
 
+def _run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120.0, cwd=cwd, check=False
+    )
+
+
 class Run:
     """The command, with what it says so far."""
 
     def __init__(self, cluster: Any, folder: Path, *words: str) -> None:
         self.out, self._log = folder / "run", folder / f"{len(list(folder.iterdir()))}.log"
+        command = [sys.executable, "-m", "distrlcc", "train", "--engine", "ray", "--no-tensorboard"]
+        command += ["--address", cluster.address, "--out", str(self.out), *words]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "distrlcc", "train", "--engine", "ray", "--address",
-                 cluster.address, "--out", str(self.out), "--no-tensorboard", *words],
-                stdout=log, stderr=subprocess.STDOUT, cwd=folder,
-            )  # fmt: skip
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
 
     @property
     def said(self) -> str:
@@ -277,8 +282,8 @@ def start(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 def test_actors_and_their_trainer_are_started_again(
     cluster: Any, start: Callable[..., Run], conftest: ModuleType
 ) -> None:
-    words = ("distrlcc", "--topology", "actor-learner", "--workers", "2")
-    run = start(*words, "--restarts", "1", "--set", *SMALL, ENDLESS, "actors.segments_per_update=2")
+    told = shlex.split("distrlcc --topology actor-learner --workers 2 --restarts 1 --set")
+    run = start(*told, *SMALL, ENDLESS, "actors.segments_per_update=2")
     run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
     worker = _members(cluster, "Host")[0]
     os.kill(worker, signal.SIGKILL)
@@ -298,11 +303,9 @@ def test_actors_and_their_trainer_are_started_again(
     assert line.startswith("train --engine ray --topology actor-learner --address ")
     conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
     done = run.rows()[-1]
-    again = subprocess.run(
-        [sys.executable, "-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set",
-         f"total_steps={int(done['steps']) + 640}"],
-        capture_output=True, text=True, timeout=120.0, check=False,
-    )  # fmt: skip
+    more = f"total_steps={int(done['steps']) + 640}"
+    words = ["-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set", more]
+    again = _run(words, run.out.parent)
     assert again.returncode == 0, again.stderr
     assert run.rows()[-1]["update"] == done["update"] + 5
     assert "policy: " in again.stdout
@@ -315,18 +318,14 @@ def test_the_trainer_goes_on_on_another_machine(
 ) -> None:
     room = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trainer": 1.0}}
     first, second = cluster.add_node(**room), cluster.add_node(**room)
-    run = start(
-        "distrlcc", "--topology", "actor-learner", "--workers", "1", "--restarts", "1",
-        "--learner-resource", "trainer=1", "--storage", str(tmp_path / "storage"),
-        "--set", *SMALL, ENDLESS, "actors.segments_per_update=1",
-    )  # fmt: skip
+    told = shlex.split("distrlcc --topology actor-learner --workers 1 --restarts 1")
+    place = ["--learner-resource", "trainer=1", "--storage", str(tmp_path / "storage")]
+    run = start(*told, *place, "--set", *SMALL, ENDLESS, "actors.segments_per_update=1")
     run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
     (trainer,) = _members(cluster, "RayTrainer")
     raylet = _parent(trainer)
-    mine = next(
-        node for node in (first, second)
-        if node.all_processes["raylet"][0].process.pid == raylet
-    )  # fmt: skip
+    processes = first.all_processes["raylet"]
+    mine, other = (first, second) if processes[0].process.pid == raylet else (second, first)
     before = run.rows()[-1]["update"]
     cluster.remove_node(mine, allow_graceful=False)
     run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
@@ -336,16 +335,17 @@ def test_the_trainer_goes_on_on_another_machine(
     assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
     assert _parent(_members(cluster, "RayTrainer")[0]) != raylet
     assert run.end(signal.SIGINT, 30.0) == 130
-    cluster.remove_node(second if mine is first else first)
+    cluster.remove_node(other)
 
 
 @pytest.mark.long
 def test_ranks_are_started_again_and_stay_equal(
     cluster: Any, start: Callable[..., Run], conftest: ModuleType
 ) -> None:
-    small = ("num_envs=8", "ppo.rollout_length=32", "held_out.every=1000", "held_out.links=2",
-             "held_out.seconds=1", "distributed.sync_check_every=1")  # fmt: skip
-    words = ("quickstart", "--processes", "2", "--set", *small)
+    words = shlex.split(
+        "quickstart --processes 2 --set num_envs=8 ppo.rollout_length=32 held_out.every=1000 "
+        "held_out.links=2 held_out.seconds=1 distributed.sync_check_every=1"
+    )
     run = start(*words, ENDLESS)
     run.until(lambda: len(run.rows()) > 20, 180.0, "updates")
     assert run.rows()[-1]["ranks"] == 2.0
@@ -354,6 +354,9 @@ def test_ranks_are_started_again_and_stay_equal(
     run.until(lambda: "starting it again" in run.said, 15.0, "a rank's death")
     run.until(lambda: "joined: rank" in run.said, 60.0, "two again")
     run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 20.0, "an update of two")
+    os.kill(_members(cluster, "RayRank")[0], signal.SIGSTOP)
+    run.until(lambda: "answered for 20 s; starting it again" in run.said, 60.0, "it is frozen")
+    run.until(lambda: run.count("joined: rank") == 2, 60.0, "two once more")
     behind = run.rows()[-1]["update"]
     run.until(lambda: run.rows()[-1]["update"] > behind + 20, 30.0, "equal weights")
     assert run.end(signal.SIGTERM, 30.0) == 128 + signal.SIGTERM
@@ -364,7 +367,7 @@ def test_ranks_are_started_again_and_stay_equal(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--engine", "ray", "--address", "nowhere"], "expected HOST:PORT"),
+        (["--engine", "ray", "--address", "nowhere:x"], "expected HOST:PORT"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["--engine", "ray", "--workers", "2"], "--workers needs --topology actor-learner"),
         (["--workers", "2"], "--workers needs --engine ray"),
@@ -372,10 +375,7 @@ def test_ranks_are_started_again_and_stay_equal(
     ],
 )
 def test_bad_words_are_one_line(words: list[str], line: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "distrlcc", "train", "quickstart", *words],
-        capture_output=True, text=True, timeout=60.0, cwd=tmp_path, check=False,
-    )  # fmt: skip
+    done = _run(["-m", "distrlcc", "train", "quickstart", *words], tmp_path)
     assert done.returncode == 2
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -387,10 +387,6 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
         "import sys; sys.modules['ray'] = None; from distrlcc.cli.main import main; "
         "sys.exit(main(['train', 'quickstart', '--engine', 'ray']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, timeout=60.0, cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (
-        2, "distrlcc: error: Ray is not installed: pip install 'distrlcc[ray]'\n",
-    )  # fmt: skip
+    done = _run(["-c", code], tmp_path)
+    told = "distrlcc: error: Ray is not installed: pip install 'distrlcc[ray]'\n"
+    assert (done.returncode, done.stderr) == (2, told)

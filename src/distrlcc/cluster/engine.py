@@ -19,6 +19,7 @@ from typing import Any
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.cluster.member import death
+from distrlcc.cluster.nodes import last_line
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
@@ -213,9 +214,7 @@ class RayEngine:
         else:  # Ray does not start it again
             slot.actor = None
         if refused or all(s.failures >= _FAILURES for s in self._slots if not s.joined):
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            last = lines[-1] if lines else type(error).__name__
-            why = f"a worker could not be started on the cluster: {last}"
+            why = f"a worker could not be started on the cluster: {last_line(error)}"
             self._hopeless = str(error) if refused else why
 
     def _leave(self, slot: _Slot) -> None:

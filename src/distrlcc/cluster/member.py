@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from distrlcc.cluster.nodes import last_line
 from distrlcc.cluster.session import RayOptions, require_ray
 from distrlcc.errors import DistrlccError
 from distrlcc.runs.feed import Feed, News, show
@@ -58,9 +59,13 @@ class Member:
     """Calls one actor, asks it for its news, and judges its silence."""
 
     def __init__(
-        self, name: str, kind: type[Trains], options: dict[str, Any], job: tuple[Any, ...], *,
+        self,
+        name: str,
+        kind: type[Trains],
+        options: dict[str, Any],
+        job: tuple[Any, ...],
         restarts: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Have the actor made and train; it begins when there is room.
 
         Args:
@@ -103,14 +108,15 @@ class Member:
             MemberGoneError: It died, or has been silent for too long, and is not started again.
             DistrlccError: What training raised.
         """
-        if self._ended(self._training):
+        ended = self._ended(self._training)
+        self._ask()
+        if ended or self._ended(self._asked):
+            self._see(progress)
+        if ended:
             result = int(self._get(self._training))
             self._ask()
             self._see(progress)  # what it said last
             return result
-        self._ask()
-        if self._ended(self._asked):
-            self._see(progress)
         if self._heard and monotonic() - self._heard > SILENT_SECONDS:
             self._lost(f"has not answered for {SILENT_SECONDS:.0f} s", progress)
             self._ray.kill(self.actor, no_restart=False)
@@ -137,7 +143,7 @@ class Member:
     def _see(self, progress: Progress) -> None:
         asked, self._asked = self._asked, None
         try:
-            restarts, news = self._ray.get(asked)
+            restarts, news = self._ray.get(asked, timeout=SILENT_SECONDS)
         except self._ray.exceptions.RayError as error:
             if self._heard:  # else it is still being started again
                 self._lost(f"is gone: {death(error)}", progress)
@@ -162,7 +168,7 @@ class Member:
         except errors.RayTaskError as error:
             if isinstance(error.cause, DistrlccError):
                 raise error.cause from None
-            raise MemberGoneError(f"{self.name} failed: {_last_line(error)}") from None
+            raise MemberGoneError(f"{self.name} failed: {last_line(error)}") from None
         except errors.RayActorError as error:
             raise MemberGoneError(f"{self.name} is gone: {death(error)}") from None
 
@@ -180,12 +186,7 @@ def death(error: Exception) -> str:
     ):
         if words in text:
             return reason
-    return _last_line(error)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else type(error).__name__
+    return last_line(error)
 
 
 def stop_seconds(*, stored: bool) -> float:

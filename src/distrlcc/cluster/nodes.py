@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 _HEAD = "node:__internal_head__"
@@ -46,7 +47,9 @@ def ray_nodes(ray: Any) -> list[RayNode]:
     alive = {node.address for node in found if node.alive}
     left = {node.address: node for node in found if node.address not in alive}
     found = [*(node for node in found if node.alive), *left.values()]
-    return sorted(found, key=lambda node: (not node.is_head, not node.alive, _number(node.address)))
+    return sorted(
+        found, key=lambda node: (not node.is_head, not node.alive, ip_address(node.address))
+    )
 
 
 def _node(entry: Mapping[str, Any]) -> RayNode:
@@ -71,10 +74,6 @@ def _node(entry: Mapping[str, Any]) -> RayNode:
         manager_port=int(entry["NodeManagerPort"]),
         death=str(entry.get("DeathReasonMessage") or entry.get("DeathReason") or ""),
     )
-
-
-def _number(address: str) -> list[int]:
-    return [int(part) if part.isdigit() else 0 for part in address.split(".")]
 
 
 class Probe:
@@ -151,10 +150,11 @@ def gather(ray: Any, calls: Mapping[Any, Any], seconds: float) -> dict[Any, Any]
         except ray.exceptions.GetTimeoutError:
             results[key] = Failed(f"no answer within {seconds:.0f} s")
         except ray.exceptions.RayError as error:
-            results[key] = Failed(_last_line(error))
+            results[key] = Failed(last_line(error))
     return results
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
+    """Return the last line of an error of Ray's, which says most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-1][:200] if lines else type(error).__name__
