@@ -40,6 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _NEW_NAMESPACE_OF_MOUNTS, _NEW_NAMESPACE_OF_NETWORK = 0x20000, 0x40000000
 _SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2
+_SOURCE = str(Path(__file__).parents[1] / "src")
 _NETNS = ("ip", "netns", "exec")
 _MODULES = (
     "distrlcc.cli.train",
@@ -116,7 +117,10 @@ def install() -> None:
         namespace = ""
         if tuple(words[:3]) == _NETNS:
             namespace, words = words[3], words[4:]
-        fits = words[:3] == [sys.executable, "-m", "distrlcc"] and not given["preexec_fn"]
+        environment = dict(os.environ if given["env"] is None else given["env"])
+        # Another path may hold other sources, or a hook of the interpreter.
+        same = environment.get("PYTHONPATH", "") in {"", _SOURCE, os.environ.get("PYTHONPATH", "")}
+        fits = same and words[:3] == [sys.executable, "-m", "distrlcc"] and not given["preexec_fn"]
         if not fits or given["executable"] or given["shell"] or given["pass_fds"]:
             cold(self, *args)
             return
@@ -125,7 +129,7 @@ def install() -> None:
         order = {
             "words": words[3:],
             "cwd": os.fspath(given["cwd"] or os.getcwd()),
-            "environment": dict(os.environ if given["env"] is None else given["env"]),
+            "environment": environment,
             "namespace": namespace,
             "session": bool(given.get("start_new_session", given.get("unused_start_new_session"))),
         }
@@ -201,8 +205,6 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    paths = order["environment"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [path for path in paths if path and path not in sys.path]
     if order["namespace"]:
         _enter(order["namespace"])
     random.seed()
