@@ -9,7 +9,7 @@ from distrlcc.cli.main import main
 COMMANDS = {
     "scaling": "training speed on several processes, and with a slow one",
     "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
-    "actors": "what workers deliver to a trainer, at the pace of real links and without",
+    "actors": "what workers deliver to a trainer",
     "tune": "population-based training beside as many independent members",
     "net": "real packets: the sender, its steps, the emulator, links in real time",
 }

@@ -1,72 +1,80 @@
-"""Measure what workers deliver to a trainer on this machine, at the pace of real links and without.
+"""Measure what workers deliver to a trainer on this machine.
 
 python -m benchmarks actors --workers 1,2,4,8,16 --json -
+python -m benchmarks actors --workers 4 --set env.world=emulated
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+import json
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from distrlcc.actors.start import start_actors
+from distrlcc.cli.output import check_json_target, emit_json
 from distrlcc.cli.parser import number
-from distrlcc.errors import ConfigError
+from distrlcc.config import override
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.options import GroupOptions, Node, RunOptions
+from distrlcc.runs.run_config import RunConfig
+
+_NEVER = 10**12
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What was measured of some workers."""
+
+    workers: int
+    steps_per_second: float
+    """Environment steps of all workers that the trainer received, per second."""
+    used_per_second: float
+    """Steps of these that it has learned from, per second."""
+    acted_per_second: float
+    """Environment steps that workers took, per second."""
+    busy_share: float
+    """Share of the time in which the trainer learned."""
+    lag: float
+    """Mean of the updates that segments were behind."""
+    publish_ms_median: float
+    publish_ms_p99: float
+    """Time until all workers had confirmed new weights, of the updates counted, ms."""
+    refused: int
+    """Segments that were not used, except those left over at the end."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--workers", default="1,2,4,8,16", metavar="N,…",
-        help="counts to measure (default: 1,2,4,8,16)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pace", type=number(0.1, 1e4), default=10.0, metavar="MS",
-        help="length of a paced step, ms (default: 10, as on a real link)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=number(5.0, 1e5), default=30.0,
-        help="time for each measurement, s; its first third is not counted (default: 30)",
-    )  # fmt: skip
-    parser.add_argument("--recipe", default="distrlcc", help="default: distrlcc")
-    parser.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="change a key of the recipe; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add = parser.add_argument
+    text = "counts to measure (default: 1,2,4,8,16)"
+    add("--workers", default="1,2,4,8,16", metavar="N,…", help=text)
+    text = "time for each measurement, s; its first third is not counted (default: 30)"
+    add("--seconds", type=number(2.0, 1e5), default=30.0, help=text)
+    add("--recipe", default="distrlcc", help="default: distrlcc")
+    text = "change a key of the recipe; may be repeated"
+    add("--set", action="extend", nargs="+", default=[], dest="assignments", help=text)
+    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; the baseline is the pace times the number of workers."""
-    from benchmarks.delivery import measure_delivery
-    from distrlcc.cli.output import check_json_target, emit_json
-    from distrlcc.config import override
-    from distrlcc.recipes.registry import recipe
-
+    """Measure and print."""
     check_json_target(args.json)
     config = override(recipe(args.recipe), args.assignments)
-    counts = _counts(args.workers)
     rows = []
-    for workers in counts:
-        for pace in (args.pace, 0.0):
-            found = measure_delivery(config, workers, pace, args.seconds)
-            ideal = workers * 1e3 / pace if pace else 0.0
-            rows.append(
-                asdict(found)
-                | ({"delivered_share": found.steps_per_second / ideal} if ideal else {})
-            )
-            if args.json == "-":
-                continue
-            kind = f"paced to {pace:g} ms" if pace else "unpaced"
-            share = f" ({found.steps_per_second / ideal:.1%} of {ideal:,.0f})" if ideal else ""
-            late = (
-                f", {found.late_share:.2%} of steps over 1 ms late (p99 {found.late_ms_p99:.2f} ms)"
-                if pace
-                else ""
-            )
+    for workers in _counts(args.workers):
+        found = measure_delivery(config, workers, args.seconds)
+        rows.append(asdict(found))
+        if args.json != "-":
             print(
-                f"{workers:>3} workers, {kind}: {found.steps_per_second:,.0f} steps/s{share}"
-                f"{late}; trainer busy {found.busy_share:.0%}, lag {found.lag:.1f} updates, "
-                f"weights everywhere in {found.publish_ms_median:.1f} ms "
-                f"(p99 {found.publish_ms_p99:.1f})"
+                f"{workers:>3} workers: {found.steps_per_second:,.0f} steps/s; trainer busy "
+                f"{found.busy_share:.0%}, lag {found.lag:.1f} updates, weights everywhere in "
+                f"{found.publish_ms_median:.1f} ms (p99 {found.publish_ms_p99:.1f})"
             )
     emit_json(args.json, {"actors": rows})
     return 0
@@ -80,3 +88,68 @@ def _counts(text: str) -> list[int]:
     if counts[0] < 1 or counts[-1] > 256:
         raise ConfigError(f"--workers {text}: expected counts from 1 to 256, as in 1,2,4")
     return counts
+
+
+def measure_delivery(config: RunConfig, workers: int, seconds: float) -> Delivery:
+    """Train on this machine for a time, and read what the run wrote.
+
+    Each worker steps one environment and an update learns from a segment of each. The first third
+    is not counted.
+
+    Args:
+        config: Whose links are dealt to the workers in turn.
+        workers: How many.
+        seconds: How long to train.
+
+    Raises:
+        GroupError: The run failed, or was too short.
+    """
+    # Train without scores and checkpoints.
+    links = [entry for node in config.actors.nodes for entry in node]
+    dealt = tuple(links[index % len(links)] for index in range(workers))
+    actors = replace(config.actors, nodes=(dealt,), envs_per_worker=1, segments_per_update=workers)
+    config = replace(
+        config,
+        actors=actors,
+        held_out=replace(config.held_out, every=_NEVER, links=1, seconds=1.0),
+        checkpoint_every=_NEVER,
+        total_steps=_NEVER,
+        max_seconds=seconds,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        options = RunOptions(out, tensorboard=False)
+        code = start_actors(config, options, GroupOptions(), Node(), quiet=True)
+        if code:
+            raise GroupError(f"the run of {workers} workers ended with exit code {code}")
+        rows, seen = (_read(out / name, seconds / 3) for name in ("metrics.jsonl", "workers.jsonl"))
+    if len(rows) < 3:
+        raise GroupError(
+            f"only {len(rows)} updates in {seconds:.0f} s; give more --seconds", exit_code=2
+        )
+    # The slope of what came, as segments come many at once: their number at two times says less.
+    times = [row["seconds"] for row in rows]
+    received = np.polyfit(times, [row["segments_received"] for row in rows], 1)[0]
+    acted = 0.0
+    for worker in range(workers):
+        own = [row for row in seen if row["worker"] == worker]
+        if len(own) > 1:
+            steps = own[-1]["steps"] - own[0]["steps"]
+            acted += steps / (own[-1]["seconds"] - own[0]["seconds"])
+    published = [row["publish_ms"] for row in rows if "publish_ms" in row]
+    return Delivery(
+        workers=workers,
+        steps_per_second=float(received) * config.rollout_length,
+        used_per_second=(rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
+        acted_per_second=acted,
+        busy_share=float(np.mean([row["share_update"] for row in rows])),
+        lag=float(np.mean([row["lag"] for row in rows])),
+        publish_ms_median=float(np.median(published)),
+        publish_ms_p99=float(np.percentile(published, 99)),
+        refused=int(rows[-1]["segments_refused"]),
+    )
+
+
+def _read(path: Path, after: float) -> list[dict[str, Any]]:
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [row for row in rows if row["seconds"] > after]

@@ -1,44 +1,167 @@
 """Measure the engines of actor-learner runs beside each other: threads, torch RPC and Ray.
 
 python -m benchmarks engines --json -
+
+An object on each worker answers without an environment, so that only the engine is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from concurrent.futures import Future, wait
+from dataclasses import asdict, dataclass, fields, replace
+from time import monotonic, perf_counter, sleep
+from typing import Any
 
+import numpy as np
+
+from distrlcc.actors.actor import Segment
+from distrlcc.actors.admission import admit, check_addresses, join
+from distrlcc.actors.engine import Engine, Worker
+from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
+from distrlcc.cli.output import check_json_target, emit_json
 from distrlcc.cli.parser import number
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import GroupError, unknown_name
+from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.learner import Weights
+from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.place import Place
+from distrlcc.policy.spec import expected_shapes
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.identity import identity
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.source import new_rollout, policy_spec
+from distrlcc.scheduling import switch_threads_often
 
-_NAMES = ("in-process", "torch-rpc", "ray")
+_START_SECONDS = 120.0
+_CALL_SECONDS = 30.0
+_BROADCASTS = 100
+
+
+@dataclass(frozen=True)
+class EngineJob:
+    """What is measured."""
+
+    config: RunConfig
+    """Says how large segments and weights are."""
+    workers: int
+    seconds: float
+    """How long to call, and again for segments, s."""
+    began: float = 0.0
+    """`time.monotonic` when the engine's start began."""
+
+
+@dataclass(frozen=True)
+class EngineFigures:
+    """What was measured of an engine."""
+
+    start_seconds: float
+    """From nothing until all workers hold their objects, s."""
+    calls_per_second: float
+    """Answers of all workers to empty calls, one under way to each."""
+    segments_per_second: float
+    """Segments that came from all workers."""
+    megabytes_per_second: float
+    """Their size."""
+    broadcast_ms_median: float
+    """Time until all workers have confirmed new weights, ms."""
+    broadcast_ms_p99: float
+
+
+class Echo:
+    """Answers with a segment of the run's shape, and takes weights."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Make one segment."""
+        spec = policy_spec(config, LinkVectorEnv(config.env.agents, config.env))
+        rollout = new_rollout(config, spec, config.actors.envs_per_worker)
+        self._segment = Segment(0, 0, rollout, CollectStats())
+        self.stopped = False
+
+    def nothing(self) -> None:
+        """Answer."""
+
+    def segment(self) -> Segment:
+        """Return the segment."""
+        return self._segment
+
+    def set_weights(self, weights: Weights) -> int:
+        """Take weights; return their version."""
+        return weights.version
+
+    def stop(self) -> int:
+        """Let the worker end."""
+        self.stopped = True
+        return 0
+
+
+def measure_in_process(job: EngineJob) -> EngineFigures:
+    """Measure the engine of threads: beside it the cost of the others' messages shows."""
+    job = replace(job, began=monotonic())
+    return _measure(InProcessEngine(job.workers), job)
+
+
+def measure_torch_rpc(job: EngineJob) -> EngineFigures:
+    """Measure torch RPC between processes of this machine.
+
+    Raises:
+        GroupError: They did not come together, or a signal ended them.
+    """
+    job = replace(job, began=monotonic())
+    places = [Place("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
+    launcher = Launcher(rpc_rank, job, places, hosts=True, vital=0)
+    figures: EngineFigures = launcher.run().measured()[0]
+    return figures
+
+
+def rpc_rank(place: Place, job: EngineJob) -> EngineFigures | None:
+    """Measure in one process (slot 0), and hold the workers' objects in the others."""
+    switch_threads_often()
+    interface = check_addresses(place, allow_public=False)
+    own = identity(job.config, topology="bench engines")
+    if place.slot > 0:
+        hold_actor(place, join(place, interface, own))
+        return None
+    return _measure(TorchRpcEngine(place, admit(place, interface, own)), job)
+
+
+def measure_ray(job: EngineJob) -> EngineFigures:
+    """Measure Ray on this machine, its own start included.
+
+    Raises:
+        DistrlccError: Ray is not installed, or does not start.
+    """
+    from distrlcc.cluster.engine import RayEngine
+    from distrlcc.cluster.placement import reserve
+    from distrlcc.cluster.session import RayOptions, ray_session
+
+    job = replace(job, began=monotonic())
+    with (
+        ray_session(RayOptions()),
+        reserve(job.config.resources, learners=1, workers=job.workers) as room,
+    ):
+        own = identity(job.config, topology="actor-learner")
+        return _measure(RayEngine(room, job.config, own), job)
+
+
+ENGINES = {"in-process": measure_in_process, "torch-rpc": measure_torch_rpc, "ray": measure_ray}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--engines", default=",".join(_NAMES), metavar="NAME,…",
-        help=f"which (default: {','.join(_NAMES)})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--workers", type=number(1, 256, whole=True), default=4, help="of each (default: 4)"
-    )
-    parser.add_argument(
-        "--seconds", type=number(0.5, 600.0), default=5.0,
-        help="time for calls, and for segments, s (default: 5)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--recipe", default="distrlcc", help="whose segments and weights (default: distrlcc)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add, names = parser.add_argument, ",".join(ENGINES)
+    add("--engines", default=names, metavar="NAME,…", help=f"which (default: {names})")
+    add("--workers", type=number(1, 256, whole=True), default=4, help="of each (default: 4)")
+    text = "time for calls, and for segments, s (default: 5)"
+    add("--seconds", type=number(0.1, 600.0), default=5.0, help=text)
+    add("--recipe", default="distrlcc", help="whose segments and weights (default: distrlcc)")
+    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; the ratios are to in-process."""
-    from benchmarks.engine_bench import ENGINES, EngineJob
-    from distrlcc.cli.output import check_json_target, emit_json
-    from distrlcc.errors import unknown_name
-    from distrlcc.recipes.registry import recipe
-
     check_json_target(args.json)
     names = args.engines.split(",")
     for name in names:
@@ -62,3 +185,65 @@ def run(args: argparse.Namespace) -> int:
         )
     emit_json(args.json, {"engines": rows})
     return 0
+
+
+def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
+    """Measure an engine that was just made, and close it."""
+    try:
+        # Start an object on each worker.
+        present: list[Worker] = []
+        deadline = monotonic() + _START_SECONDS
+        while len(present) < job.workers:
+            present += engine.changes().joined
+            if monotonic() > deadline:
+                raise GroupError(f"{len(present)} of {job.workers} workers came in time")
+            sleep(0.01)
+        for future in [engine.start(worker, Echo, job.config) for worker in present]:
+            future.result(_START_SECONDS)
+        started = monotonic() - job.began
+        # Call it, collect segments, and broadcast weights.
+        calls, _ = _call_all(engine, present, "nothing", job.seconds)
+        segments, size = _call_all(engine, present, "segment", job.seconds)
+        spec = policy_spec(job.config, LinkVectorEnv(job.config.env.agents, job.config.env))
+        arrays = {name: np.zeros(of, np.float32) for name, of in expected_shapes(spec).items()}
+        times = []
+        for version in range(_BROADCASTS):
+            begin, weights = perf_counter(), Weights(version, arrays)
+            for future in [engine.call(worker, "set_weights", weights) for worker in present]:
+                future.result(_CALL_SECONDS)
+            times.append(1e3 * (perf_counter() - begin))
+        for future in [engine.call(worker, "stop") for worker in present]:
+            future.result(_CALL_SECONDS)
+    finally:
+        engine.close()
+    return EngineFigures(
+        start_seconds=started,
+        calls_per_second=calls,
+        segments_per_second=segments,
+        megabytes_per_second=segments * size / 1e6,
+        broadcast_ms_median=float(np.median(times)),
+        broadcast_ms_p99=float(np.percentile(times, 99)),
+    )
+
+
+def _call_all(
+    engine: Engine, workers: list[Worker], method: str, seconds: float
+) -> tuple[float, float]:
+    """Keep one call under way to each worker; return answers per second and bytes in each."""
+    under_way: dict[Future[Any], Worker] = {
+        engine.call(worker, method): worker for worker in workers
+    }
+    begin, answers, size = perf_counter(), 0, 0.0
+    while perf_counter() - begin < seconds:
+        done, _ = wait(under_way, _CALL_SECONDS, "FIRST_COMPLETED")
+        for future in done:
+            value = future.result()
+            if isinstance(value, Segment):
+                arrays = [getattr(value.rollout, f.name) for f in fields(value.rollout)]
+                size = float(sum(a.nbytes for a in arrays if isinstance(a, np.ndarray)))
+            worker = under_way.pop(future)
+            under_way[engine.call(worker, method)] = worker
+            answers += 1
+    took = perf_counter() - begin
+    wait(under_way, _CALL_SECONDS)
+    return answers / took, size

@@ -1,6 +1,6 @@
 """Measure a Ray cluster of hosts made of network namespaces: starting, refusing, losing, rejoining.
 
-Needs root and iproute2; takes about three minutes: ``python scripts/measure_cluster.py``.
+Needs root and iproute2; takes about three minutes: ``python -m benchmarks.measure_cluster``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class _Cluster:
     def run(self, host: int, *words: str, token: str = "") -> tuple[int, str]:
         """Run a command; return its exit code and what it said."""
         extra = {"DISTRLCC_TOKEN": token} if token else {}
+        command = self.hosts.command(host, sys.executable, "-m", "distrlcc", *words)
+        whole = {**self._environment, **extra}
         done = subprocess.run(
-            self.hosts.command(host, sys.executable, "-m", "distrlcc", *words),
-            env={**self._environment, **extra}, capture_output=True, text=True,
-            timeout=_LIMIT, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            command, env=whole, capture_output=True, text=True, timeout=_LIMIT, check=False
+        )
         return done.returncode, (done.stdout + done.stderr).strip()
 
     def timed(self, what: str, host: int, *words: str, token: str = "") -> str:
@@ -53,10 +53,8 @@ class _Cluster:
 
     def processes(self, host: int) -> list[str]:
         """Return the processes on a host."""
-        return subprocess.run(
-            ["ip", "netns", "pids", self.hosts.names[host]],
-            capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.split()  # fmt: skip
+        command = ["ip", "netns", "pids", self.hosts.names[host]]
+        return subprocess.check_output(command, text=True, timeout=10).split()
 
 
 def _say(line: str) -> None:
@@ -91,7 +89,7 @@ def main() -> None:
                 cluster.timed(what, 1, "cluster", "join", address, token=token)
             cluster.timed("join", 1, *join, *_SMALL, "--rejoin", token=token)
             cluster.timed("doctor", 0, "doctor", "--cluster")
-            closed = ("rule", "add", "pref", "10", "ipproto", "tcp", "dport", "6382", "blackhole")
+            closed = ("rule", "add", "pref", "10", "ipproto", "tcp", "dport", "6381", "blackhole")
             hosts.inside(0, "ip", *closed)
             cluster.timed("doctor with a closed port", 0, "doctor", "--cluster")
             hosts.inside(0, "ip", "rule", "del", "pref", "10")

@@ -18,14 +18,10 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.recipes.results_page import results_page
-from distrlcc.runs.curriculum_config import CurriculumConfig
 from distrlcc.runs.run_config import (
     ActorsConfig,
     DistributedConfig,
@@ -33,7 +29,6 @@ from distrlcc.runs.run_config import (
     NetworkConfig,
     RunConfig,
 )
-from distrlcc.sim.link_family import LinkRanges
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
 
@@ -71,8 +66,6 @@ def test_every_configuration_key_is_explained() -> None:
         "ppo",
         "dagger",
         "gail",
-        "curriculum",
-        "curriculum.ranges",
         "distributed",
         "actors",
         "resources",
@@ -96,8 +89,6 @@ def test_every_configuration_key_is_explained() -> None:
         ("ppo.", PPOConfig),
         ("dagger.", DaggerConfig),
         ("gail.", GailConfig),
-        ("curriculum.", CurriculumConfig),
-        ("curriculum.ranges.", LinkRanges),
     ],
 )
 def test_every_default_is_the_codes(prefix: str, section: type) -> None:

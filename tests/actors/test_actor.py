@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from distrlcc.actors.actor import AHEAD, Actor, ActorJob
-from distrlcc.actors.pace import phase
-from distrlcc.actors.segment import Segment
+from distrlcc.actors.actor import AHEAD, Actor, Segment
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -24,7 +21,8 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import build_learner, policy_spec
+from distrlcc.runs.run_state import build_learner
+from distrlcc.runs.source import policy_spec
 
 LENGTH, SEQUENCE = 12, 4
 CONFIG = override(
@@ -43,22 +41,19 @@ LONG = 60.0
 Begin = Callable[..., Actor]
 
 
-def _job(config: RunConfig = CONFIG, **changes: Any) -> ActorJob:
-    return replace(ActorJob(config, index=1, link="indigo/3", envs=2), **changes)
+def _config(config: RunConfig = CONFIG, link: str = "3") -> RunConfig:
+    actors = replace(config.actors, nodes=((link,),), envs_per_worker=2)
+    return replace(config, actors=actors)
 
 
-def _env(job: ActorJob) -> LinkVectorEnv:
-    return LinkVectorEnv(
-        job.envs,
-        replace(job.config.env, suites=(job.link,), suite_weights=()),
-        seed=job.config.seed,
-        first_index=job.index * job.envs,
-        with_labels=job.config.dagger is not None,
-    )
+def _env(config: RunConfig = CONFIG, link: str = "indigo/3") -> LinkVectorEnv:
+    links = replace(config.env, suites=(link,), suite_weights=())
+    labels = config.dagger is not None
+    return LinkVectorEnv(2, links, seed=config.seed, first_index=2, with_labels=labels)
 
 
 def _weights(version: int = 0, config: RunConfig = CONFIG, share: float = 0.0) -> Weights:
-    weights = build_learner(config, policy_spec(config, _env(_job(config)))).weights()
+    weights = build_learner(config, policy_spec(config, _env(config))).weights()
     generator = np.random.default_rng(version)
     for name in ("policy_head.weight", "value_head.weight"):  # so that actions differ
         weights.arrays[name] = generator.normal(0, 0.5, weights.arrays[name].shape).astype("f4")
@@ -70,8 +65,8 @@ def begin() -> Iterator[Begin]:
     """Return a function that makes an actor; all are stopped after the test."""
     made: list[Actor] = []
 
-    def make(job: ActorJob | None = None) -> Actor:
-        made.append(Actor(job or _job()))
+    def make(config: RunConfig = CONFIG, link: str = "3", *which: int) -> Actor:
+        made.append(Actor(_config(config, link), *(which or (1,))))
         return made[-1]
 
     yield make
@@ -90,8 +85,19 @@ def _take(actor: Actor, count: int, most: int = 1) -> list[Segment]:
 
 
 def _waits(actor: Actor) -> bool:
-    """Say whether it has handed out so much that it acts no more."""
-    return len(actor._ready) >= AHEAD
+    """Say whether it has acted so far ahead that it acts no more."""
+    report = actor.report(0, 0.0)
+    return report.steps > 0 and report.still_seconds == 0.0
+
+
+def _living() -> int:
+    """Return how many actors' threads live."""
+    return sum(thread.name == "actor" for thread in threading.enumerate())
+
+
+def _arrays(rollout: Rollout) -> dict[str, Any]:
+    values = {f.name: getattr(rollout, f.name) for f in fields(rollout)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def test_nothing_is_stepped_before_the_first_weights(
@@ -108,7 +114,7 @@ def test_nothing_is_stepped_before_the_first_weights(
 
 def test_a_link_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ConfigError, match="indigo/99"):
-        Actor(_job(link="indigo/99"))
+        Actor(_config(link="99"), 0)
 
 
 def test_segments_are_numbered_and_steps_counted(begin: Begin) -> None:
@@ -149,7 +155,7 @@ def test_weights_change_between_segments_alone_and_never_back(begin: Begin) -> N
     seen = [segment.version for segment in taken]
     assert seen == sorted(seen)
     assert len(set(seen)) > 2
-    env = _env(_job())
+    env = _env()
     collector, rollout = Collector(env, policy_spec(CONFIG, env), CONFIG.seed), _rollout(LENGTH)
     for segment in taken:
         collector.set_weights(versions[segment.version])
@@ -158,13 +164,13 @@ def test_weights_change_between_segments_alone_and_never_back(begin: Begin) -> N
 
 
 def _rollout(length: int, config: RunConfig = CONFIG) -> Rollout:
-    spec = policy_spec(config, _env(_job(config)))
+    spec = policy_spec(config, _env(config))
     return Rollout.allocate(spec, length, 2, config.sequence_length)
 
 
 def _assert_same(a: Rollout, b: Rollout, *, exactly: bool) -> None:
-    for name, array in a._arrays().items():
-        other = b._arrays()[name]
+    for name, array in _arrays(a).items():
+        other = _arrays(b)[name]
         if exactly or name not in ("final_values", "last_values"):
             np.testing.assert_array_equal(array, other, name)
         else:  # batched by segment, so that sums round otherwise
@@ -178,20 +184,19 @@ def _assert_same(a: Rollout, b: Rollout, *, exactly: bool) -> None:
 )
 def test_segments_are_one_long_rollout(begin: Begin, config: RunConfig, share: float) -> None:
     """Environment, episodes, draws and the recurrent state go on where a segment ends."""
-    job, count = _job(config), 7
-    weights = _weights(4, config, share)
-    actor = begin(job)
+    count, weights = 7, _weights(4, config, share)
+    actor = begin(config)
     actor.set_weights(weights)
     segments = _take(actor, count)[:count]
 
-    env = _env(job)
+    env = _env(config)
     collector = Collector(env, policy_spec(config, env), config.seed)
     collector.set_weights(weights)
     whole = _rollout(count * config.rollout_length, config)
     collector.collect(whole)
     joined = {
-        name: np.concatenate([s.rollout._arrays()[name] for s in segments])
-        for name in whole._arrays()
+        name: np.concatenate([_arrays(s.rollout)[name] for s in segments])
+        for name in _arrays(whole)
         if name != "last_values"
     }
     like = replace(whole, **joined, last_values=segments[-1].rollout.last_values)
@@ -199,13 +204,7 @@ def test_segments_are_one_long_rollout(begin: Begin, config: RunConfig, share: f
     assert len(np.unique(whole.actions)) > 2 or share == 1.0
     if config.network.kind == "lstm":
         assert all(segment.rollout.states[0].any() for segment in segments[1:])
-
-    ended = np.cumsum(whole.truncated | whole.terminated, axis=0)
-    assert ended[-1].min() > 0
-    assert ended[-1, 0] != ended[-1, 1] or (np.diff(ended, axis=1) != 0).any()
-    for index, segment in enumerate(segments):
-        before = ended[index * config.rollout_length - 1] if index else np.zeros(2)
-        np.testing.assert_array_equal(segment.episodes, before)
+    assert whole.starts[1:].any()
 
 
 def test_segments_are_copies(begin: Begin) -> None:
@@ -215,7 +214,7 @@ def test_segments_are_copies(begin: Begin) -> None:
     kept = first.rollout.copy()
     _take(actor, 5)
     _assert_same(first.rollout, kept, exactly=True)
-    assert (first.number, first.episodes.tolist()) == (0, [0, 0])
+    assert first.number == 0
 
 
 def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken(
@@ -255,7 +254,7 @@ def test_asked_for_none_it_answers_at_once_and_keeps_its_segments(
 
 
 def test_what_fails_in_the_environment_comes_out_of_report(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, steps = LinkVectorEnv.step, 0
 
@@ -274,142 +273,35 @@ def test_what_fails_in_the_environment_comes_out_of_report(
     assert actor.set_weights(_weights(1)) == 1  # hides nothing
     with pytest.raises(RuntimeError, match="the link broke"):
         actor.report(0, 0.0)
-    assert not actor._thread.is_alive()
+    conftest.wait_until(lambda: _living() == 0, LONG, "the thread's end")
 
 
 @pytest.mark.parametrize("moment", ["before it acts", "acting", "waiting"])
-def test_stop_ends_the_thread(begin: Begin, conftest: ModuleType, moment: str) -> None:
-    pace = 0.2 if moment == "acting" else 0.0
-    actor = begin(_job(pace_seconds=pace))
-    if moment != "before it acts":
-        actor.set_weights(_weights())
-        reached = (lambda: _waits(actor)) if moment == "waiting" else (lambda: actor._steps > 0)
-        conftest.wait_until(reached, LONG, moment)
-    assert not actor.stopped
-    left = actor.stop()
-    assert left == (AHEAD if moment == "waiting" else 0)
-    assert actor.stopped
-    if moment != "before it acts":
-        actor._thread.join(LONG)
-    assert not actor._thread.is_alive()
-    actor.set_weights(_weights(1))
-    assert not actor._thread.is_alive()
-    assert actor.report(10, LONG).segments == []  # what was cut short is none
-    assert actor.stop() == 0
-
-
-def test_a_paced_actor_counts_its_steps_and_does_not_run_ahead(begin: Begin) -> None:
-    pace, count = 0.004, 3
-    actor = begin(_job(pace_seconds=pace))
-    begun = time.monotonic()
-    actor.set_weights(_weights())
-    segments = _take(actor, count)
-    assert time.monotonic() - begun >= 0.99 * pace * LENGTH * count
-    assert [s.number for s in segments] == list(range(count))
-    actor.stop()
-    actor._thread.join(LONG)
-    report = actor.report(0, 0.0)
-    assert report.paced_steps >= count * LENGTH
-    assert report.steps == 2 * report.paced_steps  # of two environments
-    assert 0 <= report.late_steps <= report.paced_steps
-    assert sum(report.lateness) == report.paced_steps
-
-
-def test_workers_of_a_machine_step_in_turn(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch, thrice: Callable[..., None]
-) -> None:
-    assert sorted(phase(index) for index in range(16)) == [part / 16 for part in range(16)]
-    step, pace = LinkVectorEnv.step, 0.1
-    at: dict[int, list[float]] = {}
-
-    def look(env: LinkVectorEnv, actions: Any) -> Any:
-        at.setdefault(env.first_index, []).append(time.monotonic() % pace)
-        return step(env, actions)
-
-    monkeypatch.setattr(LinkVectorEnv, "step", look)
-
-    def once() -> None:
-        at.clear()
-        for index, part in ((0, 0.0), (1, 0.5), (2, 0.25)):
-            actor = begin(_job(index=index, pace_seconds=pace))
-            actor.set_weights(_weights())
-            _take(actor, 1)
-            actor.stop()
-            actor._thread.join(LONG)
-            on_time = [(when / pace - part) % 1.0 < 0.24 for when in at[2 * index][1:]]
-            assert np.mean(on_time) > 0.5, at
-
-    thrice(once)
-
-
-def test_late_steps_are_counted(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fourth step takes longer than its pace; those after it may still catch up."""
-    step, steps, slow = LinkVectorEnv.step, 0, 0
-
-    def lag(env: LinkVectorEnv, actions: Any) -> Any:
-        nonlocal steps, slow
-        steps += 1
-        if steps % 4 == 0:
-            slow += 1
-            time.sleep(0.03)
-        return step(env, actions)
-
-    monkeypatch.setattr(LinkVectorEnv, "step", lag)
-    actor = begin(_job(pace_seconds=0.01))
-    actor.set_weights(_weights())
-    _take(actor, 2)
-    actor.stop()
-    actor._thread.join(LONG)
-    assert slow - 1 <= actor.report(0, 0.0).late_steps <= steps
-
-
-def test_a_thread_that_never_sleeps_lets_others_run(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
+def test_stop_ends_the_thread(
+    begin: Begin, conftest: ModuleType, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     step = LinkVectorEnv.step
 
-    def lag(env: LinkVectorEnv, actions: Any) -> Any:
-        time.sleep(0.4)
+    def slow(env: LinkVectorEnv, actions: Any) -> Any:
+        time.sleep(0.2)
         return step(env, actions)
 
-    monkeypatch.setattr(LinkVectorEnv, "step", lag)
-    actor = begin(_job(pace_seconds=0.01))
-    actor.set_weights(_weights())
-    thread = actor._thread.native_id
-    assert thread is not None
-    time.sleep(0.2)
-
-    def first_of_all() -> bool:
-        return os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK == os.SCHED_FIFO
-
-    if not first_of_all():
-        pytest.skip("SCHED_FIFO is not allowed here")
-    deadline = time.monotonic() + LONG
-    while first_of_all():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    monkeypatch.setattr(LinkVectorEnv, "step", step)
-    deadline = time.monotonic() + LONG
-    while not first_of_all():  # it sleeps again
-        actor.report(10, 0.0)
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_a_slow_pace_is_not_a_hang(begin: Begin, conftest: ModuleType) -> None:
-    actor = begin(_job(pace_seconds=LONG))
-    actor.set_weights(_weights())
-    conftest.wait_until(lambda: actor.report(0, 0.0).steps > 0, LONG, "a step")
-    time.sleep(0.2)
-    assert actor.report(0, 0.0).still_seconds == 0.0
-
-
-def test_without_a_pace_no_step_has_a_deadline(begin: Begin) -> None:
+    if moment == "acting":
+        monkeypatch.setattr(LinkVectorEnv, "step", slow)
     actor = begin()
-    actor.set_weights(_weights())
-    _take(actor, 2)
-    report = actor.report(0, 0.0)
-    assert (report.paced_steps, report.late_steps) == (0, 0)
+    if moment != "before it acts":
+        actor.set_weights(_weights())
+        conftest.wait_until(lambda: actor.report(0, 0.0).steps > 0, LONG, "a step")
+    if moment == "waiting":
+        conftest.wait_until(lambda: _waits(actor), LONG, moment)
+    assert not actor.stopped
+    assert actor.stop() == (AHEAD if moment == "waiting" else 0)
+    assert actor.stopped
+    conftest.wait_until(lambda: _living() == 0, LONG, "the thread's end")
+    actor.set_weights(_weights(1))
+    assert _living() == 0
+    assert actor.report(10, LONG).segments == []  # what was cut short is none
+    assert actor.stop() == 0
 
 
 def test_an_environment_that_hangs_is_still(
@@ -437,22 +329,18 @@ def test_an_environment_that_hangs_is_still(
 
 
 def test_it_trains_on_its_own_link(begin: Begin) -> None:
-    for link in ("indigo/0", "indigo/12", "random"):
-        actor = begin(_job(link=link))
+    for entry, link in (("0", "indigo/0"), ("12", "indigo/12"), ("random", "random")):
+        actor = begin(CONFIG, entry)
         assert actor.report(0, 0.0).link == link
         actor.set_weights(_weights())
         _take(actor, 1)
         name = actor.report(0, 0.0).link
         assert name == link or name.startswith(f"{link}/train/")
-        assert all(n == link or n.startswith(f"{link}/") for n in actor._env.link_names())
         actor.stop()
 
 
 def test_workers_and_later_lives_see_other_links_and_draws(begin: Begin) -> None:
-    first, other, later = (
-        begin(_job(link="random", **changes))
-        for changes in ({}, {"index": 2}, {"first_step": 1000})
-    )
+    first, other, later = (begin(CONFIG, "random", *which) for which in ((1,), (2,), (1, 1000)))
     rollouts = []
     for actor in (first, other, later):
         actor.set_weights(_weights())
@@ -461,6 +349,6 @@ def test_workers_and_later_lives_see_other_links_and_draws(begin: Begin) -> None
     for a, b in ((0, 1), (0, 2)):
         assert not np.array_equal(rollouts[a].obs, rollouts[b].obs)
         assert not np.array_equal(rollouts[a].actions, rollouts[b].actions)
-    again = begin(_job(link="random"))
+    again = begin(CONFIG, "random")
     again.set_weights(_weights())
     _assert_same(_take(again, 1)[0].rollout, rollouts[0], exactly=True)

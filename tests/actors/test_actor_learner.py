@@ -6,29 +6,26 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from distrlcc.actors import board
-from distrlcc.actors.actor_training import ActorTraining
+from distrlcc.actors import worker_table
+from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
 from distrlcc.actors.in_process import InProcessEngine
-from distrlcc.actors.job import ActorsJob, train_on_engine
-from distrlcc.actors.ledger import ENDED, GONE, STALE
+from distrlcc.actors.segment_queue import ENDED, GONE, STALE
+from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.config import override
-from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.train import load
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.run_state import RunState
 
 WORKERS, ENVS, LENGTH = 3, 2, 8
 UPDATE = WORKERS * ENVS * LENGTH
@@ -61,25 +58,15 @@ def _config(config: RunConfig, *assignments: str) -> RunConfig:
     return override(config, assignments)
 
 
-def _begin(out: Path, config: RunConfig) -> ActorsJob:
+def _begin(out: Path, config: RunConfig) -> ActorRun:
     RunDirectory.create(
         out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
     ).close()
-    return ActorsJob(config, out, tensorboard=False)
+    return ActorRun(config, out, tensorboard=False)
 
 
-def _training(job: ActorsJob) -> ActorTraining:
-    config = job.config
-    env = LinkVectorEnv(1, replace(config.env, suites=("indigo/0",), suite_weights=()))
-    training = ActorTraining(config, policy_spec(config, env))
-    if job.resume:
-        with RunDirectory.resume(job.out, config, extendable=EXTENDABLE) as run:
-            load(training, run)
-    return training
-
-
-def _train(job: ActorsJob, engine: InProcessEngine | None = None) -> tuple[int, ActorTraining]:
-    training = _training(job)
+def _train(job: ActorRun, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
+    training = job.state()
     engine = engine or InProcessEngine(WORKERS)
     return train_on_engine(job, training, engine, patience=0.0), training
 
@@ -94,12 +81,10 @@ def _state(out: Path) -> dict[str, Any]:
 
 def _adds_up(ledger: dict[str, Any], used: int) -> None:
     assert ledger["used"] == used
-    assert ledger["received"] == ledger["used"] + sum(ledger["refused"].values())
-    assert ledger["lost"] == 0
 
 
 class EventfulEngine(InProcessEngine):
-    """Does something as soon as a run has done some updates; its crew asks it all the time."""
+    """Does something as soon as a run has done some updates; its pool asks it all the time."""
 
     def __init__(self, out: Path, updates: int, act: Callable[[InProcessEngine], None]) -> None:
         super().__init__(WORKERS)
@@ -121,11 +106,11 @@ def test_a_run_learns_and_writes_what_it_did(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(board, "_SECONDS", 0.0)
+    monkeypatch.setattr(worker_table, "WRITE_SECONDS", 0.0)
     updates, out = 9, tmp_path / "run"
     config = _config(begun, f"total_steps={updates * UPDATE}", "actors.max_lag=1000")
     job = _begin(out, config)
-    before = _training(job).learner.weights().arrays
+    before = job.state().learner.weights().arrays
     stopped, training = _train(job)
     assert stopped == 0
     counters = training.counters
@@ -141,7 +126,7 @@ def test_a_run_learns_and_writes_what_it_did(
         assert 0.0 <= line["lag"] <= line["lag_max"] < line["update"]
         assert 1.0 <= line["workers"] <= WORKERS
         assert line["segments_used"] == line["update"] * WORKERS
-        assert (line["segments_refused"], line["segments_lost"]) == (0.0, 0.0)
+        assert line["segments_refused"] == 0.0
         assert line["staleness"] == line["lag_max"]
         assert 0.0 <= line["share_wait"] + line["share_update"] <= 1.0 + 1e-9
     assert any(line.get("publish_ms", -1.0) >= 0.0 for line in lines)
@@ -163,15 +148,15 @@ def test_a_run_learns_and_writes_what_it_did(
     state = _state(out)
     assert state["counters"]["update"] == updates
     _adds_up(state["ledger"], updates * WORKERS)
-    ledger = training.ledger
-    assert ledger.waiting == 0
-    assert ledger.received == ledger.used + ledger.refused.total()
+    source = training.source
+    assert isinstance(source, ActorSource)
+    assert len(source.queue) == 0
     assert json.loads((out / "versions.json").read_text())["resumed"] == []
     policy = NumpyPolicy.load(out / "policy.safetensors")
     assert policy.notes["update"] == counters.best_update
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("held-out links: ")
-    assert said[1] == str(ledger)
+    assert said[1] == str(source.queue)
     assert said[1].startswith(f"segments: {updates * WORKERS} used")
     assert said[2] == f"policy: {out / 'policy.safetensors'}"
 
@@ -218,7 +203,7 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     # It goes on with two workers instead of three, on other links.
     steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
     further = _config(DAGGER, f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]')
-    job = ActorsJob(further, out, resume=True, tensorboard=False)
+    job = ActorRun(further, out, resume=True, tensorboard=False)
     with pytest.warns(UserWarning, match="data set is of another number of workers"):
         stopped, training = _train(job, InProcessEngine(2))
     assert (stopped, training.counters.update) == (0, updates + 3)
@@ -284,13 +269,3 @@ def test_time_ends_a_run_whose_segments_always_wait(tmp_path: Path) -> None:
     assert stopped == 0
     assert training.counters.update > 0
     assert training.counters.seconds < LONG
-
-
-def test_a_paced_run_tells_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "_SECONDS", 0.0)
-    config = _config(DAGGER, f"total_steps={4 * UPDATE}")
-    job = replace(_begin(tmp_path / "run", config), pace_seconds=0.01)
-    assert _train(job)[0] == 0
-    rows = _lines(tmp_path / "run" / "workers.jsonl")
-    assert any(row["steps"] > 0 and row["paced_steps"] > 0 for row in rows)
-    assert all(row["late_steps"] >= 0 for row in rows)

@@ -12,22 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.actors.actor import AHEAD
-from distrlcc.actors.actor_training import ActorTraining
-from distrlcc.actors.job import ActorsJob, actor_job
-from distrlcc.actors.ledger import GONE, STALE
-from distrlcc.actors.segment import Segment
+from distrlcc.actors.actor import AHEAD, Segment, link_of
+from distrlcc.actors.actor_source import ActorSource
+from distrlcc.actors.segment_queue import GONE, STALE
+from distrlcc.actors.trainer import ActorRun
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.train import load
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.run_state import RunState
+from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.train import Alone
 
 WORKERS, ENVS, LENGTH = 3, 2, 8
 SMALL = (
@@ -75,14 +74,19 @@ def same(a: Any, b: Any, place: str = "") -> None:
         assert a == b, place
 
 
-def _training(config: RunConfig) -> ActorTraining:
-    return ActorTraining(config, policy_spec(config, LinkVectorEnv(1, config.env)))
+def _training(config: RunConfig) -> RunState:
+    return ActorRun(config, Path()).state()
+
+
+def _source(state: RunState) -> ActorSource:
+    assert isinstance(state.source, ActorSource)
+    return state.source
 
 
 class Workers:
     """Act in turn, each on a link of its own, always with the newest weights."""
 
-    def __init__(self, config: RunConfig, training: ActorTraining, first_step: int = 0) -> None:
+    def __init__(self, config: RunConfig, training: RunState, first_step: int = 0) -> None:
         self._training, self._length = training, config.rollout_length
         self._sequence = config.sequence_length
         self._collectors = []
@@ -103,17 +107,17 @@ class Workers:
     def update(self) -> dict[str, float]:
         """Learn from as many segments as an update takes, as the training loop does."""
         training, stats = self._training, CollectStats()
-        segments = [self._segment() for _ in range(training.config.actors.per_update)]
+        segments = [self.segment() for _ in range(training.config.actors.per_update)]
+        _source(training).queue.add(segments)
         for segment in segments:
-            assert training.ledger.receive(segment, 1)
-            assert training.ledger.use(segment, training.counters.update)
             stats.merge(segment.stats)
+        assert _source(training).queue.take(len(segments), training.counters.update) == segments
         metrics = training.learner.update(concatenate([s.rollout for s in segments]))
         training.commit(stats)
         training.alarm.check(stats)
         return metrics
 
-    def _segment(self) -> Segment:
+    def segment(self) -> Segment:
         worker = self._turn % len(self._collectors)
         self._turn += 1
         collector = self._collectors[worker]
@@ -121,11 +125,10 @@ class Workers:
         rollout = Rollout.allocate(self._training.spec, self._length, self._envs, self._sequence)
         stats = collector.collect(rollout)
         self._numbers[worker] += 1
-        episodes = np.zeros(self._envs, np.int64)
-        return Segment(worker, self._numbers[worker] - 1, episodes, rollout, stats)
+        return Segment(worker, self._numbers[worker] - 1, rollout, stats)
 
 
-def _trained(config: RunConfig, updates: int = 5) -> ActorTraining:
+def _trained(config: RunConfig, updates: int = 5) -> RunState:
     """Return what some updates trained, scored once; segments were refused, lost and wait."""
     training = _training(config)
     workers = Workers(config, training)
@@ -134,15 +137,15 @@ def _trained(config: RunConfig, updates: int = 5) -> ActorTraining:
         if update == 2:
             training.score()
     training.counters.seconds = 12.5
-    ledger = training.ledger
-    ledger.refuse(2, GONE)
-    ledger.refuse(1, STALE)
-    ledger.receive(replace(workers._segment(), number=updates + 3), 1)  # waits, after a gap
-    assert (ledger.waiting, ledger.lost) == (1, 3)
+    queue = _source(training).queue
+    queue.refuse(2, GONE)
+    queue.refuse(1, STALE)
+    queue.add([workers.segment()])  # waits
+    assert len(queue) == 1
     return training
 
 
-def _saved(out: Path, training: ActorTraining) -> RunDirectory:
+def _saved(out: Path, training: RunState) -> RunDirectory:
     config = training.config
     with RunDirectory.create(
         out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
@@ -166,12 +169,12 @@ def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
     assert state["best"]["version"] == state["counters"]["best_update"] == 3
     assert (state["learner"].get("dataset") is not None) == (config.dagger is not None)
     again = _training(config)
-    load(again, _saved(tmp_path / "run", training))
+    again.load(_saved(tmp_path / "run", training))
     same(again.state_dict(), state)
-    assert again.ledger.waiting == 0  # what waited is refused: its worker is gone
+    assert len(_source(again).queue) == 0  # what waited is refused: its worker is gone
 
     # Both learn the same from here on; a wrong optimizer or data set would show.
-    rollouts = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    rollouts = concatenate([Workers(config, training, 10_000).segment().rollout] * WORKERS)
     for learner in (training.learner, again.learner):
         learner.update(rollouts)
     same(again.learner.state_dict(), training.learner.state_dict())
@@ -180,7 +183,7 @@ def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
 @CONFIGS
 def test_a_fresh_state_comes_back(config: RunConfig, tmp_path: Path) -> None:
     training, again = _training(config), _training(replace(config, seed=3))
-    load(again, _saved(tmp_path / "run", training))
+    again.load(_saved(tmp_path / "run", training))
     same(again.state_dict(), training.state_dict())
     assert again.state_dict()["best"] is None
 
@@ -206,21 +209,21 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
     again = _training(other)
     expected = pytest.warns(UserWarning, match="the data set is of another number of workers")
     with expected if config.dagger is not None else nullcontext():
-        load(again, _opened(saved.path, other))
+        again.load(_opened(saved.path, other))
     kept = again.state_dict()
     if config.dagger is not None:
         assert kept["learner"].pop("dataset") is None
         state["learner"].pop("dataset")
     same(kept, state)
 
-    workers = Workers(other, again, again.first_step)
+    workers = Workers(other, again, _source(again).first_step)
     for update in range(3):
         metrics = workers.update()
         assert all(np.isfinite(value) for value in metrics.values())
         assert again.counters.update == 6 + update
     samples = other.actors.per_update * other.actors.envs_per_worker * LENGTH
     assert again.counters.steps == state["counters"]["steps"] + 3 * samples
-    assert again.ledger.used == state["ledger"]["used"] + 3 * other.actors.per_update
+    assert _source(again).queue.used == state["ledger"]["used"] + 3 * other.actors.per_update
     if config.dagger is not None:
         data = again.state_dict()["learner"]["dataset"]
         assert data["count"] == other.actors.per_update * other.actors.envs_per_worker
@@ -228,9 +231,9 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
     same(_reloaded(again, tmp_path / "other").state_dict(), again.state_dict())
 
 
-def _reloaded(training: ActorTraining, out: Path) -> ActorTraining:
+def _reloaded(training: RunState, out: Path) -> RunState:
     again = _training(training.config)
-    load(again, _saved(out, training))
+    again.load(_saved(out, training))
     return again
 
 
@@ -238,7 +241,7 @@ def _reloaded(training: ActorTraining, out: Path) -> ActorTraining:
 @pytest.mark.parametrize("minibatches", [0, 1, 3])
 def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches: int) -> None:
     training, other = _trained(config), _trained(config)
-    rollout = concatenate([Workers(config, training, 10_000)._segment().rollout] * WORKERS)
+    rollout = concatenate([Workers(config, training, 10_000).segment().rollout] * WORKERS)
     before, asked = training.state_dict(), 0
 
     def interrupted() -> bool:
@@ -246,12 +249,15 @@ def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches:
         asked += 1
         return asked > minibatches
 
-    assert training.update(rollout, interrupted) is None
+    group, stats = Alone(Stopper()), CollectStats()
+    _source(training).reducer.interrupted = interrupted
+    assert group.update(training, rollout, stats) is None
     assert asked == minibatches + 1
+    training.counters.seconds = before["counters"]["seconds"]
     same(training.state_dict(), before)
     # Done again, it is as if it had not been interrupted.
-    again, at_once = (each.update(rollout, lambda: False) for each in (training, other))
-    assert again is not None
+    _source(training).reducer.interrupted = lambda: False
+    again, at_once = (each.learner.update(rollout) for each in (training, other))
     same(again, at_once)
     same(training.state_dict(), other.state_dict())
 
@@ -262,36 +268,32 @@ def test_with_as_many_segments_the_data_set_stays(tmp_path: Path) -> None:
     saved = _saved(tmp_path / "run", training)
     other = override(DAGGER, ['actors.nodes=[["1"]]', f"actors.envs_per_worker={WORKERS * ENVS}"])
     again = _training(other)
-    load(again, _opened(saved.path, other))
+    again.load(_opened(saved.path, other))
     same(again.state_dict(), training.state_dict())
-    Workers(other, again, again.first_step).update()
+    Workers(other, again, _source(again).first_step).update()
     assert again.state_dict()["learner"]["dataset"]["written"] == 6 * (LENGTH // 4)
 
 
 def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None:
     training = _trained(PPO)
-    assert training.first_step == 0
+    assert _source(training).first_step == 0
     again = _reloaded(training, tmp_path / "run")
-    ledger = again.ledger
-    furthest = ledger.received + ledger.lost + AHEAD + 1  # had one worker acted all of them
-    assert again.first_step >= furthest * LENGTH
-    run = ActorsJob(PPO, tmp_path, pace_seconds=0.01)
-    jobs = [actor_job(run, index, again.first_step) for index in range(4)]
-    assert [(job.index, job.link, job.envs) for job in jobs] == [
-        (0, "indigo/0", ENVS), (1, "indigo/5", ENVS), (2, "indigo/12", ENVS), (3, "indigo/0", ENVS),
-    ]  # fmt: skip
-    assert {(job.first_step, job.pace_seconds) for job in jobs} == {(again.first_step, 0.01)}
+    queue = _source(again).queue
+    furthest = queue.received + AHEAD + 1  # had one worker acted all of them
+    assert _source(again).first_step >= furthest * LENGTH
+    links = [link_of(PPO, index) for index in range(4)]
+    assert links == ["indigo/0", "indigo/5", "indigo/12", "indigo/0"]
 
 
 def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
     training = _training(PPO)
-    assert training.fresh_step() == training.first_step == 0
+    assert _source(training).fresh_step() == _source(training).first_step == 0
     workers = Workers(PPO, training, 0)
     for number in range(5):
         workers.update()
-        ledger = training.ledger
-        assert training.fresh_step() >= (ledger.received + ledger.lost + AHEAD + 1) * LENGTH, number
-    assert training.first_step == 0
+        queue = _source(training).queue
+        assert _source(training).fresh_step() >= (queue.received + AHEAD + 1) * LENGTH, number
+    assert _source(training).first_step == 0
 
 
 def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -> None:
@@ -300,8 +302,8 @@ def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -
     del state["ledger"]
     again = _training(PPO)
     again.load_state_dict(state)
-    assert again.ledger.received == 0
-    assert again.first_step >= training.counters.update * LENGTH
+    assert _source(again).queue.received == 0
+    assert _source(again).first_step >= training.counters.update * LENGTH
     same(again.learner.state_dict(), training.learner.state_dict())
 
 
@@ -310,4 +312,4 @@ def test_what_is_done_is_not_gone_on_with(tmp_path: Path) -> None:
     done = override(PPO, [f"total_steps={training.counters.steps}"])
     _saved(tmp_path / "run", training)
     with pytest.raises(ConfigError, match="steps already"):
-        load(_training(done), _opened(tmp_path / "run", done))
+        _training(done).load(_opened(tmp_path / "run", done))

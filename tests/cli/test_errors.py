@@ -9,8 +9,8 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
+from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec
 

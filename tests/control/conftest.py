@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control.base import Controller
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import CWND
 from distrlcc.types import NANOSECONDS, Ack
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control import copa
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import CWND, MIN_CWND, PACING
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from distrlcc.control import cubic
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 
 
 def at_window(driver: Any, window: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from distrlcc.control import ledbat
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import CWND
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from distrlcc.control.compiled_controller import SchemeController
 from distrlcc.control.reno import RECOVER, SSTHRESH
+from distrlcc.control.schemes import SchemeController
 
 
 def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round(driver: Any) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control import vegas
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 
 
 def linear(driver: Any, window: Any) -> Any:

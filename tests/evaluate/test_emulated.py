@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.bench_net import emulated
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError, LinkError, OutputError
-from distrlcc.evaluate import contender, emulated
+from distrlcc.evaluate import contender
 from distrlcc.evaluate.contender import Contender, contender_from_scheme, rival
 from distrlcc.evaluate.emulated import (
     FIRST_PORT,
@@ -35,7 +36,7 @@ from distrlcc.evaluate.emulated import (
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
-from distrlcc.sim.replay import read_log
+from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 LINK = """

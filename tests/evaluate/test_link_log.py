@@ -18,8 +18,7 @@ from distrlcc.evaluate.link_log import (
     read_sender_log,
     score_log,
 )
-from distrlcc.net.tcp_flow import TcpSent
-from distrlcc.net.tcp_sample import TcpSample
+from distrlcc.net.tcp_flow import TcpSample, TcpSent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 HEADER = "# queue: droptail [packets=30]\n# base timestamp: 0\n"

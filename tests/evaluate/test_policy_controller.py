@@ -9,9 +9,8 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.evaluate.contender import Contender, PolicyController, contender_from_policy
-from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.policy_file import PolicyFile
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 
 

@@ -16,11 +16,10 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import PolicyController, contender_from_file
 from distrlcc.evaluate.fairness import run_shared
 from distrlcc.evaluate.recovery import recovery_times
-from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.training import policy_spec
+from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from distrlcc.evaluate.contender import Contender, contender_from_scheme
 from distrlcc.evaluate.recovery import first_fit, recovery_scores, recovery_times
-from distrlcc.sim.draws import bdp_packets
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
 

@@ -18,8 +18,8 @@ from distrlcc.evaluate.contender import (
     contender_from_scheme,
 )
 from distrlcc.evaluate.runner import evaluate, histogram_percentile
+from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.policy.policy_file import Acting, PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.sim.layout import HISTOGRAM_BINS

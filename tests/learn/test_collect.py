@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from distrlcc import seeding
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
 from distrlcc.learn.rollout import Rollout, concatenate
-from distrlcc.policy.numpy_network import NumpyNetwork
+from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,11 @@ import torch
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
-from distrlcc.learn.data_parallel import LocalGroup
-from distrlcc.learn.imitation import Imitator
+from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
 from distrlcc.learn.imitation_config import ImitationConfig
-from distrlcc.learn.sequences import SequenceBatch, SequenceDataset
-from distrlcc.policy.numpy_network import NumpyNetwork
+from distrlcc.learn.learner import InterruptedUpdateError
+from distrlcc.learn.sequences import SequenceDataset
+from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]
@@ -27,22 +28,29 @@ EPISODES, STEPS = 40, 21
 WriteData = Callable[..., StoredData]
 
 
+def _epoch(
+    data: StoredData,
+    spec: PolicySpec,
+    number: int = 0,
+    config: ImitationConfig = CONFIG,
+    stop: Callable[[int], bool] = lambda steps: False,
+) -> Epoch:
+    """Return an epoch whose last eight episodes validate."""
+    episodes, sequence = np.arange(EPISODES - 8), config.sequence_length
+    burn_in = config.burn_in if spec.state_size else 0
+    training = SequenceDataset(data, episodes, sequence, burn_in)
+    length = STEPS if spec.state_size else sequence
+    validation = SequenceDataset(data, np.arange(EPISODES - 8, EPISODES), length)
+    parts = share_of_minibatches(training, config.minibatch_size // sequence, epoch=number)
+    others = share_of_minibatches(validation, config.minibatch_size // length)
+    return Epoch(number, training, parts, validation, others, episodes, stop)
+
+
 def _fit(
     data: StoredData, spec: PolicySpec, epochs: int = 12, config: ImitationConfig = CONFIG
-) -> tuple[Imitator, list[dict[str, float]]]:
-    episodes = np.arange(EPISODES - 8)
-    imitator = Imitator(config, spec, 0, LocalGroup())
-    imitator.examine(data, episodes)
-    burn_in = config.burn_in if spec.state_size else 0
-    training = SequenceDataset(data, episodes, config.sequence_length, burn_in)
-    length = STEPS if spec.state_size else config.sequence_length
-    validation = SequenceDataset(data, np.arange(EPISODES - 8, EPISODES), length)
-    rows = []
-    for epoch in range(epochs):
-        metrics = imitator.train(training, epoch, lambda steps: False)
-        assert metrics is not None
-        rows.append(metrics | imitator.validate(validation, length))
-    return imitator, rows
+) -> tuple[Cloning, list[dict[str, float]]]:
+    learner = Cloning(config, spec)
+    return learner, [learner.update(_epoch(data, spec, n, config)) for n in range(epochs)]
 
 
 @pytest.mark.parametrize(
@@ -54,9 +62,15 @@ def _fit(
     ],
 )
 def test_learns(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData, task: str,
-    changes: Any, key: str, bound: float,
-) -> None:  # fmt: skip
+    make_env: Any,
+    make_spec: MakeSpec,
+    tmp_path: Path,
+    write_data: WriteData,
+    task: str,
+    changes: Any,
+    key: str,
+    bound: float,
+) -> None:
     spec = make_spec(task, **changes)
     data = write_data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
     _, rows = _fit(data, spec, 25)
@@ -72,8 +86,8 @@ def test_an_lstm_is_validated_as_it_acts(
     """The validation's accuracy is that of the NumPy network, one step after another."""
     spec = make_spec("memory", kind="lstm", hidden=(8,))
     data = write_data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
-    imitator, rows = _fit(data, spec, 3)
-    network = NumpyNetwork(spec, imitator.weights(1).arrays)
+    learner, rows = _fit(data, spec, 3)
+    network = NumpyNetwork(spec, learner.weights().arrays)
     hits = []
     for index in range(EPISODES - 8, EPISODES):
         steps, state = data.episode(index), network.initial_state(1)
@@ -83,22 +97,23 @@ def test_an_lstm_is_validated_as_it_acts(
     assert np.mean(hits) == pytest.approx(rows[-1]["validation_accuracy"], abs=0.01)
 
 
-def test_loss_by_hand(make_spec: MakeSpec) -> None:
-    imitator = Imitator(CONFIG, make_spec(), 0, LocalGroup())
+def test_loss_by_hand(
+    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
+) -> None:
+    """A network that always says 0.2, 0.3 and 0.5 is measured before it learns."""
+    spec = make_spec()
+    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
+    learner, epoch = Cloning(CONFIG, spec), _epoch(data, spec)
     with torch.no_grad():
-        for parameter in imitator.network.parameters():
+        for parameter in learner.model.network.parameters():
             parameter.zero_()
-        imitator.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
-    batch = SequenceBatch(
-        torch.zeros(2, 2, 4),
-        torch.tensor([[0, 2], [1, 1]]),
-        torch.zeros(2, 2, dtype=torch.bool),
-        torch.tensor([[True, True], [True, False]]),
-    )
-    objective, loss, hits = imitator._losses(imitator.network, batch)
-    assert loss.item() == pytest.approx(-np.log(0.2 * 0.5 * 0.3))
-    assert objective.item() == loss.item()
-    assert hits.item() == 1.0
+        learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
+    one = [np.array([0])]
+    metrics = learner.update(dataclasses.replace(epoch, parts=one))
+    actions = data.episode(0).expert_actions[: CONFIG.sequence_length]
+    expected = -np.log(np.array([0.2, 0.3, 0.5])[actions]).mean()
+    assert metrics["imitation_loss"] == pytest.approx(expected)
+    assert metrics["imitation_accuracy"] == pytest.approx((actions == 2).mean())
 
 
 def test_moments_are_those_of_the_training_episodes(
@@ -107,17 +122,17 @@ def test_moments_are_those_of_the_training_episodes(
     spec = make_spec()
     data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
     episodes = np.array([0, 3, 4, 17])
-    imitator = Imitator(CONFIG, spec, 0, LocalGroup())
-    imitator.examine(data, episodes)
+    epoch = dataclasses.replace(_epoch(data, spec), own_episodes=episodes)
+    learner = Cloning(CONFIG, spec)
+    learner.update(epoch)
+    normalizer = learner.model.normalizer
     seen = np.concatenate([data.episode(e).observations for e in episodes]).astype(np.float64)
-    np.testing.assert_allclose(imitator.normalizer.mean, seen.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(imitator.normalizer.std, seen.std(axis=0), rtol=1e-12)
-    assert imitator.normalizer.count == 4 * STEPS
-    plain = Imitator(
-        dataclasses.replace(CONFIG, normalize_observations=False), spec, 0, LocalGroup()
-    )
-    plain.examine(data, episodes)
-    assert plain.normalizer.count == 0
+    np.testing.assert_allclose(normalizer.mean, seen.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(normalizer.std, seen.std(axis=0), rtol=1e-9)
+    assert normalizer.count == 4 * STEPS
+    plain = Cloning(dataclasses.replace(CONFIG, normalize_observations=False), spec)
+    plain.update(epoch)
+    assert plain.model.normalizer.count == 0
 
 
 def test_a_state_goes_on_bit_for_bit(
@@ -125,36 +140,43 @@ def test_a_state_goes_on_bit_for_bit(
 ) -> None:
     spec = make_spec("memory", kind="lstm", hidden=(8,))
     data = write_data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
-    imitator, _ = _fit(data, spec, 2)
-    again = Imitator(CONFIG, spec, 0, LocalGroup())
-    again.load_state_dict({k: v.copy() for k, v in imitator.state_dict().items()})
-    training = SequenceDataset(data, np.arange(30), 8, 8)
-    assert imitator.train(training, 2, lambda _: False) == again.train(training, 2, lambda _: False)
-    for name, values in imitator.state_dict().items():
-        np.testing.assert_array_equal(values, again.state_dict()[name])
+    learner, _ = _fit(data, spec, 2)
+    again = Cloning(CONFIG, spec)
+    again.load_state_dict(copy.deepcopy(learner.state_dict()))
+    epoch = _epoch(data, spec, 2)
+    assert learner.update(epoch) == again.update(epoch)
+    for name, values in learner.weights().arrays.items():
+        np.testing.assert_array_equal(values, again.weights().arrays[name])
 
 
-def test_stopping_breaks_off(
+def test_an_epoch_that_is_broken_off_can_be_undone(
     make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
 ) -> None:
-    spec = make_spec()
+    spec, asked = make_spec(), list[int]()
     data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
-    imitator = Imitator(CONFIG, spec, 0, LocalGroup())
-    before = imitator.state_dict()["parameters"]
-    asked = []
-    training = SequenceDataset(data, np.arange(EPISODES), 8)
-    assert imitator.train(training, 0, lambda steps: asked.append(steps) is None) is None
-    assert asked == [0]
-    np.testing.assert_array_equal(before, imitator.state_dict()["parameters"])
+    learner = Cloning(dataclasses.replace(CONFIG, minibatch_size=8), spec)
+    before = learner.state_dict()
+
+    def stop(steps: int) -> bool:
+        asked.append(steps)
+        return len(asked) > 1
+
+    with pytest.raises(InterruptedUpdateError):
+        learner.update(_epoch(data, spec, 0, learner.config, stop))
+    assert asked[0] == 0 < asked[1]
+    assert not torch.equal(before["model"]["parameters"], learner.model.optimizer.flat)
+    learner.undo_update(before)
+    assert torch.equal(before["model"]["parameters"], learner.model.optimizer.flat)
+    assert learner.model.normalizer.count == learner.model.version == 0
 
 
 def test_values_of_another_space_are_refused(
     make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
 ) -> None:
     data = write_data(tmp_path / "d", make_env(EPISODES, "match"), make_spec())
-    imitator = Imitator(CONFIG, make_spec(action_size=2), 0, LocalGroup())
+    spec = make_spec(action_size=2)
     with pytest.raises(DatasetError, match="episode 0: an action is not of the action space"):
-        imitator.examine(data, np.arange(3))
+        Cloning(CONFIG, spec).update(_epoch(data, spec))
 
 
 @pytest.mark.parametrize(

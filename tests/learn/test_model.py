@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
+from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.learner import Learner, Weights
+from distrlcc.learn.learner import Learner, LocalReducer, Reducer, Weights
 from distrlcc.learn.model import Model
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.learn.process import prepare_process
-from distrlcc.learn.reducer import LocalReducer, Reducer
 from distrlcc.learn.rollout import Rollout
+from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]
@@ -32,8 +30,8 @@ def _model(spec: PolicySpec, **options: Any) -> Model:
 def test_parameters_and_gradients_are_views(make_spec: MakeSpec) -> None:
     model = _model(make_spec())
     before = [p.detach().clone() for p in model.network.parameters()]
-    norm = model.descent.step(
-        model.descent.flat.new_zeros(()) + _loss(model), 1, lr=0.1, grad_clip=0.0
+    norm = model.optimizer.step(
+        model.optimizer.flat.new_zeros(()) + _loss(model), 1, lr=0.1, grad_clip=0.0
     )
     gradients = [p.grad for p in model.network.parameters()]
     assert all(g is not None and g.abs().sum() > 0 for g in gradients)
@@ -53,7 +51,7 @@ def _loss(model: Model) -> torch.Tensor:
 
 def test_gradient_is_clipped(make_spec: MakeSpec) -> None:
     model = _model(make_spec())
-    norm = model.descent.step(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5)
+    norm = model.optimizer.step(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5)
     assert norm > 100
     clipped = torch.cat(
         [p.grad.flatten() for p in model.network.parameters() if p.grad is not None]
@@ -77,7 +75,7 @@ def test_weights_are_copies_and_fit(make_spec: MakeSpec) -> None:
 
 
 def test_prepare_process() -> None:
-    prepare_process()
+    limit_threads()
     assert torch.get_num_threads() == 1
 
 

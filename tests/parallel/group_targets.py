@@ -232,22 +232,22 @@ def _nothing(place: Place, job: Disturbed) -> None:
 
 
 def _flip_a_bit(place: Place, job: Disturbed) -> None:
-    from distrlcc.runs.trainer import Trainer
+    from distrlcc.runs.run_state import RunState
 
-    commit = Trainer.commit
+    commit = RunState.commit
 
-    def flipping(trainer: Any, stats: Any) -> None:
-        commit(trainer, stats)
-        if place.slot == 1 and trainer.counters.update == job.update:
-            trainer.learner.model.descent.flat.data.view(torch.int32)[7] ^= 1 << 10
+    def flipping(state: Any, stats: Any) -> None:
+        commit(state, stats)
+        if place.slot == 1 and state.counters.update == job.update:
+            state.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
-    Trainer.commit = flipping  # type: ignore[method-assign]
+    RunState.commit = flipping  # type: ignore[method-assign]
 
 
 def _die_saving(place: Place, job: Disturbed) -> None:
     from distrlcc.runs.recorder import Recorder
 
-    def die(recorder: Any) -> None:
+    def die(recorder: Any, **words: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if place.slot == 0:

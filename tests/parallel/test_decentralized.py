@@ -29,12 +29,12 @@ from distrlcc.parallel import membership
 from distrlcc.parallel.decentralized import _check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
+from distrlcc.parallel.parity import check_parity, learning_curves
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.train_job import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.parity import check_parity, learning_curves
 from tests.hosts import stop_fork_server
 
 SMALL = (

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrlcc.policy.numpy_network import expected_shapes
 from distrlcc.policy.policy_file import PolicyFile
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 
 def _spec(**changes: Any) -> PolicySpec:

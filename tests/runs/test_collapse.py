@@ -15,7 +15,8 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.ppo import PPO
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import checksum, load_checkpoint, pack, unpack
-from distrlcc.runs.trainer import Trainer
+from distrlcc.runs.run_state import RunState, env_run
+from distrlcc.runs.train import iterate
 
 UPDATE = 8 * 16
 COLLAPSES = (
@@ -26,15 +27,15 @@ COLLAPSES = (
 )  # fmt: skip
 
 
-def _trainer(*changes: str) -> Trainer:
-    return Trainer(override(recipe("quickstart"), [*COLLAPSES, *changes]))
+def _trainer(*changes: str) -> RunState:
+    return env_run(override(recipe("quickstart"), [*COLLAPSES, *changes]))
 
 
 def test_a_resumed_run_restores_the_same_state_in_the_same_update() -> None:
     whole, cut = _trainer(), _trainer()
     lines = {}
     for update in range(1, 17):
-        metrics, _ = whole.iterate()
+        metrics, _ = iterate(whole)
         if whole.restored:
             lines[update] = whole.restored
             assert whole.learner.weights().version == update  # what counts progress goes on
@@ -43,39 +44,39 @@ def test_a_resumed_run_restores_the_same_state_in_the_same_update() -> None:
             assert not lines
             cut.load_state_dict(unpack(pack(whole.state_dict())))
         if update > 7:
-            cut.iterate()
+            iterate(cut)
             assert cut.restored == whole.restored
     assert 1 <= len(lines) <= 2
     assert "restored the last good state" in next(iter(lines.values()))
     assert checksum(whole.learner.state_dict()) == checksum(cut.learner.state_dict())
-    assert whole.recovery is not None
-    assert cut.recovery is not None
-    assert checksum(whole.recovery.state_dict()) == checksum(cut.recovery.state_dict())
+    assert whole.restorer is not None
+    assert cut.restorer is not None
+    assert checksum(whole.restorer.state_dict()) == checksum(cut.restorer.state_dict())
 
 
 def test_right_after_a_restore_the_weights_are_the_good_ones() -> None:
     trainer = _trainer()
     good = None
     while not trainer.restored:
-        trainer.iterate()
+        iterate(trainer)
         if trainer.counters.update == 3:
             good = trainer.learner.weights()
         assert trainer.counters.update < 16
     assert good is not None
     for name, array in trainer.learner.weights().arrays.items():
         np.testing.assert_array_equal(array, good.arrays[name])
-    metrics, _ = trainer.iterate()
+    metrics, _ = iterate(trainer)
     assert metrics["entropy_coeff"] == pytest.approx(10 * 0.003)
-    metrics, _ = trainer.iterate()
+    metrics, _ = iterate(trainer)
     assert 0.003 < metrics["entropy_coeff"] < 10 * 0.003
 
 
 def test_told_not_to_act_it_only_warns_and_imitation_is_left_alone() -> None:
     trainer = _trainer("alarm.act=false")
-    rang = [trainer.iterate() and trainer.rang for _ in range(10)]
+    rang = [iterate(trainer) and trainer.rang for _ in range(10)]
     assert any(rang)
-    assert trainer.recovery is None
-    assert Trainer(override(recipe("imitation"), ["num_envs=2"])).recovery is None
+    assert trainer.restorer is None
+    assert env_run(override(recipe("imitation"), ["num_envs=2"])).restorer is None
 
 
 @pytest.mark.long
@@ -96,11 +97,11 @@ def test_two_processes_restore_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("act", ["true", "false"])
 def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
     words = ("num_envs=4", "network.hidden=[8]", "ppo.rollout_length=8", f"alarm.act={act}")
-    trainer = Trainer(override(recipe("aurora"), words))
-    _, stats = trainer.iterate()
+    trainer = env_run(override(recipe("aurora"), words))
+    _, stats = iterate(trainer)
     assert isinstance(trainer.learner, PPO)
     with torch.no_grad():
-        trainer.learner.model.descent.flat.fill_(float("nan"))
+        trainer.learner.model.optimizer.flat.fill_(float("nan"))
     if act == "false":
         with pytest.raises(ConfigError, match="diverged"):
             trainer.commit(stats)
@@ -108,4 +109,4 @@ def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
     trainer.commit(stats)
     assert "restored" in str(trainer.restored)
     assert "not numbers" in str(trainer.rang)
-    trainer.iterate()
+    iterate(trainer)

@@ -22,7 +22,7 @@ from distrlcc.data.reader import StoredData
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.imitation_trainer import data_env
+from distrlcc.runs.imitation import data_env
 
 MAIN = """
 import resource, sys
@@ -191,8 +191,9 @@ def test_it_learns_and_a_resume_is_bit_identical(oracle: Path, tmp_path: Path) -
     done = _run("imitate", "--resume", "--epochs", 8, "--out", tmp_path / "cut")
     assert done.code == 0, done.err
     cut = _state(tmp_path / "cut")
-    for name, values in whole["imitator"].items():
-        np.testing.assert_array_equal(values, cut["imitator"][name])
+    for name in ("parameters", "adam_step", "adam_mean", "adam_square"):
+        values = whole["learner"]["model"][name]
+        np.testing.assert_array_equal(values, cut["learner"]["model"][name])
     assert [line["update"] for line in _metrics(tmp_path / "cut")] == list(range(1, 9))
 
 
@@ -212,9 +213,9 @@ def test_a_stopped_run_goes_on(oracle: Path, tmp_path: Path, number: signal.Sign
     _, err = process.communicate(timeout=30)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert ("Go on with: distrlcc imitate --resume" in err) == (number == signal.SIGINT)
-    done = int(_state(out)["counters"]["epoch"])
+    done = int(_state(out)["counters"]["update"])
     _imitate(oracle, out, "--resume", "--epochs", done + 2)
-    assert _state(out)["counters"]["epoch"] == done + 2
+    assert _state(out)["counters"]["update"] == done + 2
     assert [line["update"] for line in _metrics(out)] == list(range(1, done + 3))
 
 
@@ -243,9 +244,9 @@ def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) 
     _imitate(oracle, tmp_path / "one", *keys)
     _imitate(oracle, tmp_path / "two", "--processes", 2, *keys)
     one, two = (tmp_path / name for name in ("one", "two"))
-    a, b = (_state(out)["imitator"] for out in (one, two))
+    a, b = (_state(out)["learner"]["model"] for out in (one, two))
     np.testing.assert_allclose(a["parameters"], b["parameters"], atol=1e-5)
-    np.testing.assert_allclose(a["mean"], b["mean"], rtol=1e-12)
+    np.testing.assert_allclose(a["normalizer"]["mean"], b["normalizer"]["mean"], rtol=1e-12)
     for line, other in zip(_metrics(one), _metrics(two), strict=True):
         for key in ("imitation_loss", "validation_loss", "validation_accuracy", "steps"):
             assert line[key] == pytest.approx(other[key], rel=1e-4), key

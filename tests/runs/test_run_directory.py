@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.config import from_toml, override
+from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 
 
@@ -170,3 +173,12 @@ def test_what_was_seen_of_workers_after_the_checkpoint_goes_too(tmp_path: Path) 
         (path / "workers.jsonl").write_text("".join(lines) + '{"update": 1, "wor')
         run.rewind(1)
     assert (path / "workers.jsonl").read_text() == "".join(lines[:3])
+
+
+@pytest.mark.parametrize("assignment", ["curriculum=none", "curriculum.every=30"])
+def test_a_retired_key_is_refused_in_one_line(assignment: str) -> None:
+    with pytest.raises(ConfigError, match="curricula are gone") as refusal:
+        override(recipe("genet"), [assignment])
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(ConfigError, match="curricula are gone"):
+        from_toml(RunConfig, 'recipe = "genet"\n[curriculum]\nevery = 30\n')

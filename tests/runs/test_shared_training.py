@@ -8,10 +8,11 @@ import pytest
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.actors.job import ActorsJob, build_training
-from distrlcc.cluster.ray_run import check_fit
+from distrlcc.actors.trainer import ActorRun
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.runs.run_state import env_run, rehearse
+from distrlcc.runs.source import Share
+from distrlcc.runs.train import iterate
 
 SMALL = (
     "num_envs=16", "ppo.rollout_length=24", "ppo.minibatch_size=64", "network.hidden=[8]",
@@ -27,12 +28,12 @@ def _config(*changes: str) -> RunConfig:
 @pytest.mark.parametrize("network", ["mlp", "lstm"])
 def test_a_resume_is_bit_identical(network: str) -> None:
     config = _config(f"network.kind={network}")
-    whole, half, resumed = Trainer(config), Trainer(config), Trainer(config)
-    metrics: list[Any] = [whole.iterate()[0] for _ in range(4)]
+    whole, half, resumed = env_run(config), env_run(config), env_run(config)
+    metrics: list[Any] = [iterate(whole)[0] for _ in range(4)]
     for _ in range(2):
-        half.iterate()
+        iterate(half)
     resumed.load_state_dict(half.state_dict())
-    again = [resumed.iterate()[0] for _ in range(2)]
+    again = [iterate(resumed)[0] for _ in range(2)]
     for first, second in zip(metrics[2:], again, strict=True):
         assert {k: v for k, v in first.items() if "second" not in k and "share_" not in k} == {
             k: v for k, v in second.items() if "second" not in k and "share_" not in k
@@ -50,7 +51,7 @@ def test_processes_share_whole_links() -> None:
 
 
 def test_held_out_scores_are_of_links() -> None:
-    trainer = Trainer(_config("env.suites=['shared']", "env.suite_weights=[]"))
+    trainer = env_run(_config("env.suites=['shared']", "env.suite_weights=[]"))
     scores = trainer.held_out.by_link(trainer.learner.weights(), "sample")
     assert scores.shape == (4, 3)
     assert np.isfinite(scores).all()
@@ -69,7 +70,7 @@ def test_held_out_scores_are_of_links() -> None:
 )
 def test_what_does_not_fit_is_refused(changes: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Trainer(_config(*changes))
+        env_run(_config(*changes))
 
 
 def test_gail_takes_one_agent() -> None:
@@ -80,10 +81,10 @@ def test_gail_takes_one_agent() -> None:
 def test_workers_have_whole_links(tmp_path: Any) -> None:
     config = _config("actors.envs_per_worker=6")
     with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
-        build_training(ActorsJob(config, tmp_path))
+        ActorRun(config, tmp_path).state()
 
 
 def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:
     config = recipe("fair")
-    Trainer(config, Share.least(config.env.agents)).collect()
-    check_fit(config, 2)
+    rehearse(config)
+    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.agents).first)

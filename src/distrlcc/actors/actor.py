@@ -1,82 +1,108 @@
-"""A worker's object: steps its environments in a thread and hands out segments.
+"""The object on a worker: a thread that steps environments, and the segments that it hands out.
 
-The thread acts with one copy of the weights for a whole segment and takes over newer ones between
-two. It is at most a few segments ahead of the trainer; then it waits. Environment, recurrent state
-and episodes go on across segments.
+The thread acts with one version of the weights for a whole segment and takes newer ones between two
+segments. It runs at most `AHEAD` segments ahead of the trainer; then it waits. Environments,
+recurrent state and episodes go on from one segment to the next.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from time import monotonic
 
-import numpy as np
-
-from distrlcc.actors.pace import LATE_SECONDS, Pace
-from distrlcc.actors.segment import Report, Segment
-from distrlcc.actors.stillness import Stillness
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.learn.collect import Collector
-from distrlcc.learn.collect_stats import CollectStats
+from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
+from distrlcc.learn.rollout import Rollout
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.training import new_rollout, policy_spec
+from distrlcc.runs.source import new_rollout, policy_spec
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
+_WAIT_SECONDS = 1e-3
+"""Shorter waits for the trainer are not counted, s."""
 
 
 @dataclass(frozen=True)
-class ActorJob:
-    """What a worker does."""
+class Segment:
+    """Consecutive steps of one worker's environments, all acted by one version of the policy."""
 
-    config: RunConfig
-    index: int
-    """Number of the worker."""
+    worker: int
+    number: int
+    """Counts this worker's segments, from 0."""
+    rollout: Rollout
+    stats: CollectStats
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that acted."""
+        return self.rollout.version
+
+
+@dataclass(frozen=True)
+class Report:
+    """An actor's answer: finished segments and its progress."""
+
     link: str
-    """Suite, scenario id or file that it trains on."""
-    envs: int = 1
-    pace_seconds: float = 0.0
-    """Time that a step lasts, s, as on a real link; 0: as fast as it goes."""
-    first_step: int = 0
-    """Begins with links that no step before this one can have seen."""
+    """Name of the link of the first environment."""
+    segments: list[Segment] = field(default_factory=list)
+    version: int = -1
+    """Version of the weights that are acting; -1 before the first."""
+    steps: int = 0
+    """Environment steps since the start."""
+    still_seconds: float = 0.0
+    """Seconds since the last step; 0 while there is nothing to step for."""
+    waited_seconds: float = 0.0
+    """Seconds for which its segments were not collected, since the start."""
+    last_episode: dict[str, float] = field(default_factory=dict)
+    """Mean utilisation and queueing delay (in base RTTs) of the episodes that ended last."""
+
+
+def link_of(config: RunConfig, index: int) -> str:
+    """Return the link that a worker acts on; workers beyond the plan take the links in turn."""
+    return config.actors.links[index % len(config.actors.links)]
 
 
 class Actor:
-    """Acts as soon as it has weights."""
+    """Acts from the first `set_weights` to `stop`."""
 
-    def __init__(self, job: ActorJob) -> None:
+    def __init__(self, config: RunConfig, index: int, first_step: int = 0) -> None:
         """Set up the environments.
+
+        Args:
+            config: The run's; says how many environments there are, and on which link.
+            index: Number of the worker.
+            first_step: Links are drawn as if this many steps had been taken, so that none is seen
+                twice.
 
         Raises:
             ConfigError: The link does not exist.
         """
-        self._job, config = job, job.config
-        links = replace(config.env, suites=(job.link,), suite_weights=())
+        link, self._index, self._count = (
+            link_of(config, index),
+            index,
+            config.actors.envs_per_worker,
+        )
         self._env = LinkVectorEnv(
-            job.envs,
-            links,
+            self._count,
+            replace(config.env, suites=(link,), suite_weights=()),
             seed=config.seed,
-            first_index=job.index * job.envs,
+            first_index=index * self._count,
             with_labels=config.dagger is not None,
             with_outcomes=config.outcomes > 0,
         )
         spec = policy_spec(config, self._env)
         self._collector = Collector(self._env, spec, config.seed)
-        if job.first_step:
-            self._collector.begin_at(job.first_step)
-        self._rollout = new_rollout(config, spec, job.envs)
-        self._episodes = np.zeros(job.envs, np.int64)
+        if first_step:
+            self._collector.begin_at(first_step)
+        self._rollout = new_rollout(config, spec, self._count)
+        self._progress = Report(link)
         self._number = self._steps = 0
-        self._pace = Pace(job.pace_seconds, job.index) if job.pace_seconds else None
-        self._acting, self._last_episode = -1, dict[str, float]()
-        self._link = job.link
-        self._waited = 0.0
-        self._stillness = Stillness()
-        self._ready: deque[Segment] = deque()
+        self._waited, self._moved = 0.0, monotonic()
         self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
+        self._ready: deque[Segment] = deque()
         self._weights: Weights | None = None
         self._closing, self._error = False, ""
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
@@ -84,16 +110,15 @@ class Actor:
     def set_weights(self, weights: Weights) -> int:
         """Act with these weights from the next segment on; return their version."""
         with self._state:
-            newer = self._weights is None or weights.version >= self._weights.version
-            self._weights = weights if newer else self._weights
-            if self._acting < 0:
-                self._stillness.moved()
+            if self._weights is None or weights.version >= self._weights.version:
+                self._weights = weights
             if self._thread.ident is None and not self._closing:
+                self._moved = monotonic()
                 self._thread.start()
         return weights.version
 
     def report(self, most: int, seconds: float) -> Report:
-        """Hand out finished segments and say how it goes.
+        """Hand out finished segments and report the progress.
 
         Args:
             most: Segments to hand out at most; the others stay.
@@ -102,35 +127,26 @@ class Actor:
         Raises:
             RuntimeError: Acting failed.
         """
-        deadline = time.monotonic() + seconds
         with self._state:
-            while most and not (self._ready or self._error or self._closing):
-                left = deadline - time.monotonic()
-                if left <= 0.0:
-                    break
-                self._state.wait(left)
+            if most:
+                self._state.wait_for(lambda: self._ready or self._error or self._closing, seconds)
             if self._error:
                 raise RuntimeError(self._error)
-            full = len(self._ready) >= AHEAD
+            now = monotonic()
+            if len(self._ready) >= AHEAD or not self._thread.is_alive():
+                self._moved = now  # it has nothing to step for
             segments = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._state.notify_all()
-        running, pace = self._thread.is_alive() and not full, self._pace
-        still = self._stillness.seconds(self._thread.native_id) - 2.0 * self._job.pace_seconds
-        return Report(
-            segments,
-            self._link,
-            self._acting,
-            self._steps,
-            max(still, 0.0) if running else 0.0,
-            self._waited,
-            self._last_episode,
-            pace.steps if pace else 0,
-            pace.late if pace else 0,
-            pace.lateness.tolist() if pace else [],
+        return replace(
+            self._progress,
+            segments=segments,
+            steps=self._steps,
+            still_seconds=max(now - self._moved, 0.0),
+            waited_seconds=self._waited,
         )
 
     def stop(self) -> int:
-        """Stop acting, without waiting for the step at hand; return the segments left over."""
+        """Stop acting, without waiting for the current step; return the segments left over."""
         with self._state:
             self._closing = True
             left = len(self._ready)
@@ -140,57 +156,48 @@ class Actor:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         return self._closing
 
     def _run(self) -> None:
         try:
-            if self._pace is not None:
-                self._pace.begin()
             while not self._closing:
                 assert self._weights is not None
                 self._collector.set_weights(self._weights)
-                self._acting = self._weights.version
+                self._progress = replace(self._progress, version=self._weights.version)
                 stats = self._collector.collect(self._rollout, self._row_done)
                 self._row_done(self._rollout.steps)
-                self._link = self._env.link_names()[0]
-                self._hand_out(stats)
+                if not self._closing:  # else the segment may have been cut short
+                    self._hand_out(stats)
         except Exception as error:
             with self._state:
                 self._error = f"{type(error).__name__}: {error}"
                 self._state.notify_all()
+        finally:
+            self._env.close()
 
     def _row_done(self, rows: int) -> bool:
-        """Keep the pace after a row; return whether to stop in the middle of a segment."""
-        self._steps += self._job.envs
-        if self._pace is not None:
-            self._pace.keep()
-        self._stillness.moved()
+        """Count a row; return whether to stop in the middle of a segment."""
+        self._steps += self._count
+        self._moved = monotonic()
         return self._closing
 
     def _hand_out(self, stats: CollectStats) -> None:
-        rollout = self._rollout
-        if self._closing:
-            return  # it may have been cut short
-        segment = Segment(
-            self._job.index, self._number, self._episodes.copy(), rollout.copy(), stats
-        )
-        self._number += 1
-        self._episodes += (rollout.terminated | rollout.truncated)[: rollout.steps].sum(0)
+        """Offer the segment, and wait while too many wait for the trainer."""
+        self._progress = replace(self._progress, link=self._env.link_names()[0])
         if stats.episodes:
-            self._last_episode = {
+            last = {
                 "utilisation": stats.utilisation / stats.episodes,
                 "queueing_delay": stats.queueing_delay / stats.episodes,
             }
-        begin = time.monotonic()
+            self._progress = replace(self._progress, last_episode=last)
+        segment = Segment(self._index, self._number, self._rollout.copy(), stats)
+        self._number += 1
+        begin = monotonic()
         with self._state:
             self._ready.append(segment)
             self._state.notify_all()
-            while len(self._ready) >= AHEAD and not self._closing:
-                self._state.wait(1.0)
-                self._stillness.moved()
-        waited = time.monotonic() - begin
-        if waited > LATE_SECONDS:
-            self._waited += waited
-            if self._pace is not None:
-                self._pace.pardon()
+            self._state.wait_for(lambda: len(self._ready) < AHEAD or self._closing)
+        self._moved = monotonic()
+        if self._moved - begin > _WAIT_SECONDS:
+            self._waited += self._moved - begin

@@ -1,12 +1,13 @@
-"""The seam between those who learn and the machines on which others act.
+"""The seam between a learner and the workers that act for it.
 
-An engine knows workers: processes, wherever they are, that hold one object each. It starts that
-object, calls it, hands back futures, and says who came and who is gone. Everything else, such as
-what is called and who is given up for silence, is the caller's.
+An engine has workers: processes, wherever they are, that hold one object each. It starts that
+object, calls it, returns futures, and reports which workers joined and left. What is called, and
+when a silent worker is dropped, is up to the caller.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that can hold an object; one that comes back is another worker."""
+    """A process that can hold an object; one that was started again is another worker."""
 
     index: int
     """Number among the planned workers, from 0."""
@@ -29,11 +30,11 @@ class Worker:
 
 @dataclass
 class Changes:
-    """Who came and who is gone since the last question."""
+    """Workers that joined and left since the last question."""
 
     joined: list[Worker] = field(default_factory=list)
     left: dict[Worker, str] = field(default_factory=dict)
-    """With the reason, as far as it is known."""
+    """Each with the reason, as far as it is known."""
 
 
 class WorkerGoneError(Exception):
@@ -42,6 +43,15 @@ class WorkerGoneError(Exception):
 
 class ActorError(Exception):
     """The object on the worker raised; the message says what."""
+
+
+def answer(work: Callable[[], Any]) -> tuple[bool, Any]:
+    """Return, on a worker, whether the work failed, and its result or what its error says."""
+    try:
+        return False, work()
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return True, f"{type(error).__name__}: {error} ({last.name}, line {last.lineno})"
 
 
 class Engine(Protocol):
@@ -55,18 +65,18 @@ class Engine(Protocol):
         """Call a method of the worker's object.
 
         The future raises `WorkerGoneError` or `ActorError`; of a frozen worker it may stay
-        unanswered for ever.
+        unanswered forever.
         """
         ...
 
     def changes(self) -> Changes:
-        """Return who came and who is gone since the last call; at first all are new."""
+        """Return which workers joined and left since the last call; at first all are new."""
         ...
 
     def drop(self, worker: Worker) -> None:
-        """Give a worker up: it is not called again, and its answers are not waited for."""
+        """Do not call a worker again, nor wait for its answers."""
         ...
 
     def close(self) -> None:
-        """Let go of all workers."""
+        """Drop all workers."""
         ...

@@ -7,29 +7,30 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
 
 
 class InProcessEngine:
-    """A `distrlcc.actors.engine.Engine`; its user says who comes, goes and freezes."""
+    """A `distrlcc.actors.engine.Engine`; its user says which workers join, leave and freeze."""
 
     def __init__(self, count: int) -> None:
         """Begin with so many workers."""
-        self._pools: dict[Worker, ThreadPoolExecutor] = {}
-        self._objects: dict[Worker, Any] = {}
+        self.objects: dict[Worker, Any] = {}
+        """What each living worker holds."""
+        self.dropped: list[Worker] = []
+        self._threads: dict[Worker, ThreadPoolExecutor] = {}
         self._frozen: set[Worker] = set()
         self._changes = Changes()
         self._lock = threading.RLock()
         self._lives = 0
-        self.dropped: list[Worker] = []
         self.workers = [self.join(index) for index in range(count)]
 
     def join(self, index: int) -> Worker:
-        """Let a worker come."""
+        """Let a worker join."""
         with self._lock:
             self._lives += 1
             worker = Worker(index, "here", self._lives)
-            self._pools[worker] = ThreadPoolExecutor(4, thread_name_prefix=str(worker))
+            self._threads[worker] = ThreadPoolExecutor(4, thread_name_prefix=str(worker))
             self._changes.joined.append(worker)
         return worker
 
@@ -45,15 +46,11 @@ class InProcessEngine:
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
         """See `Engine`."""
-
-        def begin() -> None:
-            self._objects[worker] = factory(*args)
-
-        return self._run(worker, begin)
+        return self._run(worker, lambda: self.objects.update({worker: factory(*args)}))
 
     def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
         """See `Engine`."""
-        return self._run(worker, lambda: getattr(self._objects[worker], method)(*args))
+        return self._run(worker, lambda: getattr(self.objects[worker], method)(*args))
 
     def changes(self) -> Changes:
         """See `Engine`."""
@@ -68,37 +65,33 @@ class InProcessEngine:
 
     def close(self) -> None:
         """See `Engine`."""
-        for worker in list(self._pools):
+        for worker in list(self._threads):
             self._end(worker)
 
     def _end(self, worker: Worker) -> None:
         with self._lock:
-            pool = self._pools.pop(worker, None)
-            if pool is not None:
-                pool.shutdown(wait=False)
-            held = self._objects.pop(worker, None)
+            threads = self._threads.pop(worker, None)
+            held = self.objects.pop(worker, None)
+        if threads is not None:
+            threads.shutdown(wait=False)
         if hasattr(held, "stop"):
             held.stop()
 
     def _run(self, worker: Worker, work: Callable[[], Any]) -> Future[Any]:
-        answer: Future[Any] = Future()
-        if worker in self._frozen:
-            return answer
+        promise: Future[Any] = Future()
 
         def run() -> None:
-            try:
-                result = work()
-            except Exception as error:
-                gone = worker not in self._pools
-                text = f"{type(error).__name__}: {error}"
-                answer.set_exception(WorkerGoneError("gone") if gone else ActorError(text))
+            failed, value = answer(work)
+            if not failed:
+                promise.set_result(value)
+            elif worker in self._threads:
+                promise.set_exception(ActorError(value))
             else:
-                answer.set_result(result)
+                promise.set_exception(WorkerGoneError("gone"))
 
-        with self._lock:
-            pool = self._pools.get(worker)
-            if pool is not None:
-                pool.submit(run)
-        if pool is None:
-            answer.set_exception(WorkerGoneError("gone"))
-        return answer
+        if worker not in self._frozen:
+            try:
+                self._threads[worker].submit(run)
+            except (KeyError, RuntimeError):  # it has left, just now perhaps
+                promise.set_exception(WorkerGoneError("gone"))
+        return promise

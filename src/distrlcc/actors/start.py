@@ -7,18 +7,20 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from distrlcc.actors.job import ActorsJob, check_agents
-from distrlcc.actors.rendezvous import check_addresses
-from distrlcc.actors.rpc_job import rpc_rank
+from distrlcc.actors.actor_source import ActorSource
+from distrlcc.actors.admission import admit, check_addresses, join
+from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
+from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.start import open_directory
-from distrlcc.runs.curriculum_config import check_no_curriculum
+from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.runs.run_state import rehearse
+from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.sim.suites import load_suite
 
 _STOP_SECONDS = 3.0
@@ -32,7 +34,6 @@ def start_actors(
     node: Node,
     *,
     allow_public: bool = False,
-    pace_seconds: float = 0.0,
     quiet: bool = False,
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
@@ -43,75 +44,85 @@ def start_actors(
         group: How processes find each other.
         node: This machine.
         allow_public: Whether RPC may listen on a public address.
-        pace_seconds: Time that a step lasts, s, as on a real link; 0: as fast as it goes.
         quiet: Print nothing on standard output.
 
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    check_no_curriculum(config.curriculum, "actor-learner training")
-    actors = config.actors
-    links, nodes = actors.links, actors.nodes
-    if len(nodes) != node.count:
-        raise ConfigError(f"nodes has {len(nodes)} lists for {node.count} machines")
-    first = 1 + sum(len(entries) for entries in nodes[: node.index])
-    slots = list(range(first, first + len(nodes[node.index])))
-    place = Place(
+    actors, leads = config.actors, node.index == 0
+    if len(actors.nodes) != node.count:
+        raise ConfigError(f"nodes has {len(actors.nodes)} lists for {node.count} machines")
+    # The trainer has slot 0, on node 0; worker k has slot k + 1.
+    first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
+    slots = list(range(first, first + len(actors.nodes[node.index])))
+    trainer = Place(
         address=node.address,
         port=node.port,
         slot=0,
-        size=1 + len(links),
+        size=1 + len(actors.links),
+        device="cpu" if group.gpu < 0 else f"cuda:{group.gpu}",
+        elastic=False,  # without the trainer the run is over
         interface=group.interface,
         join_seconds=group.join_seconds,
     )
-    places = [replace(place, slot=slot) for slot in slots]
-    if node.index == 0:  # without the trainer the run is over
-        device = "cpu" if group.gpu < 0 else f"cuda:{group.gpu}"
-        checked_device(device)
-        places.insert(0, replace(place, device=device, elastic=False))
+    places = [replace(trainer, slot=slot, device="cpu", elastic=True) for slot in slots]
+    if leads:
+        checked_device(trainer.device)
+        places.insert(0, trainer)
     if not places:
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
-    if config.ppo is not None and not config.ppo.use_vtrace and node.index == 0:
+    if config.ppo is not None and not config.ppo.use_vtrace and leads:
         sys.stderr.write(
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
             "correction; --set ppo.use_vtrace=true corrects for that\n"
         )
-    check_addresses(place, allow_public=allow_public)
-    # Finds what does not fit before anything is written, and compiles the simulator for all.
-    check_agents(config)
-    Trainer(config, Share.least(config.env.agents)).collect()
+    check_addresses(trainer, allow_public=allow_public)
+    # Find what does not fit before anything is written, and compile the simulator for all.
+    ActorSource(config)
+    rehearse(replace(config, env=replace(config.env, world="simulated")))
     for slot in slots:
-        load_suite(links[slot - 1])
+        load_suite(actors.links[slot - 1])
     with ExitStack() as stack:
-        out, storage = options.out or Path(), None
-        if node.index == 0:
+        run = ActorRun(config, Path(), options.resume, options.tensorboard)
+        run = replace(run, allow_public=allow_public, quiet=quiet)
+        if leads:
             directory = stack.enter_context(open_directory(config, options))
             directory.lock()
-            out, storage = directory.path, directory.storage
-        job = ActorsJob(
-            config,
-            out,
-            options.resume,
-            options.tensorboard,
-            allow_public,
-            pace_seconds,
-            quiet,
-            storage,
-        )
+            run = replace(run, out=directory.path, storage=directory.storage)
         launcher = Launcher(
             rpc_rank,
-            job,
+            run,
             places,
-            hosts=node.index == 0,
-            vital=0 if node.index == 0 else None,
+            hosts=leads,
+            vital=0 if leads else None,
             bound=True,
             name=lambda slot: f"worker {slot - 1}" if slot else "the trainer",
             stop_seconds=_STOP_SECONDS,
         )
         outcome = launcher.run()
-    if outcome.code and node.index == 0:
+    if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"
-        again = f". Go on with the same line and --load {out} in place of --out" if saved else ""
-        sys.stderr.write(f"distrlcc: {done}{again}\n")
+        again = f". Go on with the same line and --load {run.out} in place of --out"
+        sys.stderr.write(f"distrlcc: {done}{again if saved else ''}\n")
     return outcome.code
+
+
+def rpc_rank(place: Place, run: ActorRun) -> int:
+    """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
+
+    Raises:
+        DistrlccError: See `train_on_engine`, `admit`, `join` and `hold_actor`.
+    """
+    switch_threads_often()
+    interface = check_addresses(place, allow_public=run.allow_public)
+    own = identity(run.config, topology="actor-learner", processes=place.size)
+    if place.slot:
+        return hold_actor(place, join(place, interface, own))
+    state = run.state(place.device)
+    let_threads_preempt(True)
+    admission = admit(place, interface, own)
+    try:
+        return train_on_engine(run, state, TorchRpcEngine(place, admission))
+    finally:
+        admission.store.set(f"{place.attempt}/finished", "")

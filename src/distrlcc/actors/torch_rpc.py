@@ -2,51 +2,51 @@
 
 RPC is pickle without authentication: whoever reaches a worker's port can run code there. So all
 ports are opened on one interface, and members have shown each other that they belong together
-before it begins; see `distrlcc.actors.rendezvous`. A worker that was started again cannot
-be reached under its old name, nor can a new one join: the Ray engine is for that.
+before it begins; see `distrlcc.actors.admission`. A worker that was started again cannot be reached
+under its old name, nor can a new one join: the Ray engine is for that.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
-import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from torch.distributed import rpc
 
-from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.actors.admission import Admission
+from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
+from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.errors import GroupError
-from distrlcc.parallel.interface import Interface
 from distrlcc.parallel.place import Place
 
 _TRAINER = "trainer"
 _JOIN_SECONDS = 30.0
-_START_SECONDS = 60.0
+SILENT_TRAINER_SECONDS = 15.0
+"""A worker that the trainer has not called for this long ends, s."""
+_ASKED_SECONDS = 1.5
+_TICK = 0.1
 _CALL_SECONDS = 3600.0
 """Far beyond what a caller waits: silence is judged by the caller."""
 _THREADS = 4
 
 
-def open_rpc(place: Place, interface: Interface, rank: int, size: int) -> None:
-    """Join the RPC group of the trainer (rank 0) and workers.
-
-    Args:
-        place: Says where the master's store is.
-        interface: All ports are opened on it.
-        rank: Of the members that were let in; 0 is the trainer.
-        size: Members.
+def _open_rpc(place: Place, admission: Admission) -> None:
+    """Join the RPC group of the members that were let in, on the admission's interface only.
 
     Raises:
         GroupError: Not all came in time.
     """
+    interface, rank = admission.interface, admission.rank
+    size = len(admission.workers) + 1
     os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = interface.name
-    # The master's store is there already, as with torchrun: nobody opens another.
+    # The master's store is there already, as with torchrun: no member opens another.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(place.attempt)
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = place.address, str(place.port)
@@ -66,7 +66,7 @@ def open_rpc(place: Place, interface: Interface, rank: int, size: int) -> None:
         except RuntimeError as error:
             failures.append(str(error).splitlines()[0])
 
-    # Torch waits for a member that died just now for ever, and cannot be interrupted.
+    # Torch waits for a member that died just now forever, and cannot be interrupted.
     thread = threading.Thread(target=join, name="joining RPC", daemon=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a Backend used as a ProcessGroup: torch's own
@@ -80,8 +80,8 @@ def open_rpc(place: Place, interface: Interface, rank: int, size: int) -> None:
         )
 
 
-def close_rpc() -> None:
-    """Leave the group without waiting for anyone."""
+def _close_rpc() -> None:
+    """Leave the group without waiting for the others."""
     with suppress(RuntimeError):
         rpc.shutdown(graceful=False)
 
@@ -89,11 +89,21 @@ def close_rpc() -> None:
 class TorchRpcEngine:
     """A `distrlcc.actors.engine.Engine`; the trainer's side of the group."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        """Take the group's workers, in the order of their ranks from 1."""
+    def __init__(self, place: Place, admission: Admission) -> None:
+        """Join the group.
+
+        Args:
+            place: The trainer's.
+            admission: Names the workers, by rank from 1.
+
+        Raises:
+            GroupError: Not all came in time.
+        """
+        _open_rpc(place, admission)
+        workers = admission.workers
         self._names = {worker: f"worker{rank}" for rank, worker in enumerate(workers, 1)}
         self._lock = threading.Lock()
-        self._changes = Changes(joined=list(workers))
+        self._changes = Changes(joined=workers.copy())
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
         """See `Engine`."""
@@ -116,77 +126,98 @@ class TorchRpcEngine:
     def close(self) -> None:
         """See `Engine`."""
         self._names.clear()
-        close_rpc()
+        _close_rpc()
 
     def _send(self, worker: Worker, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        answer: Future[Any] = Future()
+        promise: Future[Any] = Future()
         name = self._names.get(worker)
         if name is None:
-            answer.set_exception(WorkerGoneError("gone"))
-            return answer
+            promise.set_exception(WorkerGoneError("gone"))
+            return promise
         try:
             sent = rpc.rpc_async(name, function, args=args, timeout=_CALL_SECONDS)
         except RuntimeError as error:
-            self._lose(worker, answer, error)
-            return answer
+            self._lose(worker, promise, error)
+            return promise
 
         def answered(future: Any) -> None:
             try:
                 failed, value = future.value()
             except Exception as error:
-                self._lose(worker, answer, error)
+                self._lose(worker, promise, error)
                 return
             if failed:
-                answer.set_exception(ActorError(value))
+                promise.set_exception(ActorError(value))
             else:
-                answer.set_result(value)
+                promise.set_result(value)
 
         sent.add_done_callback(answered)
-        return answer
+        return promise
 
-    def _lose(self, worker: Worker, answer: Future[Any], error: Exception) -> None:
+    def _lose(self, worker: Worker, promise: Future[Any], error: Exception) -> None:
         text = str(error).partition(" (this error originated")[0]  # in a file of torch's
         reason = f"connection lost ({text.splitlines()[0] if text else type(error).__name__})"
         with self._lock:
             if worker in self._names:
                 self._changes.left.setdefault(worker, reason)
-        answer.set_exception(WorkerGoneError(reason))
+        promise.set_exception(WorkerGoneError(reason))
 
 
-class Host:
+class _Host:
     """A worker's side: holds the object that the trainer started."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         self.object: Any = None
         self.heard = monotonic()
         """When the trainer last called."""
 
 
-host = Host()
+_host = _Host()
 """This process's; RPC calls functions by name, so it is a global."""
 
 
 def _start(factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
     def begin() -> None:
-        host.heard += _START_SECONDS  # the trainer waits as well
+        _host.heard += START_SECONDS  # the trainer waits as well
         try:
-            host.object = factory(*args)
+            _host.object = factory(*args)
         finally:
-            host.heard = monotonic()
+            _host.heard = monotonic()
 
     return _answer(begin)
 
 
 def _call(method: str, *args: Any) -> tuple[bool, Any]:
-    return _answer(lambda: getattr(host.object, method)(*args))
+    return _answer(lambda: getattr(_host.object, method)(*args))
 
 
 def _answer(work: Callable[[], Any]) -> tuple[bool, Any]:
-    """Return whether the work failed, and its result or its error."""
-    host.heard = monotonic()
+    _host.heard = monotonic()
+    return answer(work)
+
+
+def hold_actor(place: Place, admission: Admission) -> int:
+    """Hold as a worker the object that the trainer starts, until that is stopped; return 0.
+
+    Raises:
+        GroupError: The trainer is silent.
+    """
+    _open_rpc(place, admission)
+    _host.heard = monotonic()
+    asked: list[float] = []  # a signal came; the trainer may first want to count what is here
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))
     try:
-        return False, work()
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return True, f"{type(error).__name__}: {error} ({last.name}, line {last.lineno})"
+        while _host.object is None or not _host.object.stopped:
+            sleep(_TICK)
+            if asked and monotonic() - asked[0] > _ASKED_SECONDS:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
+            if monotonic() - _host.heard > SILENT_TRAINER_SECONDS:
+                raise GroupError(
+                    f"the trainer has been silent for {SILENT_TRAINER_SECONDS:.0f} s; it is gone, "
+                    "or has dropped this worker"
+                )
+        sleep(_TICK)  # the answer is on its way
+    finally:
+        _close_rpc()
+    return 0

@@ -6,48 +6,40 @@ import argparse
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from distrlcc.cli.parser import number
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, DistrlccError
 
 if TYPE_CHECKING:
     from distrlcc.runs.run_config import RunConfig
 
 _RUNS = Path("runs")
+_NUMBERS = {
+    "--envs-per-worker": ("N", number(1, 2**20, whole=True), "environments that a worker steps"),
+    "--max-lag": ("U", number(0, 10**6, whole=True), "updates a segment's policy may be behind"),
+    "--wait-workers": ("S", number(0.0, 1e6), "how long to wait when no worker is left, s"),
+}
+"""Each with its metavar, type and help; the recipe has the defaults."""
 
 
 def add_actor_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that only actor-learner runs have."""
-    parser.add_argument(
-        "--load", nargs="?", const="", metavar="DIR",
-        help="go on with this run, by default the newest in runs/ of the recipe (node 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--nodes", metavar="FILE", type=Path,
-        help="TOML file with nodes = [[0, 1], [2]]: for each machine the links of its workers",
-    )  # fmt: skip
-    parser.add_argument(
-        "--envs-per-worker", type=number(1, 2**20, whole=True), metavar="N",
-        help="environments that each worker steps (default: the recipe's, 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-lag", type=number(0, 10**6, whole=True), metavar="U",
-        help="updates that a segment's policy may be behind (default: the recipe's, 16)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--wait-workers", type=number(0.0, 1e6), metavar="S",
-        help="how long to wait when no worker is left, s (default: the recipe's, 60)",
-    )  # fmt: skip
-    parser.add_argument("--tun", action="store_true", help="use the tunnel (VPN) interface")
-    parser.add_argument(
-        "--allow-public", action="store_true",
-        help="listen on a public address, where whoever reaches the port can run code",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pace", type=number(0.0, 1e4), default=0.0, metavar="MS",
-        help="time that each step lasts, ms, as on a real link; 0: as fast as it goes (default)",
-    )  # fmt: skip
+    add = parser.add_argument
+    text = "go on with this run, by default the newest in runs/ of the recipe (node 0)"
+    add("--load", nargs="?", const="", metavar="DIR", help=text)
+    text = "TOML file with nodes = [[0, 1], [2]]: for each machine the links of its workers"
+    add("--nodes", metavar="FILE", type=Path, help=text)
+    for flag, (metavar, kind, text) in _NUMBERS.items():
+        add(flag, metavar=metavar, type=kind, help=f"{text} (default: the recipe's)")
+    add("--tun", action="store_true", help="use the tunnel (VPN) interface")
+    text = "listen on a public address, where anyone who reaches the port can run code"
+    add("--allow-public", action="store_true", help=text)
+    add("--pace", type=_no_pace, help=argparse.SUPPRESS)
+
+
+def _no_pace(text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError("is gone; give --world emulated for links in real time")
 
 
 def with_actors(config: RunConfig, args: argparse.Namespace) -> RunConfig:
@@ -101,7 +93,6 @@ def newest_run(recipe: str) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from distrlcc.errors import DistrlccError
     from distrlcc.runs.run_config import RunConfig
     from distrlcc.runs.run_directory import RunDirectory
 

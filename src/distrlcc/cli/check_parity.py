@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Check; 1 if they differ."""
     from distrlcc.config import override
     from distrlcc.evaluate.bootstrap import Curves
+    from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
     from distrlcc.recipes.registry import recipe
-    from distrlcc.runs.parity import TOLERANCE, check_parity, learning_curves
 
     config = override(recipe(args.recipe), args.assignments)
     parity = check_parity(config, args.processes, args.updates)

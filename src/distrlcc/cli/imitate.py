@@ -17,8 +17,7 @@ from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.data.reader import StoredData
-    from distrlcc.runs.imitate_config import ImitateConfig
-    from distrlcc.runs.run_directory import RunDirectory
+    from distrlcc.runs.run_config import ImitateConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,26 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 when done, 128 and the signal's number after a signal."""
     from distrlcc.config import to_toml
-    from distrlcc.runs.imitate_config import EXTENDABLE
-    from distrlcc.runs.imitation_trainer import policy_spec
-    from distrlcc.runs.run_directory import RunDirectory
+    from distrlcc.parallel.start import start_node, train_alone
+    from distrlcc.runs.imitation import imitation_run
+    from distrlcc.runs.options import GroupOptions, RunOptions
 
     config, data = _config(args)
     if args.print_config:
         print(to_toml(config), end="")
         return 0
-    policy_spec(config, data)  # what does not fit is found before anything is written
-    tensorboard = not args.no_tensorboard
-    if args.resume:
-        directory = RunDirectory.resume(
-            args.out, config, tensorboard=tensorboard, extendable=EXTENDABLE
-        )
-    else:
-        directory = RunDirectory.create(
-            args.out, config, recipe="imitate", seeds={"seed": config.seed},
-            tensorboard=tensorboard, extendable=EXTENDABLE,
-        )  # fmt: skip
-    return _imitate(config, data, directory, args)
+    state = imitation_run(config, data)  # what does not fit is found before anything is written
+    options = RunOptions(args.out, resume=args.resume, tensorboard=not args.no_tensorboard)
+    if args.processes == 1:
+        return train_alone(state, options)
+    return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)
 
 
 def _config(args: argparse.Namespace) -> tuple[ImitateConfig, StoredData]:
@@ -74,8 +66,8 @@ def _config(args: argparse.Namespace) -> tuple[ImitateConfig, StoredData]:
 
     from distrlcc.config import override
     from distrlcc.data.reader import StoredData
-    from distrlcc.runs.imitate_config import ImitateConfig
-    from distrlcc.runs.imitation_trainer import data_env
+    from distrlcc.runs.imitation import data_env
+    from distrlcc.runs.run_config import ImitateConfig
     from distrlcc.runs.run_directory import RunDirectory
 
     assignments = list(args.assignments)
@@ -93,33 +85,3 @@ def _config(args: argparse.Namespace) -> tuple[ImitateConfig, StoredData]:
         data = StoredData(Path(args.data))
         began = ImitateConfig(data=args.data, data_digest=data.digest, env=data_env(data))
     return override(began, assignments), data
-
-
-def _imitate(
-    config: ImitateConfig, data: StoredData, directory: RunDirectory, args: argparse.Namespace
-) -> int:
-    import sys
-
-    from distrlcc.learn.data_parallel import LocalGroup
-    from distrlcc.parallel.imitate_job import ImitateJob, imitate_together
-    from distrlcc.runs.imitate import imitate_rank
-
-    if args.processes > 1:
-        job = ImitateJob(
-            config, directory.path, resume=args.resume, tensorboard=not args.no_tensorboard
-        )
-        counters = imitate_together(job, args.processes)
-    else:
-        with directory:
-            counters = imitate_rank(config, data, LocalGroup(), directory, resume=args.resume)
-    if counters.summary():
-        print(counters.summary())
-    if counters.signal:
-        print(
-            f"distrlcc: stopped after {counters.epoch} whole epochs; saved. Go on with: distrlcc "
-            f"imitate --resume --out {directory.path}",
-            file=sys.stderr,
-        )
-        return 128 + counters.signal
-    print(f"policy: {directory.policy_path}")
-    return 0

@@ -29,50 +29,31 @@ if TYPE_CHECKING:
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
 _ONLY = {
-    _DECENTRALIZED: ("processes", "no_elastic", "restarts", "resume", "debug"),
-    _ACTORS: (
-        "load",
-        "nodes",
-        "envs_per_worker",
-        "max_lag",
-        "wait_workers",
-        "tun",
-        "allow_public",
-        "pace",
-    ),
+    _DECENTRALIZED: ["processes", "no_elastic", "restarts", "resume", "debug"],
+    _ACTORS: ["load", "nodes", "envs_per_worker", "max_lag", "wait_workers", "tun", "allow_public"],
 }
-
-_ZERO = ("pace", "restarts")
-"""Those whose default is 0."""
+"""The arguments that only one topology has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_run_arguments(parser)
-    parser.add_argument(
-        "--topology", choices=(_ACTORS, _DECENTRALIZED), default=_ACTORS,
-        help="actor-learner: workers act, a trainer on node 0 learns (default); decentralized: "
-        "every process steps its environments and learns",
-    )  # fmt: skip
-    parser.add_argument(
-        "--node-index", type=number(0, 4095, whole=True), required=True, metavar="I",
-        help="this machine's number from 0; M or more joins a decentralized run under way",
-    )  # fmt: skip
-    parser.add_argument(
-        "--node-num", type=number(1, 4096, whole=True), required=True, metavar="M",
-        help="machines that the run begins with",
-    )  # fmt: skip
-    parser.add_argument(
-        "--ip", "--IP", required=True, metavar="IP", help="address of node 0, the master"
+    add = parser.add_argument
+    text = (
+        "actor-learner: workers act, a trainer on node 0 learns (default); decentralized: every "
+        "process steps its environments and learns"
     )
-    parser.add_argument(
-        "--port", type=number(1, 65534, whole=True), metavar="P",
-        help="of the master, which takes the next one too (default: 29513; decentralized 29512)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--processes", type=number(1, 4096, whole=True), metavar="N",
-        help="equal processes on each machine of a decentralized run (default: 1)",
-    )  # fmt: skip
+    add("--topology", choices=(_ACTORS, _DECENTRALIZED), default=_ACTORS, help=text)
+    text = "this machine's number from 0; M or more joins a decentralized run under way"
+    kind = number(0, 4095, whole=True)
+    add("--node-index", type=kind, required=True, metavar="I", help=text)
+    kind, text = number(1, 4096, whole=True), "machines that the run begins with"
+    add("--node-num", type=kind, required=True, metavar="M", help=text)
+    add("--ip", "--IP", required=True, metavar="IP", help="address of node 0, the master")
+    text = "the master's port, which takes the next one too (default: 29513; decentralized 29512)"
+    add("--port", type=number(1, 65534, whole=True), metavar="P", help=text)
+    text = "equal processes on each machine of a decentralized run (default: 1)"
+    add("--processes", type=kind, metavar="N", help=text)
     add_group_arguments(parser)
     add_actor_arguments(parser)
 
@@ -84,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
     for name in _ONLY[other]:
         value = getattr(args, name)
-        unset = value is None or value is False or (name in _ZERO and value == 0)
-        if not unset:
+        if value is not None and value is not False and (name, value) != ("restarts", 0):
             raise ConfigError(
                 f"--{name.replace('_', '-')} is for --topology {other}, and this is {args.topology}"
             )
@@ -98,7 +78,7 @@ def _decentralized(args: argparse.Namespace, node: Node) -> int:
     if args.node_index >= args.node_num and args.no_elastic:
         raise ConfigError(
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; only an elastic "
-            "run takes late comers"
+            "run takes late joiners"
         )
     if args.resume and args.node_index > 0:
         raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
@@ -121,7 +101,7 @@ def _actors(args: argparse.Namespace, node: Node) -> int:
     if args.node_index >= args.node_num:
         raise ConfigError(
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; over torch RPC "
-            "nobody joins a run that is under way"
+            "no machine joins a run that is under way"
         )
     args.recipe = args.recipe or "distrlcc"
     if args.load is not None and args.node_index == 0:
@@ -139,12 +119,7 @@ def _actors(args: argparse.Namespace, node: Node) -> int:
 
     args.gpu = _gpu(args)
     return start_actors(
-        config,
-        run_options(args),
-        group_options(args),
-        node,
-        allow_public=args.allow_public,
-        pace_seconds=args.pace / 1e3,
+        config, run_options(args), group_options(args), node, allow_public=args.allow_public
     )
 
 

@@ -21,8 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from rich import box
     from rich.table import Table
 
-    from distrlcc.policy.policy_file import load_policy
-    from distrlcc.policy.shipped import shipped_policies
+    from distrlcc.policy.policy_file import load_policy, shipped_policies
     from distrlcc.recipes.experiment import PREFER
     from distrlcc.recipes.result_row import shipped_rows
 

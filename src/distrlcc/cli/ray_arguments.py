@@ -27,30 +27,21 @@ _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that only training on Ray has."""
-    parser.add_argument(
-        "--engine", choices=("processes", "ray"), default="processes",
-        help="what runs the processes: this machine, or a Ray cluster (default: processes)",
-    )  # fmt: skip
+    text = "what runs the processes: this machine, or a Ray cluster (default: processes)"
+    engines = ("processes", "ray")
+    parser.add_argument("--engine", choices=engines, default="processes", help=text)
     ray = parser.add_argument_group("with --engine ray")
-    ray.add_argument(
-        "--address", metavar="auto|HOST:PORT",
-        help="the cluster (default: Ray is started on this machine for this run)",
-    )  # fmt: skip
-    ray.add_argument(
-        "--topology", choices=("decentralized", "actor-learner"),
-        help="equal processes, or one trainer with workers (default: decentralized)",
-    )  # fmt: skip
-    ray.add_argument(
-        "--nodes", metavar="FILE", type=Path,
-        help="TOML file with nodes = [[0, 1], [2]]: the links of the workers",
-    )  # fmt: skip
+    text = "the cluster (default: Ray is started on this machine for this run)"
+    ray.add_argument("--address", metavar="auto|HOST:PORT", help=text)
+    text = "equal processes, or one trainer with workers (default: decentralized)"
+    ray.add_argument("--topology", choices=("decentralized", "actor-learner"), help=text)
+    text = "TOML file with nodes = [[0, 1], [2]]: the links of the workers"
+    ray.add_argument("--nodes", metavar="FILE", type=Path, help=text)
     for flag, (metavar, kind, text) in _RESOURCES.items():
         ray.add_argument(flag, metavar=metavar, type=number(0, 1e6, whole=kind is int), help=text)
     for flag in _CUSTOM:
-        ray.add_argument(
-            flag, metavar="NAME=AMOUNT", action="append",
-            help=f"another resource of each {flag.split('-')[2]}; may be repeated",
-        )  # fmt: skip
+        text = f"another resource of each {flag.split('-')[2]}; may be repeated"
+        ray.add_argument(flag, metavar="NAME=AMOUNT", action="append", help=text)
     ray.add_argument("--strategy", choices=_STRATEGIES, help="placement (default: PACK)")
 
 
@@ -73,9 +64,9 @@ def train_on_ray(config: RunConfig, args: argparse.Namespace) -> int:
         DistrlccError: See `train_actors_on_ray` and `train_ranks_on_ray`.
     """
     from distrlcc.cli.run_arguments import group_options, run_options
-    from distrlcc.cluster.ray_actors import train_actors_on_ray
-    from distrlcc.cluster.ray_ranks import train_ranks_on_ray
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.ranks import train_ranks_on_ray
+    from distrlcc.cluster.session import RayOptions
+    from distrlcc.cluster.trainer import train_actors_on_ray
 
     config, on = _with_resources(config, args), RayOptions(args.address or "")
     if args.topology == "actor-learner":

@@ -67,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
         from distrlcc.parallel.start import start_node
 
         return start_node(config, run_options(args), group_options(args), processes=args.processes)
-    return _train(config, args)
+    from distrlcc.parallel.start import train_alone
+    from distrlcc.runs.run_state import env_run
+
+    return train_alone(env_run(config), run_options(args))
 
 
 def _under_torchrun(config: RunConfig, args: argparse.Namespace) -> int:
@@ -78,31 +81,3 @@ def _under_torchrun(config: RunConfig, args: argparse.Namespace) -> int:
     if args.engine == "ray":
         raise ConfigError("--engine ray under torchrun: start it without torchrun")
     return run_under_torchrun(config, run_options(args), group_options(args))
-
-
-def _train(config: RunConfig, args: argparse.Namespace) -> int:
-    import sys
-
-    from distrlcc.parallel.start import open_directory
-    from distrlcc.runs.progress import Progress
-    from distrlcc.runs.storage_session import go_on
-    from distrlcc.runs.train import train
-    from distrlcc.runs.trainer import Trainer
-
-    # Built first: what does not fit is found before anything is written.
-    trainer = Trainer(config)
-    with (
-        open_directory(config, run_options(args)) as directory,
-        Progress(config.total_steps, max_seconds=config.max_seconds) as progress,
-    ):
-        stopped = train(trainer, directory, progress, resume=args.resume)
-    print(trainer.summary())
-    if stopped:
-        print(
-            "distrlcc: stopped; saved. Go on with: distrlcc train "
-            + go_on(directory.path, directory.storage),
-            file=sys.stderr,
-        )
-        return 128 + stopped
-    print(f"policy: {directory.policy_path}")
-    return 0

@@ -51,35 +51,20 @@ MIN_WINDOW = 10e9
 
 
 @njit_inner
-def initialise(s: FloatArray, now: int, seed: int) -> None:
+def initialise(s: FloatArray, now: int) -> None:
     """Start in slow start, default mode."""
-    s[CWND] = INITIAL_CWND
-    s[PACING] = 0.0
-    s[SRTT] = 0.0
     s[INVERSE_DELTA] = DEFAULT_INVERSE_DELTA
     s[ROUND_END] = INITIAL_CWND
     s[SLOW_START] = 1.0
     s[EMPTY_TIME] = now
     _restart_velocity(s, 1.0)
-    s[ROUND_LOST] = 0.0
     reset(s, RTT_MIN, float(now), np.inf)
     reset(s, RTT_STANDING, float(now), np.inf)
     reset(s, RTT_MAX, float(now), np.inf)
 
 
 @njit_inner
-def on_ack(
-    s: FloatArray,
-    now: int,
-    rtt: int,
-    seq: int,
-    sent: int,
-    lost: int,
-    inflight: int,
-    delivered: int,
-    prior_delivered: int,
-    rate: float,
-) -> None:
+def on_ack(s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, rate: float) -> None:
     """Move towards the target rate (section 2.1) and choose the mode (section 2.2)."""
     time, sample = float(now), float(rtt)
     s[SRTT] = sample if s[SRTT] == 0.0 else s[SRTT] + (sample - s[SRTT]) / 8
@@ -104,7 +89,7 @@ def on_ack(
 
 
 @njit_inner
-def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+def on_timeout(s: FloatArray, sent: int) -> None:
     """Restart slow start from the least window."""
     s[CWND] = MIN_CWND
     s[SLOW_START] = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
 SSTHRESH = FIRST_FREE + 0
@@ -36,31 +36,14 @@ ALPHA = 3 * (1 - BETA) / (1 + BETA)
 
 
 @njit_inner
-def initialise(s: FloatArray, now: int, seed: int) -> None:
+def initialise(s: FloatArray) -> None:
     """Start in slow start with an unbounded threshold."""
-    s[CWND] = INITIAL_CWND
-    s[PACING] = 0.0
     s[SSTHRESH] = np.inf
-    s[RECOVER] = 0.0
-    s[W_MAX] = 0.0
     s[EPOCH] = -1.0
-    s[SRTT] = 0.0
-    s[AFTER_TIMEOUT] = 0.0
 
 
 @njit_inner
-def on_ack(
-    s: FloatArray,
-    now: int,
-    rtt: int,
-    seq: int,
-    sent: int,
-    lost: int,
-    inflight: int,
-    delivered: int,
-    prior_delivered: int,
-    rate: float,
-) -> None:
+def on_ack(s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int) -> None:
     """Grow along the cubic or with Reno's estimate; reduce once per window."""
     s[SRTT] = rtt if s[SRTT] == 0.0 else s[SRTT] + (rtt - s[SRTT]) / 8
     if lost > 0 and seq > s[RECOVER]:
@@ -76,7 +59,7 @@ def on_ack(
 
 
 @njit_inner
-def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet; ssthresh falls by beta (section 4.8), once as in RFC 5681."""
     if s[CWND] > 1.0:
         _reduce(s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
 SSTHRESH = FIRST_FREE + 0
@@ -49,15 +49,10 @@ ONE_MINUTE = 60e9
 
 
 @njit_inner
-def initialise(s: FloatArray, now: int, seed: int) -> None:
+def initialise(s: FloatArray, now: int) -> None:
     """Start in slow start with empty histories."""
-    s[CWND] = INITIAL_CWND
-    s[PACING] = 0.0
     s[SSTHRESH] = np.inf
-    s[RECOVER] = 0.0
     s[MINUTE] = now
-    s[BASE_INDEX] = 0.0
-    s[CURRENT_INDEX] = 0.0
     s[BASE] = np.inf
     for i in range(CURRENT_FILTER + BASE_HISTORY):
         s[CURRENT_DELAYS + i] = np.inf
@@ -65,16 +60,7 @@ def initialise(s: FloatArray, now: int, seed: int) -> None:
 
 @njit_inner
 def on_ack(
-    s: FloatArray,
-    now: int,
-    rtt: int,
-    seq: int,
-    sent: int,
-    lost: int,
-    inflight: int,
-    delivered: int,
-    prior_delivered: int,
-    rate: float,
+    s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, inflight: int
 ) -> None:
     """Grow or shrink by the distance from the target (section 2.4.2)."""
     _update_base(s, now, rtt)
@@ -96,7 +82,7 @@ def on_ack(
 
 
 @njit_inner
-def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet (section 2.4.2) and slow start to half the window."""
     if s[CWND] > 1.0:
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)

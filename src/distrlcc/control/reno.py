@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
 SSTHRESH = FIRST_FREE + 0
@@ -20,27 +20,13 @@ RECOVER = FIRST_FREE + 1
 
 
 @njit_inner
-def initialise(s: FloatArray, now: int, seed: int) -> None:
+def initialise(s: FloatArray) -> None:
     """Start in slow start with an unbounded threshold (RFC 5681 section 3.1)."""
-    s[CWND] = INITIAL_CWND
-    s[PACING] = 0.0
     s[SSTHRESH] = np.inf
-    s[RECOVER] = 0.0
 
 
 @njit_inner
-def on_ack(
-    s: FloatArray,
-    now: int,
-    rtt: int,
-    seq: int,
-    sent: int,
-    lost: int,
-    inflight: int,
-    delivered: int,
-    prior_delivered: int,
-    rate: float,
-) -> None:
+def on_ack(s: FloatArray, seq: int, sent: int, lost: int) -> None:
     """Grow by 1 (slow start) or 1/cwnd per ACK; halve once per window (RFC 5681 3.1, 3.2)."""
     if lost > 0 and seq > s[RECOVER]:
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
@@ -54,7 +40,7 @@ def on_ack(
 
 
 @njit_inner
-def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet (RFC 5681 section 3.1, equation 4).
 
     The window is above 1 exactly if something was acknowledged since the last timeout; if not, the

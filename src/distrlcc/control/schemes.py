@@ -1,4 +1,4 @@
-"""The schemes by name and number, and the compiled dispatch on the number.
+"""The schemes by name and number, the compiled dispatch on the number, and `SchemeController`.
 
 Left out on purpose: a table of functions. A call through a pointer can be neither inlined nor
 cached by numba; a chain of comparisons can.
@@ -6,36 +6,19 @@ cached by numba; a chain of comparisons can.
 
 from __future__ import annotations
 
-from distrlcc.control import bbr, copa, cubic, fixed, ledbat, reno, vegas
+import numpy as np
+
+from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas
 from distrlcc.control.compiled import njit
-from distrlcc.control.state import CWND, INITIAL_CWND, PACING
+from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.errors import unknown_name
-from distrlcc.types import FloatArray
+from distrlcc.types import Ack, FloatArray, IntervalStats
 
-AGENT = 0
-"""The window comes from outside, such as a policy."""
-ORACLE = 1
-"""The simulator sets the window from the link at each step."""
-FIXED = 2
-"""The window is the parameter."""
-RENO = 3
-CUBIC = 4
-VEGAS = 5
-COPA = 6
-BBR = 7
-LEDBAT = 8
-
-SCHEMES: dict[str, int] = {
-    "agent": AGENT,
-    "oracle": ORACLE,
-    "fixed": FIXED,
-    "reno": RENO,
-    "cubic": CUBIC,
-    "vegas": VEGAS,
-    "copa": COPA,
-    "bbr": BBR,
-    "ledbat": LEDBAT,
-}
+AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = range(9)
+"""The window of AGENT comes from outside, such as a policy; that of ORACLE is set by the simulator
+from the link at each step; that of FIXED is the parameter."""
+_NAMES = ("agent", "oracle", "fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat")
+SCHEMES: dict[str, int] = {name: number for number, name in enumerate(_NAMES)}
 """Number of each scheme by its name."""
 
 
@@ -57,20 +40,19 @@ def initialise(scheme: int, s: FloatArray, now: int, seed: int, parameter: float
     s[CWND] = INITIAL_CWND
     s[PACING] = 0.0
     if scheme == FIXED:
-        fixed.initialise(s, now, seed)
         s[CWND] = parameter
     elif scheme == RENO:
-        reno.initialise(s, now, seed)
+        reno.initialise(s)
     elif scheme == CUBIC:
-        cubic.initialise(s, now, seed)
+        cubic.initialise(s)
     elif scheme == VEGAS:
-        vegas.initialise(s, now, seed)
+        vegas.initialise(s)
     elif scheme == COPA:
-        copa.initialise(s, now, seed)
+        copa.initialise(s, now)
     elif scheme == BBR:
         bbr.initialise(s, now, seed)
     elif scheme == LEDBAT:
-        ledbat.initialise(s, now, seed)
+        ledbat.initialise(s, now)
 
 
 @njit
@@ -89,31 +71,85 @@ def on_ack(
 ) -> None:
     """Tell the scheme of one ACK; see `distrlcc.control.state` for the arguments."""
     if scheme == RENO:
-        reno.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
+        reno.on_ack(s, seq, sent, lost)
     elif scheme == CUBIC:
-        cubic.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
+        cubic.on_ack(s, now, rtt, seq, sent, lost)
     elif scheme == VEGAS:
-        vegas.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
+        vegas.on_ack(s, rtt, seq, sent, lost)
     elif scheme == COPA:
-        copa.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
+        copa.on_ack(s, now, rtt, seq, sent, lost, rate)
     elif scheme == BBR:
         bbr.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
     elif scheme == LEDBAT:
-        ledbat.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
+        ledbat.on_ack(s, now, rtt, seq, sent, lost, inflight)
 
 
 @njit
 def on_timeout(scheme: int, s: FloatArray, now: int, sent: int) -> None:
     """Tell the scheme that nothing was sent or acknowledged for one second."""
     if scheme == RENO:
-        reno.on_timeout(s, now, sent)
+        reno.on_timeout(s, sent)
     elif scheme == CUBIC:
-        cubic.on_timeout(s, now, sent)
+        cubic.on_timeout(s, sent)
     elif scheme == VEGAS:
-        vegas.on_timeout(s, now, sent)
+        vegas.on_timeout(s, sent)
     elif scheme == COPA:
-        copa.on_timeout(s, now, sent)
+        copa.on_timeout(s, sent)
     elif scheme == BBR:
-        bbr.on_timeout(s, now, sent)
+        bbr.on_timeout(s, sent)
     elif scheme == LEDBAT:
-        ledbat.on_timeout(s, now, sent)
+        ledbat.on_timeout(s, sent)
+
+
+class SchemeController:
+    """One flow of a scheme, such as ``SchemeController("fixed", parameter=20)``.
+
+    ``agent`` and ``oracle`` have no compiled functions, so they are no valid names here: see
+    `distrlcc.control.base` for the oracle.
+
+    Args:
+        scheme_name: A key of `distrlcc.control.schemes.SCHEMES` with compiled functions.
+        now: When the flow starts, ns.
+        seed: Chooses what the scheme draws at random (BBR's first phase of PROBE_BW).
+        parameter: The window of ``fixed``, packets.
+
+    Raises:
+        ConfigError: No compiled scheme has the name.
+    """
+
+    def __init__(
+        self, scheme_name: str, *, now: int = 0, seed: int = 0, parameter: float = INITIAL_CWND
+    ) -> None:
+        valid = {name: i for name, i in SCHEMES.items() if i not in (AGENT, ORACLE)}
+        if scheme_name not in valid:
+            raise unknown_name("scheme", scheme_name, valid)
+        self._scheme, self._seed, self._parameter = valid[scheme_name], seed, float(parameter)
+        self.state = np.zeros(STATE_SIZE)
+        """The scheme's row; see `distrlcc.control.state`."""
+        self.begin(now=now)
+
+    def begin(self, *, now: int) -> None:
+        """Start anew, where the flow starts later than was known."""
+        initialise(self._scheme, self.state, now, self._seed, self._parameter)
+
+    @property
+    def cwnd(self) -> float:
+        """Congestion window, packets."""
+        return float(self.state[CWND])
+
+    @property
+    def pacing_rate(self) -> float:
+        """Pacing rate, packets/s; 0 means that the window alone limits."""
+        return float(self.state[PACING])
+
+    def on_ack(self, ack: Ack, *, now: int) -> None:
+        """Take one acknowledgement."""
+        counts = ack.seq, ack.sent, ack.lost, ack.inflight, ack.delivered, ack.prior_delivered
+        on_ack(self._scheme, self.state, now, ack.rtt_ns, *counts, float(ack.delivery_rate))
+
+    def on_timeout(self, *, now: int, sent: int) -> None:
+        """React to one second of silence."""
+        on_timeout(self._scheme, self.state, now, sent)
+
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
+        """Do nothing: these schemes act on each acknowledgement."""

@@ -1,10 +1,11 @@
 """One flow's controller state: a float64 row whose first elements every scheme shares.
 
-A scheme is a module of compiled functions over the row ``s``:
+A scheme is a module of compiled functions over the row ``s``, which take of these arguments what
+they need:
 
-- ``initialise(s, now, seed)`` at the flow's start;
+- ``initialise(s, now, seed)`` at the flow's start, on a row of zeros with the initial window;
 - ``on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)`` once per ACK;
-- ``on_timeout(s, now, sent)`` when nothing was sent or acknowledged for one second.
+- ``on_timeout(s, sent)`` when nothing was sent or acknowledged for one second.
 
 ``now`` and ``rtt`` are int64 nanoseconds, counts are int64 packets (see `distrlcc.types.Ack`),
 ``rate`` is float64 packets per second. The sender reads ``s[CWND]`` and ``s[PACING]`` afterwards.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PACING
+from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND
 from distrlcc.types import FloatArray
 
 SSTHRESH = FIRST_FREE + 0
@@ -35,12 +35,9 @@ GAMMA = 1.0
 
 
 @njit_inner
-def initialise(s: FloatArray, now: int, seed: int) -> None:
+def initialise(s: FloatArray) -> None:
     """Start in slow start, doubling in the first round."""
-    s[CWND] = INITIAL_CWND
-    s[PACING] = 0.0
     s[SSTHRESH] = np.inf
-    s[RECOVER] = 0.0
     s[BASE_RTT] = np.inf
     s[ROUND_RTT] = np.inf
     s[ROUND_END] = INITIAL_CWND
@@ -48,18 +45,7 @@ def initialise(s: FloatArray, now: int, seed: int) -> None:
 
 
 @njit_inner
-def on_ack(
-    s: FloatArray,
-    now: int,
-    rtt: int,
-    seq: int,
-    sent: int,
-    lost: int,
-    inflight: int,
-    delivered: int,
-    prior_delivered: int,
-    rate: float,
-) -> None:
+def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
     """Measure, grow in slow start, and decide at the end of each round."""
     s[BASE_RTT] = min(s[BASE_RTT], rtt)
     s[ROUND_RTT] = min(s[ROUND_RTT], rtt)
@@ -77,7 +63,7 @@ def on_ack(
 
 
 @njit_inner
-def on_timeout(s: FloatArray, now: int, sent: int) -> None:
+def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet and slow start (RFC 5681 section 3.1)."""
     if s[CWND] > 1.0:
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)

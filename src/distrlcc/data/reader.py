@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.data.manifest import NAME, read_manifest
-from distrlcc.data.schema import episode_schema, step_schema, to_numpy
+from distrlcc.data.manifest import NAME, episode_schema, read_manifest, step_schema, to_numpy
 from distrlcc.errors import DatasetError
 
 

@@ -11,8 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.data.manifest import NAME, Manifest, Origin, Shard, Spaces, write_manifest
-from distrlcc.data.schema import episode_schema, step_schema, to_arrow
+from distrlcc.data.manifest import (
+    NAME,
+    Manifest,
+    Origin,
+    Shard,
+    Spaces,
+    episode_schema,
+    step_schema,
+    to_arrow,
+    write_manifest,
+)
 from distrlcc.errors import OutputError
 from distrlcc.files import require_writable, write_together
 
@@ -26,7 +35,7 @@ class Episode:
     actions: NDArray[Any]  # int [T] or float32 [T, A], taken
     expert_actions: NDArray[Any]  # likewise, what the expert would have taken
     rewards: NDArray[np.float32]  # [T]
-    outcomes: NDArray[np.float32]  # [T, 3], see `distrlcc.data.schema`
+    outcomes: NDArray[np.float32]  # [T, 3], see `distrlcc.data.manifest`
     final_observation: NDArray[np.float32]  # [D]
     scores: dict[str, float]
     """``return``, ``utilisation``, ``queueing_delay``, ``loss``."""

@@ -2,4 +2,4 @@
 
 import gymnasium
 
-gymnasium.register("distrlcc/Link-v0", entry_point="distrlcc.env.single:LinkEnv")
+gymnasium.register("distrlcc/Link-v0", entry_point="distrlcc.env.vector:LinkEnv")

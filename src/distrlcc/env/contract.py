@@ -14,8 +14,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
-from distrlcc.env.single import LinkEnv
-from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.env.vector import LinkEnv, LinkVectorEnv
 
 N = 8
 

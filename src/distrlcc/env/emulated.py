@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import INITIAL_CWND
-from distrlcc.env.agents import AgentBatch, Floats
+from distrlcc.env.batch import AgentBatch, Floats
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import CheckpointError, ConfigError

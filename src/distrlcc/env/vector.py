@@ -1,4 +1,4 @@
-"""The Gymnasium vector environment: episodes on links drawn from suites, N in one call.
+"""The Gymnasium environments: episodes on links drawn from suites, N in one call (or one).
 
 Autoreset is SAME_STEP: where an episode ended, the observation is the next episode's first and
 ``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
@@ -20,30 +20,40 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.env.agents import AgentBatch
-from distrlcc.env.batch import LinkBatch
+from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
-from distrlcc.env.rewards import outcome
+from distrlcc.env.rewards import RewardConfig, outcome
 from distrlcc.env.shared import SharedBatch
-from distrlcc.env.spaces import observation_box
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import Suite, check_agents, load_suite
+from distrlcc.sim.suites import check_agents, load_suite
+from distrlcc.types import copy_arrays, restore_arrays
+
+BOUND = 1000.0
+"""Observations lie within plus and minus this."""
+
+
+def observation_box(batch: AgentBatch) -> gymnasium.spaces.Box:
+    """Return one agent's observation space."""
+    return gymnasium.spaces.Box(-BOUND, BOUND, (batch.observation_size,), np.float32)
+
 
 Array = NDArray[Any]
+
+_STATE = "episodes ends time sums"
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
@@ -96,14 +106,17 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 f"{num_envs} environments from number {first_index} on, with agents={self.agents} "
                 f"on each link; expected multiples of {self.agents}"
             )
+        # The suites that links are drawn from; none may have more agents than there is room for.
         links, first_link = num_envs // self.agents, first_index // self.agents
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
-        self._mixture(())
+        edges = np.cumsum(np.array(self.config.weights))
+        self._suite_edges = edges / edges[-1]
         self._n_flows = max(suite.most_flows for suite in self._suites)
         for suite in self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_agents(suite.scenario(split, index), self.agents)
+        # The links' batch, and the spaces it makes.
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
@@ -111,6 +124,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        # What names draws, and the episodes' progress.
         self._indices = np.arange(first_link, first_link + links)
         self._link = np.arange(num_envs) // self.agents
         self._preferences = preferences
@@ -126,46 +140,21 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._time = np.zeros(links)
         self._sums = np.zeros((num_envs, 7))
 
-    def mix_in(self, suites: Sequence[Suite], shares: Sequence[float]) -> None:
-        """Draw later episodes' links from further suites as well, in the place of earlier ones.
-
-        Args:
-            suites: Of one flow; none: those of the configuration alone.
-            shares: Probability of each; those of the configuration have the rest.
-        """
-        self._suites = [*self._suites[: len(self.config.suites)], *suites]
-        self._mixture(shares)
-
-    def _mixture(self, shares: Sequence[float]) -> None:
-        weights = np.array(self.config.weights)
-        if len(shares):
-            weights = np.append(weights / weights.sum() * (1.0 - sum(shares)), shares)
-        edges = np.cumsum(weights)
-        self._suite_edges = edges / edges[-1]
-
     def _build_batch(self, expert: str) -> AgentBatch:
-        if self.config.world == "emulated":
-            if expert != "oracle":
-                raise ConfigError(
-                    f"expert {expert!r}: emulated links have the oracle's labels alone; "
-                    "take world=simulated"
-                )
+        emulated, flows, labels = self.config.world == "emulated", self._n_flows, self._with_labels
+        if expert != "oracle" and (emulated or self.agents > 1):
+            raise ConfigError(
+                f"expert {expert!r}: emulated links, and links of several agents, have the "
+                "oracle's labels alone; take world=simulated and agents=1"
+            )
+        if emulated:
             return EmulatedBatch(self.num_envs, self.config)
         if self.agents > 1:
-            if expert != "oracle":
-                raise ConfigError(
-                    f"expert {expert!r}: links of several agents have the oracle's labels alone; "
-                    "take agents=1"
-                )
-            return SharedBatch(
-                len(self._links()), self.config, n_flows=self._n_flows,
-                with_labels=self._with_labels,
-            )  # fmt: skip
+            links = self.num_envs // self.agents
+            return SharedBatch(links, self.config, n_flows=flows, with_labels=labels)
         if expert == "oracle":
-            return LinkBatch(
-                self.num_envs, self.config, n_flows=self._n_flows, with_labels=self._with_labels
-            )
-        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=self._n_flows)
+            return LinkBatch(self.num_envs, self.config, n_flows=flows, with_labels=labels)
+        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
@@ -294,20 +283,14 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return {
             "batch": self.batch.state_dict(),
             "disturbance": None if disturbance is None else disturbance.state_dict(),
-            "episodes": self._episodes.copy(),
-            "ends": self._ends.copy(),
-            "time": self._time.copy(),
-            "sums": self._sums.copy(),
+            **copy_arrays(self, _STATE),
             "key": np.array([self._key], np.uint64),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
         self.batch.load_state_dict(state["batch"])
-        self._episodes = np.array(state["episodes"], np.int64)
-        self._ends = np.array(state["ends"], float)
-        self._time = np.array(state["time"], float)
-        self._sums = np.array(state["sums"], float)
+        restore_arrays(self, _STATE, state)
         self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
         if self.batch.disturbance is not None:
             self.batch.disturbance.load_state_dict(state["disturbance"], self._key)
@@ -315,3 +298,50 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def close_extras(self, **kwargs: Any) -> None:
         """End the emulated links, if there are any."""
         self.batch.close()
+
+
+class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
+    """One link at a time; each reset draws the next link."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
+    ) -> None:
+        """Set up a link environment.
+
+        Args:
+            config: What the environment is.
+            split: ``train``, ``validation`` or ``test``.
+            changes: Fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
+        """
+        if isinstance(changes.get("reward"), str):
+            changes["reward"] = RewardConfig(changes["reward"])
+        config = replace(config or EnvConfig(), **{"stagger": False, **changes})
+        self._vector = LinkVectorEnv(1, config, split=split, autoreset=False)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Start an episode on the next link; a seed starts the sequence of links anew."""
+        super().reset(seed=seed)
+        observation, info = self._vector.reset(seed=seed)
+        return observation[0], _first(info)
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Advance by one step."""
+        observation, reward, terminated, truncated, info = self._vector.step(np.asarray([action]))
+        info.pop("final_obs", None)
+        return (
+            observation[0],
+            float(reward[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            _first({k: v for k, v in info.items() if not k.startswith("_")}),
+        )
+
+
+def _first(info: dict[str, Any]) -> dict[str, Any]:
+    return {k: _first(v) if isinstance(v, dict) else v[0] for k, v in info.items()}

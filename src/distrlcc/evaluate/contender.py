@@ -19,8 +19,7 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import PolicyFile
-from distrlcc.policy.shipped import find_policy
+from distrlcc.policy.policy_file import PolicyFile, find_policy
 from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.suites import BEST_CWND
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats

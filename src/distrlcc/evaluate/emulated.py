@@ -27,10 +27,10 @@ from distrlcc.evaluate.contender import Contender, rival
 from distrlcc.evaluate.link_log import link_series, read_flow_log, read_sender_log, score_log
 from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Series
+from distrlcc.net.command import ENDED
+from distrlcc.net.command_group import BASE, Part, write_parts
+from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.net.kernel_calls import die_with_parent
-from distrlcc.net.outside import ENDED
-from distrlcc.net.ticker import MOST_LATE
-from distrlcc.net.together import BASE, Part, write_parts
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 FIRST_PORT = 24_730
@@ -49,7 +49,7 @@ _GRAIN_S = 1e-3
 """The emulator knows whole milliseconds."""
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
-_TOGETHER = (sys.executable, "-m", "distrlcc.net.together")
+_TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
 _ERROR = "error: "
 
 

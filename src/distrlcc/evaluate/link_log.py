@@ -23,8 +23,8 @@ from distrlcc.errors import OutputError
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import WARMUP_S
 from distrlcc.evaluate.scores import SenderSeries, Series, bucket_edges, bucket_sums
+from distrlcc.sim.link import Log, read_log
 from distrlcc.sim.reference import capacity
-from distrlcc.sim.replay import Log, read_log
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 

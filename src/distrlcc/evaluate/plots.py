@@ -22,7 +22,7 @@ from distrlcc.evaluate.labels import Box, place_labels
 from distrlcc.evaluate.runner import MBIT
 from distrlcc.evaluate.scores import BUCKET_S, Metric, Series, metric
 from distrlcc.evaluate.summary import MeanInterval, SchemeSummary, Summary
-from distrlcc.net.sent import Step
+from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
 
 _FLOW_BUCKETS = 300

@@ -15,7 +15,7 @@ import numpy as np
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import simulate
-from distrlcc.sim.draws import bdp_packets
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 

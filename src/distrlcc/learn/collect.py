@@ -8,6 +8,7 @@ process with 2n environments and two with n take the same actions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any, Literal
 
@@ -16,11 +17,10 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from distrlcc import seeding
-from distrlcc.learn.collect_stats import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.numpy_network import NumpyNetwork
-from distrlcc.policy.sampling import (
+from distrlcc.policy.numpy_policy import (
+    NumpyNetwork,
     categorical_entropy,
     gaussian_entropy,
     gaussian_log_prob,
@@ -29,6 +29,74 @@ from distrlcc.policy.sampling import (
     sample_gaussian,
 )
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.types import copy_arrays, restore_arrays
+
+
+@dataclass(slots=True)
+class CollectStats:
+    """Sums over a collection; add two with :meth:`merge`, over ranks by summing the vectors."""
+
+    steps: float = 0.0
+    """Environment steps."""
+    reward: float = 0.0
+    """Sum of rewards."""
+    entropy: float = 0.0
+    """Sum over steps of the policy's entropy, nats."""
+    minimum_window: float = 0.0
+    """Steps on which the window stood at its minimum."""
+    episodes: float = 0.0
+    """Episodes that ended."""
+    silent_episodes: float = 0.0
+    """Of these, episodes whose window stood at its minimum nearly throughout."""
+    episode_return: float = 0.0
+    """Sum of ended episodes' returns; likewise the next three."""
+    utilisation: float = 0.0
+    queueing_delay: float = 0.0
+    loss: float = 0.0
+    environment_seconds: float = 0.0
+    """Time in ``env.step``."""
+    inference_seconds: float = 0.0
+    """Time in choosing actions."""
+    timed_steps: float = 0.0
+    """Environment steps in real time."""
+    late_steps: float = 0.0
+    """Of these, those that were late."""
+
+    def merge(self, other: CollectStats) -> None:
+        """Add another collection's sums."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    def to_vector(self) -> NDArray[np.float64]:
+        """Return the sums as one float64 vector."""
+        return np.array([getattr(self, f.name) for f in fields(self)])
+
+    @classmethod
+    def from_vector(cls, vector: NDArray[np.float64]) -> CollectStats:
+        """Build statistics from :meth:`to_vector`'s vector."""
+        return cls(*vector.tolist())
+
+    def metrics(self) -> dict[str, float]:
+        """Return means; those of episodes only if one ended."""
+        steps, episodes = max(self.steps, 1.0), self.episodes
+        means = {
+            "reward": self.reward / steps,
+            "policy_entropy": self.entropy / steps,
+            "minimum_window_share": self.minimum_window / steps,
+            "episodes": episodes,
+        }
+        if self.timed_steps:
+            means["late_steps"] = self.late_steps / self.timed_steps
+        if episodes:
+            means |= {
+                "episode_return": self.episode_return / episodes,
+                "utilisation": self.utilisation / episodes,
+                "queueing_delay": self.queueing_delay / episodes,
+                "loss": self.loss / episodes,
+                "silent_episode_share": self.silent_episodes / episodes,
+            }
+        return means
+
 
 Acting = Literal["sample", "argmax"]
 
@@ -37,6 +105,7 @@ SILENT_STEPS = 2
 SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
+_STATE = "obs labels starts silent age state"
 # Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -121,6 +190,7 @@ class Collector:
             raise RuntimeError("call set_weights before collect")
         if not self._started:
             self.reset()
+        # All draws at once, named by step; the rollout bears the version that acts.
         stats = CollectStats()
         length = len(rollout.obs)
         ends: list[_Ends] = []
@@ -128,6 +198,7 @@ class Collector:
         rollout.version = self._weights.version
         rollout.first_index = int(self._indices[0])
         for t in range(length):
+            # What the policy sees, and the action it chooses.
             begin = perf_counter()
             self._state[:, self._starts] = 0.0
             if self._spec.state_size and t % rollout.sequence_length == 0:
@@ -141,6 +212,7 @@ class Collector:
             acted = perf_counter()
             obs, rewards, terminated, truncated, info = self._env.step(actions)
             stepped = perf_counter()
+            # What came of it; where episodes ended, their statistics and last observations.
             rollout.rewards[t] = rewards
             if rollout.outcomes.shape[2]:
                 rollout.outcomes[t] = info["outcome"]
@@ -156,6 +228,7 @@ class Collector:
                     ends.append(
                         (np.full_like(cut, t), cut, info["final_obs"][cut], self._state[:, cut])
                     )
+            # Where the next row begins.
             self._obs[:] = obs
             self._labels = self._labels_of(info)
             self._starts = self._turn_over(info, done)
@@ -164,6 +237,7 @@ class Collector:
             rollout.steps = t + 1
             if stop is not None and t + 1 < length and stop(t + 1):
                 break
+        # Values of what would have followed, and the sums.
         begin = perf_counter()
         self._value_ends(self._network, rollout, ends)
         self._step += rollout.steps
@@ -201,7 +275,7 @@ class Collector:
         return actions
 
     def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Note who is active from now on; return where an episode begins."""
+        """Note which agents are active from now on; return where an episode begins."""
         if self._active is None:
             return done
         active: NDArray[np.bool_] = info["active"]
@@ -280,26 +354,12 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next collection starts from; the environment's state is its own."""
-        return {
-            "step": self._step,
-            "started": int(self._started),
-            "obs": self._obs.copy(),
-            "labels": self._labels.copy(),
-            "starts": self._starts.copy(),
-            **({} if self._active is None else {"active": self._active.copy()}),
-            "silent": self._silent.copy(),
-            "age": self._age.copy(),
-            "state": self._state.copy(),
-        }
+        active = {} if self._active is None else {"active": self._active.copy()}
+        counts = {"step": self._step, "started": int(self._started)}
+        return counts | active | copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self._step = int(state["step"])
-        self._started = bool(state["started"])
-        self._obs = np.array(state["obs"])
-        self._labels = np.array(state["labels"])
-        self._starts = np.array(state["starts"])
+        self._step, self._started = int(state["step"]), bool(state["started"])
         self._active = np.array(state["active"]) if "active" in state else None
-        self._silent = np.array(state["silent"])
-        self._age = np.array(state["age"])
-        self._state = np.array(state["state"])
+        restore_arrays(self, _STATE, state)

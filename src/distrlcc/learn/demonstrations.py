@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
-from distrlcc.learn.gail_config import GailConfig
+from distrlcc.learn.config import GailConfig
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import stream_key, uniform
 

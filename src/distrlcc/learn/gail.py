@@ -1,6 +1,6 @@
 """Generative adversarial imitation (https://arxiv.org/abs/1606.03476) around PPO.
 
-The environment's reward is not looked at: a step's reward is log D - log(1 - D), the logit of the
+The environment's reward is not used: a step's reward is log D - log(1 - D), the logit of the
 discriminator's belief that it is the expert's, scaled to mean 0 and variance 1 over all ranks'
 rollouts. PPO learns from it as from any other, then the discriminator learns from the same rollout.
 
@@ -12,31 +12,86 @@ stands still at all of it. It is needed in training alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from distrlcc.errors import DatasetError
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.deal import plan_deal
+from distrlcc.learn.config import AlarmConfig, GailConfig, PPOConfig
 from distrlcc.learn.demonstrations import Demonstrations
-from distrlcc.learn.descent import Descent
-from distrlcc.learn.discriminator import (
-    Discriminator,
-    classification_loss,
-    divergence,
-    gradient_penalty,
-)
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.learner import Weights
+from distrlcc.learn.flat_adam import FlatAdam
+from distrlcc.learn.learner import LocalReducer, Reducer, Weights
+from distrlcc.learn.minibatches import plan_minibatches
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.learn.reducer import LocalReducer, Reducer
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits, stream_key, uniform
+
+
+class Discriminator(nn.Module):
+    """A network whose output is D's logit."""
+
+    def __init__(self, size: int, hidden: Sequence[int], seed: int) -> None:
+        """Build it from ``seed``.
+
+        Args:
+            size: Features of a step, F.
+            hidden: Layer widths.
+            seed: Of the weights.
+        """
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise((size, *hidden, 1)):
+            linear = nn.Linear(inputs, outputs)
+            nn.init.orthogonal_(linear.weight, gain=2.0**0.5, generator=generator)
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.Tanh()]
+        self._layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``[R]`` of steps ``[R, F]``."""
+        logits: Tensor = self._layers(features).squeeze(-1)
+        return logits
+
+
+def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
+    """Return the mean of -log D(expert) - log(1 - D(policy)), of logits ``[R]``.
+
+    GAIL's objective (https://arxiv.org/abs/1606.03476, equation 15), with D for the expert.
+    """
+    return functional.softplus(-expert).mean() + functional.softplus(policy).mean()
+
+
+def gradient_penalty(network: nn.Module, expert: Tensor, policy: Tensor, mix: Tensor) -> Tensor:
+    """Return the mean squared deviation of the slope from 1 (https://arxiv.org/abs/1704.00028).
+
+    Args:
+        network: The discriminator.
+        expert: ``[R, F]``.
+        policy: ``[R, F]``.
+        mix: Where between each two the slope is taken, in [0, 1], ``[R]``.
+    """
+    between = torch.lerp(policy, expert, mix[:, None]).requires_grad_(True)
+    (slope,) = torch.autograd.grad(network(between).sum(), between, create_graph=True)
+    penalty: Tensor = (slope.norm(dim=1) - 1.0).square().mean()
+    return penalty
+
+
+def divergence(expert: Tensor, policy: Tensor) -> Tensor:
+    """Return the Jensen-Shannon divergence that the discriminator proves at least, nats.
+
+    0 where it cannot tell them apart, log 2 where it always can (or below 0 where it is worse than
+    a guess). Logits ``[R]``.
+    """
+    proved: Tensor = torch.tensor(2.0).log() - 0.5 * classification_loss(expert, policy)
+    return proved
+
 
 _METRICS = ("loss", "accuracy", "divergence", "penalty")
 
@@ -67,8 +122,8 @@ class Gail:
         self._device = torch.device(device)
         size = self._expert.features.shape[1]
         self._network = Discriminator(size, config.hidden, seed).to(self._device)
-        self._descent = Descent(self._network, self._reducer)
-        self._deal_key = stream_key(seed, "discriminator's minibatches")
+        self._optimizer = FlatAdam(self._network, self._reducer)
+        self._minibatch_key = stream_key(seed, "discriminator's minibatches")
         self._draw_key = stream_key(seed, "discriminator's expert")
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -99,21 +154,21 @@ class Gail:
         config, rows = self.config, len(rollout.obs)
         counts = np.array([rollout.samples, rollout.count], np.float64)
         samples, envs = self._reducer.sum(counts).tolist()
-        deal = plan_deal(samples, config.minibatch_size, rows, envs, rollout.first_index)
+        plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
         sums, draws = torch.zeros(len(_METRICS) + 1, dtype=torch.float64), 0
         for epoch in range(config.num_epochs):
-            key = np.uint64(bits(self._deal_key, version, epoch))
+            key = np.uint64(bits(self._minibatch_key, version, epoch))
             sums.zero_()
-            for chosen in deal.minibatches(rollout.steps, rollout.count, key):
+            for chosen in plan.minibatches(rollout.steps, rollout.count, key):
                 draw = np.uint64(bits(self._draw_key, version, draws))
                 draws += 1
                 if not len(chosen):  # this rank's rollout was cut short of what the others have
-                    self._descent.step(None, 0, config.lr, 0.0)
+                    self._optimizer.step(None, 0, config.lr, 0.0)
                     continue
                 policy = features[chosen.to(self._device)]
                 expert = self._expert.draw(draw, rollout.first_index, len(chosen))
                 loss, metrics = self._loss(expert.to(self._device), policy, draw)
-                self._descent.step(loss, len(chosen), config.lr, 0.0)
+                self._optimizer.step(loss, len(chosen), config.lr, 0.0)
                 sums += metrics.cpu() * len(chosen)
         *totals, count = self._reducer.sum(sums.numpy()).tolist()
         return {
@@ -149,7 +204,7 @@ class Gail:
         """Return all that a bit-identical resume needs, but for the demonstrations."""
         return {
             "ppo": self._ppo.state_dict(),
-            "discriminator": self._descent.state_dict(),
+            "discriminator": self._optimizer.state_dict(),
             "demonstrations": self._expert.digest,
         }
 
@@ -168,12 +223,12 @@ class Gail:
                 "it back its place, or begin a new run"
             )
         self._ppo.load_state_dict(state["ppo"])
-        self._descent.load_state_dict(state["discriminator"])
+        self._optimizer.load_state_dict(state["discriminator"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
         """Go back to an earlier state of both, and weigh the generator's entropy more."""
         self._ppo.recover(good["ppo"], alarm)
-        self._descent.load_state_dict(good["discriminator"])
+        self._optimizer.load_state_dict(good["discriminator"])
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off."""

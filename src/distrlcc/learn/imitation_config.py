@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.schedule import Schedule, check_schedule
+from distrlcc.learn.config import Schedule, check_schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The seam between algorithms and whoever drives them."""
+"""The seams around an algorithm: `Learner` to its driver, `Reducer` to other ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,39 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from distrlcc.learn.rollout import Rollout
+
+class Reducer(Protocol):
+    """Collective operations: every rank calls the same ones in the same order."""
+
+    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+        """Replace the flat gradient ``[P]`` by the ranks' weighted mean, in place.
+
+        Args:
+            gradient: This rank's mean gradient over its part of the minibatch.
+            weight: Samples in this rank's part; if it is 0 on every rank the mean is 0.
+        """
+        ...
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the ranks' sum of a small float64 array of the same shape everywhere."""
+        ...
+
+
+class LocalReducer:
+    """The reducer of one process: does nothing."""
+
+    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+        """Leave the gradient as it is."""
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values as they are."""
+        return values
+
+
+class InterruptedUpdateError(Exception):
+    """The user wants to stop in the middle of an update, of which nothing shall remain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +49,20 @@ class Weights:
     version: int
     """Number of updates behind it."""
     arrays: dict[str, NDArray[np.float32]]
-    """As ``distrlcc.policy.numpy_network.expected_shapes`` names them; what a policy file holds."""
+    """As ``distrlcc.policy.spec.expected_shapes`` names them; what a policy file holds."""
     expert_share: float = 0.0
     """Probability that the expert acts instead (DAgger's beta; 1 in its first round)."""
 
 
 class Learner(Protocol):
-    """Turns rollouts into better weights."""
+    """Turns what was collected, as rollouts or epochs of a data set, into better weights."""
 
-    def update(self, rollout: Rollout) -> dict[str, float]:
-        """Learn from one rollout and return metrics."""
+    def update(self, batch: Any) -> dict[str, float]:
+        """Learn from one batch and return metrics.
+
+        Raises:
+            InterruptedUpdateError: It was broken off; follow with :meth:`undo_update`.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:

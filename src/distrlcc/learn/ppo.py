@@ -10,46 +10,30 @@ V-trace corrects for it (``use_vtrace``).
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.batch import Batch, batch_of, check_minibatch
-from distrlcc.learn.deal import plan_deal
-from distrlcc.learn.extra_entropy import ExtraEntropy
-from distrlcc.learn.learner import Weights
-from distrlcc.learn.model import Model
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.learn.reducer import LocalReducer, Reducer
-from distrlcc.learn.returns import generalized_advantages
+from distrlcc.learn.collapse import ExtraEntropy
+from distrlcc.learn.config import AlarmConfig, PPOConfig, scheduled
+from distrlcc.learn.learner import Reducer
+from distrlcc.learn.minibatches import Batch, batch_of, plan_minibatches
+from distrlcc.learn.model import ModelLearner
+from distrlcc.learn.returns import Returns, generalized_advantages, vtrace
 from distrlcc.learn.rollout import Rollout
-from distrlcc.learn.schedule import scheduled
-from distrlcc.learn.vtrace import vtrace
-from distrlcc.policy.heads import kl_estimate
+from distrlcc.policy.network import kl_estimate
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.seeding import bits, stream_key
+from distrlcc.seeding import bits
 
 Float32 = NDArray[np.float32]
 
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
-class _Returns(NamedTuple):
-    """What an update learns from, of one rank's rollout."""
-
-    logp: Float32  # [steps, N], under the policy that the surrogate compares with
-    advantages: Float32  # [steps, N]
-    targets: Float32  # [steps, N], of the value
-    residuals: Float32  # [steps, N], targets less the critic's values
-    lag: tuple[float, float] = (0.0, 0.0)
-    """V-trace's sum of clipped ratios, and number of ratios above their bound."""
-
-
-class PPO:
+class PPO(ModelLearner):
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
@@ -60,25 +44,10 @@ class PPO:
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the learner; config, spec and seed are the same on every rank.
-
-        Raises:
-            ConfigError: If the configuration does not fit.
-        """
-        config.validate()
-        check_minibatch(spec, config.minibatch_size, config.sequence_length)
+        """Build the learner; see :class:`ModelLearner`."""
+        super().__init__(config, spec, seed, reducer, device)
         self.config = config
-        self._reducer = reducer or LocalReducer()
-        self.model = Model(
-            spec,
-            seed,
-            self._reducer,
-            normalize_observations=config.normalize_observations,
-            device=device,
-        )
-        self._deal_key = stream_key(seed, "minibatches")
         self._kl_coeff = config.kl_coeff
-        self._env_steps = 0
         self._extra_entropy = ExtraEntropy()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -88,56 +57,61 @@ class PPO:
         ``use_vtrace`` the policy that they compare with is that of the update's start.
         """
         config, model = self.config, self.model
-        returns = self._returns(rollout)
-        advantages, targets = returns.advantages, returns.targets
-        # One exchange of all that ranks must agree on before the first minibatch.
-        idle = rollout.idle
+        # Advantages and value targets of this rank's rollout.
+        logp, returns = self._returns(rollout)
+        advantages, idle = returns.advantages, rollout.idle
         if idle is not None:
             advantages[idle] = 0.0
+
+        # One exchange of all that ranks must agree on before the first minibatch.
         wide = advantages.astype(np.float64)
-        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *returns.lag]
-        obs = rollout.obs[: rollout.steps]
-        moments = model.moments(obs if idle is None else obs[~idle])
+        rho, clipped = _active(returns.rho, idle), _active(returns.clipped, idle)
+        lag = float(rho.sum(dtype=np.float64)), float(clipped.sum())
+        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *lag]
+        moments = model.moments(_active(rollout.obs[: rollout.steps], idle))
         agreed = self._reducer.sum(np.concatenate([sums, moments]))
-        samples, envs, total, squares, *lag = agreed[: len(sums)].tolist()
+        samples, envs, total, squares, *lag_sums = agreed[: len(sums)].tolist()
+        count = max(samples, 1.0)
         if config.normalize_advantages:
-            mean = total / max(samples, 1.0)
-            std = math.sqrt(max(squares / max(samples, 1.0) - mean * mean, 0.0))
+            mean = total / count
+            std = math.sqrt(max(squares / count - mean * mean, 0.0))
             advantages = (advantages - np.float32(mean)) / np.float32(std + 1e-8)
+
+        # How samples are divided into minibatches, and the weights of this update.
         rows = -(-len(rollout.obs) // rollout.sequence_length)
-        deal = plan_deal(samples, config.minibatch_size, rows, envs, rollout.first_index)
+        plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
         lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
-        entropy_coeff = scheduled(
-            config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff
-        )
-        entropy_coeff += self._extra_entropy.at(model.version)
-        columns = np.stack([returns.logp, advantages, targets])
-        batch = self._batch(rollout, columns)
+        entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(model.version)
+
+        # Passes over the rollout, one step of Adam a minibatch.
+        batch = self._batch(rollout, np.stack([logp, advantages, returns.targets]))
         metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
         for epoch in range(config.num_epochs):
             shuffle = epoch if config.shuffle_batch_per_epoch else 0
-            key = np.uint64(bits(self._deal_key, model.version, shuffle))
+            key = np.uint64(bits(self._minibatch_key, model.version, shuffle))
             metric_sums.zero_()
-            for chosen in deal.minibatches(batch.count // rollout.count, rollout.count, key):
+            for chosen in plan.minibatches(batch.count // rollout.count, rollout.count, key):
                 chosen = batch.used(chosen)
                 if len(chosen):
                     part = batch.take(chosen.to(model.device))
                     loss, metrics = self._loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
-                    norm = model.descent.step(loss, part.samples, lr, config.grad_clip)
+                    norm = model.optimizer.step(loss, part.samples, lr, config.grad_clip)
                 else:  # the rollout was cut short of what other ranks have, or none was active
-                    norm = model.descent.step(None, 0, lr, config.grad_clip)
+                    norm = model.optimizer.step(None, 0, lr, config.grad_clip)
+
+        # What the next update starts from, and what this one was like.
         model.absorb(agreed[len(sums) :])
         means = self._means(metric_sums)
         self._adapt_kl_coeff(means["kl"])
-        staleness = float(self.model.version - rollout.version)
-        self.model.version += 1
+        staleness = float(model.version - rollout.version)
+        model.version += 1
         self._env_steps += int(samples)
         if config.use_vtrace:
-            means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / max(samples, 1) for v in lag)
+            means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / count for v in lag_sums)
         return means | {
             "explained_variance": _explained_variance(
-                *(v if idle is None else v[~idle] for v in (targets, returns.residuals))
+                _active(returns.targets, idle), _active(returns.residuals, idle)
             ),
             "gradient_norm": float(norm),
             "lr": lr,
@@ -146,35 +120,24 @@ class PPO:
             "staleness": staleness,
         }
 
-    def _returns(self, rollout: Rollout) -> _Returns:
-        """Return advantages and targets, as the rollout has them or corrected for the lag."""
+    def _returns(self, rollout: Rollout) -> tuple[Float32, Returns]:
+        """Return the log-probabilities to compare with, and returns, corrected if so configured."""
         config = self.config
         lambda_ = config.lambda_ if config.use_gae else 1.0
+        options: dict[str, Any] = {
+            "use_critic": config.use_critic,
+            "reward_scale": config.reward_scale,
+        }
         if not config.use_vtrace:
-            advantages, targets = generalized_advantages(
-                rollout,
-                config.gamma,
-                lambda_,
-                use_critic=config.use_critic,
-                reward_scale=config.reward_scale,
-            )
-            return _Returns(rollout.logp[: rollout.steps], advantages, targets, advantages)
+            logp = rollout.logp[: rollout.steps]
+            return logp, generalized_advantages(rollout, config.gamma, lambda_, **options)
         logp, values = self._evaluate(rollout)
-        corrected = vtrace(
-            rollout,
-            logp,
-            values,
-            config.gamma,
-            lambda_,
-            rho_bound=config.vtrace_rho,
-            c_bound=config.vtrace_c,
-            use_critic=config.use_critic,
-            reward_scale=config.reward_scale,
-        )
-        idle = rollout.idle
-        rho, clipped = (v if idle is None else v[~idle] for v in (corrected.rho, corrected.clipped))
-        lag = float(rho.sum(dtype=np.float64)), float(clipped.sum())
-        return _Returns(logp, corrected.advantages, corrected.targets, corrected.residuals, lag)
+        options |= {"rho_bound": config.vtrace_rho, "c_bound": config.vtrace_c}
+        return logp, vtrace(rollout, logp, values, config.gamma, lambda_, **options)
+
+    def _usual_entropy_coeff(self) -> float:
+        config = self.config
+        return scheduled(config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff)
 
     def _evaluate(self, rollout: Rollout) -> tuple[Float32, Float32]:
         """Return the actions' log-probabilities and the values as they are now, ``[steps, N]``."""
@@ -198,18 +161,19 @@ class PPO:
         log_ratio = batch.masked(distribution.log_prob(batch.actions) - old_logp)
         ratio = log_ratio.exp()
 
-        # The clipped surrogate objective: https://arxiv.org/abs/1707.06347, equation 7.
+        # The clipped surrogate objective L^CLIP: https://arxiv.org/abs/1707.06347, equation 7.
         clipped_ratio = ratio.clamp(1.0 - config.clip_param, 1.0 + config.clip_param)
         policy_loss = batch.mean(-torch.min(ratio * advantages, clipped_ratio * advantages))
         value_loss = batch.mean((values - targets).square().clamp(max=config.vf_clip_param))
         entropy = batch.mean(distribution.entropy())
         kl = batch.mean(kl_estimate(log_ratio))
 
-        loss = policy_loss - entropy_coeff * entropy  # equation 9
+        # L^CLIP + c1 L^VF - c2 S: equation 9; + beta KL: equation 8.
+        loss = policy_loss - entropy_coeff * entropy
         if config.use_critic:
             loss = loss + config.vf_loss_coeff * value_loss
         if config.use_kl_loss:
-            loss = loss + self._kl_coeff * kl  # equation 8
+            loss = loss + self._kl_coeff * kl
         with torch.no_grad():
             clip_fraction = batch.mean((ratio != clipped_ratio).float())
             one = torch.ones((), device=loss.device)
@@ -241,14 +205,6 @@ class PPO:
         elif kl < 0.5 * self.config.kl_target:
             self._kl_coeff *= 0.5
 
-    def weights(self) -> Weights:
-        """Return a copy of the policy to act with."""
-        return self.model.weights()
-
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another learner's policy."""
-        self.model.load_weights(weights)
-
     def state_dict(self) -> dict[str, Any]:
         """Return all that a bit-identical resume needs."""
         return {
@@ -278,13 +234,16 @@ class PPO:
         version = self.model.version
         self.model.load_state_dict(good["model"] | {"version": version})
         self._kl_coeff = float(good["kl_coeff"])
-        config = self.config
-        usual = scheduled(config.entropy_coeff_schedule, self._env_steps, config.entropy_coeff)
-        self._extra_entropy = ExtraEntropy.after(alarm, usual, version)
+        self._extra_entropy = ExtraEntropy.after(alarm, self._usual_entropy_coeff(), version)
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off."""
         self.load_state_dict(before)
+
+
+def _active(rows: NDArray[Any], idle: NDArray[np.bool_] | None) -> NDArray[Any]:
+    """Return those of rows ``[steps, N, ...]`` in which an agent ran, ``[samples, ...]``."""
+    return rows if idle is None else rows[~idle]
 
 
 def _explained_variance(targets: Float32, residuals: Float32) -> float:

@@ -1,6 +1,13 @@
-"""Advantages and value targets, with truncation bootstrapped and termination not."""
+"""Advantages and value targets, with truncation bootstrapped and termination not.
+
+Left out on purpose: the learning critic's values of the observations that ended episodes and the
+rollout; those of the critic that acted stand for them.
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +15,20 @@ from numpy.typing import NDArray
 from distrlcc.learn.rollout import Rollout
 
 Float32 = NDArray[np.float32]
+
+_ROUNDING = 1e-4
+"""Greatest difference of a policy's own log-probabilities between its two implementations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """What a rollout's actions led to, under the policy that learns."""
+
+    advantages: Float32  # [steps, N]
+    targets: Float32  # [steps, N], of the value
+    residuals: Float32  # [steps, N], targets less the critic's values
+    rho: Float32  # [steps, N], clipped ratios of the policies' probabilities
+    clipped: NDArray[np.bool_]  # [steps, N], where the ratio was above its bound, beyond rounding
 
 
 def generalized_advantages(
@@ -17,44 +38,93 @@ def generalized_advantages(
     *,
     use_critic: bool = True,
     reward_scale: float = 1.0,
-) -> tuple[Float32, Float32]:
+) -> Returns:
     """Compute generalised advantage estimates (https://arxiv.org/abs/1506.02438, equation 16).
 
-    With ``lambda_`` 1 these are plain discounted returns less the value. Where an episode was
-    truncated the value of its final observation stands for what would have followed; where it
-    terminated nothing follows; at the rollout's end ``last_values`` stands for the rest.
+    These are :func:`vtrace`'s where the policy that acted is the one that learns. With ``lambda_``
+    1 they are plain discounted returns less the value.
+    """
+    steps = rollout.steps
+    return vtrace(
+        rollout,
+        rollout.logp[:steps],
+        rollout.values[:steps],
+        gamma,
+        lambda_,
+        use_critic=use_critic,
+        reward_scale=reward_scale,
+    )
+
+
+def vtrace(
+    rollout: Rollout,
+    logp: Float32,
+    values: Float32,
+    gamma: float,
+    lambda_: float,
+    *,
+    rho_bound: float = 1.0,
+    c_bound: float = 1.0,
+    use_critic: bool = True,
+    reward_scale: float = 1.0,
+) -> Returns:
+    """Correct for what the policy learned since it acted (https://arxiv.org/abs/1802.01561).
+
+    Targets are the paper's equation 1 in the recursive form of its remark 1, with ``lambda_`` in
+    the traces as in remark 2. Advantages are ``rho_t (r_t + gamma v_{t+1} - V_t)`` of section 4.2,
+    except for ``lambda_`` between ``V_{t+1}`` and ``v_{t+1}``, as generalised advantages have it;
+    with 1 they are the paper's. Where an episode was truncated, the acting critic's value of its
+    final observation stands for what would have followed; where it terminated nothing follows; at
+    the rollout's end ``last_values`` stands for the rest.
 
     Args:
-        rollout: Its first ``steps`` rows are used.
+        rollout: Its first ``steps`` rows are used; ``logp`` in it is the acting policy's.
+        logp: Log-probabilities of the actions under the policy that learns, ``[steps, N]``.
+        values: Its critic's values of the observations, ``[steps, N]``.
         gamma: Discount per step.
-        lambda_: The estimator's decay.
+        lambda_: Decay of the traces.
+        rho_bound: Bound of the ratio that weighs a step, above 0; it sets which policy's value the
+            targets aim at.
+        c_bound: Bound of the ratio that passes later steps on, above 0; it sets how fast.
         use_critic: False takes every value as 0: advantages are then discounted returns.
         reward_scale: Factor of the rewards.
 
-    Returns:
-        Advantages and value targets, float32 ``[steps, N]``.
+    Raises:
+        ValueError: If ``logp`` or ``values`` is not of the rollout's steps.
     """
     steps = rollout.steps
-    advantages = np.zeros((steps, rollout.count), np.float32)
+    shape = (steps, rollout.count)
+    if logp.shape != shape or values.shape != shape:
+        raise ValueError(f"logp {logp.shape}, values {values.shape}: expected {shape}")
     zero = np.zeros(rollout.count, np.float32)
     if use_critic:
-        values, final_values = rollout.values[:steps], rollout.final_values[:steps]
-        next_values = rollout.last_values
+        final_values, next_values = rollout.final_values[:steps], rollout.last_values
     else:
-        values = final_values = np.zeros_like(advantages)
+        values = final_values = np.zeros(shape, np.float32)
         next_values = zero
-    done = rollout.terminated[:steps] | rollout.truncated[:steps]
-    alive = 1.0 - done.astype(np.float32)
+    terminated, truncated = rollout.terminated[:steps], rollout.truncated[:steps]
+    alive = (~(terminated | truncated)).astype(np.float32)
     rewards = rollout.rewards[:steps] * np.float32(reward_scale)
     # Zero where the episode terminated, even if it was truncated in the same step.
-    final_values = np.where(
-        rollout.truncated[:steps] & ~rollout.terminated[:steps], final_values, 0
-    )
+    final_values = np.where(truncated & ~terminated, final_values, 0)
+    log_ratio = logp - rollout.logp[:steps]
+    rho = _clipped_exp(log_ratio, rho_bound)
+    c = _clipped_exp(log_ratio, c_bound)
+    # From the last step to the first: what follows a step is what the steps after it passed on.
+    advantages = np.zeros(shape, np.float32)
+    residuals = np.zeros(shape, np.float32)  # v_t - V_t
     following = zero
     for t in range(steps - 1, -1, -1):
         bootstrap = alive[t] * next_values + final_values[t]
-        delta = rewards[t] + np.float32(gamma) * bootstrap - values[t]
-        following = delta + np.float32(gamma * lambda_) * alive[t] * following
-        advantages[t] = following
+        error = rewards[t] + np.float32(gamma) * bootstrap - values[t]
+        following = np.float32(gamma * lambda_) * alive[t] * following
+        advantages[t] = rho[t] * (error + following)
+        following = residuals[t] = rho[t] * error + c[t] * following
         next_values = values[t]
-    return advantages, advantages + values
+    clipped = log_ratio > math.log(rho_bound) + _ROUNDING
+    return Returns(advantages, residuals + values, residuals, rho, clipped)
+
+
+def _clipped_exp(log_ratio: Float32, bound: float) -> Float32:
+    """Return ``min(bound, exp(log_ratio))``; nothing overflows."""
+    return np.asarray(np.exp(np.minimum(log_ratio, np.float32(math.log(bound)))), np.float32)

@@ -47,7 +47,7 @@ class SequenceDataset(Dataset[SequenceBatch]):
             length: Steps in a sequence that count.
             burn_in: Steps before them that only warm up a recurrent state.
         """
-        self._data, self._length, self._burn_in = data, length, burn_in
+        self.data, self._length, self._burn_in = data, length, burn_in
         self._episodes = episodes
         steps = data.steps[episodes]
         self._ends: Indices = np.cumsum(-(-steps // length))
@@ -62,7 +62,7 @@ class SequenceDataset(Dataset[SequenceBatch]):
     def counts(self, indices: Indices) -> Indices:
         """Return how many steps of each sequence count, ``[B]``."""
         episode, begin = self._places(indices)
-        return np.asarray(np.minimum(self._data.steps[episode] - begin, self._length))
+        return np.asarray(np.minimum(self.data.steps[episode] - begin, self._length))
 
     def __getitem__(self, index: int) -> SequenceBatch:
         """Return one sequence as a batch of its own."""
@@ -71,7 +71,7 @@ class SequenceDataset(Dataset[SequenceBatch]):
     def __getitems__(self, indices: Sequence[int] | Indices) -> SequenceBatch:
         """Return a minibatch, as `torch.utils.data.DataLoader` asks for it."""
         episode, begin = self._places(np.sort(np.asarray(indices, np.int64)))
-        data, steps = self._data, self._data.steps[episode]
+        data, steps = self.data, self.data.steps[episode]
         age = begin - self._burn_in + np.arange(self._burn_in + self._length)[:, None]
         valid = (age >= begin) & (age < np.minimum(begin + self._length, steps))
         rows = data.first_row[episode] + np.clip(age, 0, steps - 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distrlcc.sim.link import NEVER, TraceLink
-from distrlcc.sim.queue import Packet
+from distrlcc.sim.queues import Packet
 from distrlcc.sim.reference import build_link, capacity, conditions_at, lost_at_random
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
@@ -86,14 +86,7 @@ class EmulatedLink:
         return deliveries
 
     def arrive(self, flow: int, number: int, size: int, *, now: int) -> None:
-        """Take a packet; call `advance` with the same time before.
-
-        Args:
-            flow: Whose it is.
-            number: Its number among the flow's.
-            size: Bytes on the wire.
-            now: Time, ns.
-        """
+        """Take a packet of ``size`` bytes on the wire; call `advance` with the same time before."""
         counts = self.counts
         counts.arrived += 1
         if self._link.arrive(Packet(size, now, flow, number)):

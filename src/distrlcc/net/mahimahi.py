@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, LinkError
+from distrlcc.net.command import running_outside
 from distrlcc.net.link_config import DirectionConfig, LinkConfig
-from distrlcc.net.outside import running
-from distrlcc.sim.queue_spec import QueueSpec
+from distrlcc.sim.queues import QueueSpec
 
 
 def mahimahi_command(
@@ -84,6 +84,7 @@ def run_mahimahi(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrlcc-")))
         folder.chmod(0o755)
         words = mahimahi_command(link, command, folder, log_up=log_up, log_down=log_down)
+        # Refuse at once what would fail later.
         missing = [w for w in words[: words.index("--")] if w.startswith("mm-")]
         missing = [tool for tool in missing if shutil.which(tool) is None]
         if missing:
@@ -91,7 +92,8 @@ def run_mahimahi(
                 f"{', '.join(missing)} not found; install mahimahi, or leave --emulator out"
             )
         if outside is not None:
-            stack.enter_context(running(outside))
+            stack.enter_context(running_outside(outside))
+        # Run them, and pass signals on.
         process = subprocess.Popen(words)
         # COMMAND has the terminal's Ctrl-C too; what it makes of it is the result.
         before = {

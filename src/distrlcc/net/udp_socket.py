@@ -35,11 +35,6 @@ _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
 
 
-def monotonic_ns() -> int:
-    """Return the time that deadlines are told in, ns."""
-    return time.monotonic_ns()
-
-
 class UdpSocket:
     """A nonblocking UDP socket; a context manager."""
 
@@ -66,7 +61,7 @@ class UdpSocket:
             self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
             self._gro = True
         self.refused = False
-        """Whether the last thing heard was that nobody listens at the other end's port."""
+        """Whether the other end's port was closed when it was last heard of."""
         self.too_large = False
         """Whether a datagram did not fit onto the path."""
         self.unsent = 0
@@ -105,7 +100,7 @@ class UdpSocket:
         """Wait until something can be read or a time, ns; return whether something can.
 
         ``select`` is precise to microseconds, epoll rounds up to milliseconds. No wait is longer
-        than a second, so that whoever has nothing due looks again.
+        than a second, so that an owner without anything due looks again.
         """
         seconds = min(max(until - time.monotonic_ns(), 0) * 1e-9, _LONGEST_WAIT_SECONDS)
         return bool(select.select([self._socket], [], [], seconds)[0])
@@ -114,12 +109,12 @@ class UdpSocket:
         """Return the datagrams that have come, with their senders' addresses.
 
         Args:
-            reads: Reads at most; whoever is told again of what is left needs but one.
+            reads: Reads at most; one is enough where select says again what is left.
         """
         found: list[tuple[bytes, Address]] = []
         for _ in range(reads):
             try:
-                data, told, _, address = self._socket.recvmsg(65_535, 32)
+                data, control, _, address = self._socket.recvmsg(65_535, 32)
             except BlockingIOError:
                 break
             except ConnectionRefusedError:
@@ -128,7 +123,7 @@ class UdpSocket:
             except OSError:  # such as a network that is unreachable for a while
                 break
             self.refused = False
-            size = _segment_size(told)
+            size = _segment_size(control)
             if not size or len(data) <= size:
                 found.append((data, address))
             else:
@@ -157,8 +152,8 @@ class UdpSocket:
                     self._socket.sendto(first, address)
             else:
                 parts = datagrams[place : place + count]
-                told = [(_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size))]
-                self._socket.sendmsg(parts, told, 0, *(() if address is None else (address,)))
+                control = [(_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size))]
+                self._socket.sendmsg(parts, control, 0, *(() if address is None else (address,)))
         except ConnectionRefusedError:  # of an earlier datagram; this one was not sent
             self.refused = True
             self.unsent += count
@@ -171,8 +166,8 @@ class UdpSocket:
         return count
 
 
-def _segment_size(told: list[tuple[int, int, bytes]]) -> int:
-    for level, kind, data in told:
+def _segment_size(control: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in control:
         if (level, kind) == (_SOL_UDP, _UDP_GRO):
             return int(_INT.unpack(data)[0])
     return 0
@@ -205,7 +200,7 @@ def resolve(text: str, what: str, default_port: int | None = None) -> Address:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LinkError(f"{what} {text!r}: {host} is unknown ({reason})") from None
-    # IPv4 first, as that is what a receiver listens on unless it is told otherwise.
+    # IPv4 first, as that is what a receiver listens on by default.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     address: Address = found[0][4]
     return address

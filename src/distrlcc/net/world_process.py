@@ -1,6 +1,6 @@
 """An `EmulatedWorld` in a process of its own, so that a policy that computes does not hold it up.
 
-The process is started afresh (not forked: whoever starts it may have threads), ends when its owner
+The process is started afresh (not forked: its owner may have threads), ends when its owner
 is gone, and ignores signals that a terminal sends to all, since its owner may yet finish its work.
 """
 
@@ -134,7 +134,7 @@ def serve(connection: Connection, n: int) -> None:
     while running and os.getppid() == parent:
         if world.turn():
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.send(world.take_columns())
+                connection.send(world.take())
     world.close()
 
 

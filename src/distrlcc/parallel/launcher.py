@@ -39,7 +39,7 @@ _SIGNAL_SECONDS = 600.0
 _SILENT_MASTER_SECONDS = 600.0
 """Node 0 serves others for this long without a new update, s; one of them may be scoring."""
 _PR_SET_PDEATHSIG = 1
-_FORK_SERVER, _TRAINER = "distrlcc.parallel.fork_server", "distrlcc.runs.trainer"
+_FORK_SERVER, _TRAINER = "distrlcc.parallel.fork_server", "distrlcc.runs.train"
 
 
 @dataclass

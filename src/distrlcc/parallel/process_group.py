@@ -34,7 +34,6 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
 from distrlcc.parallel.place import Place
-from distrlcc.parallel.shared_sum import NAME_BYTES, SLOT_BYTES, Memory, SharedSum
 from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
 from distrlcc.runs.identity import check_identity, from_json, to_json
 from distrlcc.scheduling import let_threads_preempt
@@ -68,7 +67,7 @@ class RunEndedError(GroupError):
 
 
 class ProcessGroup:
-    """A member of a group; also the `distrlcc.learn.reducer.Reducer` of its learner."""
+    """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
     def __init__(self, place: Place, identity: Mapping[str, str], run: str = "") -> None:
         """Take where to join and what all members must have in common; enter the context to join.
@@ -90,7 +89,6 @@ class ProcessGroup:
         self._broken, self._builds, self._rounds = False, 0, 0
         self._key, self._formed, self._told, self._asked = "", "", 0.0, 0.0
         self._buffer = torch.zeros(0)
-        self._shared: SharedSum | None = None
 
     @property
     def size(self) -> int:
@@ -275,46 +273,10 @@ class ProcessGroup:
                     world_size=len(members),
                     timeout=timedelta(seconds=self.place.timeout_seconds),
                 )
-                self._shared = self._share_memory(members)
         self._broken, self._rounds, self._formed = False, 0, self._key
         if self.leads:
             with suppress(RuntimeError):
                 self._store.set(f"{self.place.attempt}/leader", self._membership.name)
-
-    def _share_memory(self, members: list[Member]) -> SharedSum | None:
-        """Return what small exchanges go through where all members are on one machine."""
-        if self.device.type == "cuda" or len({member.address for member in members}) > 1:
-            return None
-        told = torch.zeros(NAME_BYTES, dtype=torch.uint8)
-        memory: Memory | None = None
-        if self.leads:
-            with suppress(OSError):
-                memory = Memory(len(members))
-                told = torch.frombuffer(bytearray(memory.name), dtype=torch.uint8)
-        shared = None
-        try:
-            dist.broadcast(told, 0)
-            if told.any():
-                with suppress(OSError):  # one machine by its address, but a container of its own
-                    shared = SharedSum(
-                        told.numpy().tobytes(),
-                        self.rank,
-                        [member.pid for member in members],
-                        self.place.timeout_seconds,
-                    )
-            have = torch.tensor([int(shared is not None)])
-            dist.all_reduce(have, dist.ReduceOp.MIN)
-        except RuntimeError:
-            if shared is not None:
-                shared.close()
-            raise
-        finally:
-            if memory is not None:
-                memory.close()
-        if shared is not None and not int(have):
-            shared.close()
-            return None
-        return shared
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
@@ -327,9 +289,6 @@ class ProcessGroup:
             return True
 
     def _tear_down(self) -> None:
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            shared.close()
         if dist.is_initialized():
             dist.destroy_process_group()
         # A group that failed to form leaves torch's count of groups raised, which would make the
@@ -344,8 +303,6 @@ class ProcessGroup:
             yield
         except (RuntimeError, GroupError) as error:  # torch's DistError is a RuntimeError
             self._broken = True
-            if self._shared is not None:
-                self._shared.give_up()
             raise PeerLostError(str(error)) from None
         finally:
             self.exchange_seconds += time.perf_counter() - begin
@@ -358,7 +315,7 @@ class ProcessGroup:
             return values
         tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
         with self._collective():
-            self._add_up(tensor)
+            dist.all_reduce(tensor)
             return tensor.cpu().numpy()
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> None:
@@ -371,15 +328,8 @@ class ProcessGroup:
         torch.mul(gradient, weight, out=self._buffer[:count])
         self._buffer[count] = weight
         with self._collective():
-            self._add_up(self._buffer)
+            dist.all_reduce(self._buffer)
         torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
-
-    def _add_up(self, tensor: Tensor) -> None:
-        """Replace a tensor by the members' sum."""
-        if self._shared is not None and tensor.nbytes <= SLOT_BYTES:
-            tensor.copy_(torch.from_numpy(self._shared.sum(tensor.numpy().ravel())).view_as(tensor))
-        else:
-            dist.all_reduce(tensor)
 
     def broadcast(self, payload: bytes, source: int) -> bytes:
         """Return the bytes that rank ``source`` gave; the others' are not looked at."""

@@ -17,15 +17,23 @@ from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.torchrun import torchrun_place
 from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
+from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.progress import Progress
+from distrlcc.runs.recorder import Recorder
+from distrlcc.runs.run_config import ImitateConfig, RunConfig, extendable
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.run_state import RunState, rehearse
+from distrlcc.runs.source import Share
+from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
-from distrlcc.runs.trainer import Share, Trainer
+from distrlcc.runs.train import Alone, train
 
 
 @contextmanager
-def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Iterator[RunDirectory]:
+def open_directory(
+    config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
+) -> Iterator[RunDirectory]:
     """Begin a run's directory, or open it to go on; at the end see that it is stored.
 
     Args:
@@ -44,7 +52,7 @@ def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Ite
             stack.enter_context(stored(storage, options.out, resume=options.resume))
         if options.resume:
             directory = RunDirectory.resume(
-                options.out, config, tensorboard=options.tensorboard, extendable=EXTENDABLE
+                options.out, config, tensorboard=options.tensorboard, extendable=extendable(config)
             )
         else:
             directory = RunDirectory.create(
@@ -53,7 +61,7 @@ def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Ite
                 recipe=config.recipe,
                 seeds={"seed": config.seed},
                 tensorboard=options.tensorboard,
-                extendable=EXTENDABLE,
+                extendable=extendable(config),
             )
         directory.storage = storage
         stack.enter_context(directory)
@@ -65,8 +73,43 @@ def open_directory(config: RunConfig, options: RunOptions, run: str = "") -> Ite
             raise
 
 
+def train_alone(state: RunState, options: RunOptions) -> int:
+    """Train in this process until the end; return the exit code.
+
+    Args:
+        state: What is trained; built first, as what does not fit is found before anything is
+            written.
+        options: Where it writes.
+
+    Raises:
+        DistrlccError: See `open_directory`, `RunState.load` and `train`.
+    """
+    config = state.config
+    with (
+        open_directory(config, options) as run,
+        Progress(state.total_steps, max_seconds=config.max_seconds) as progress,
+    ):
+        run.lock()
+        if options.resume:
+            state.load(run)
+            run.rewind(state.counters.update)
+        with Stopper() as stopper:
+            group = Alone(stopper)
+            recorder = Recorder(state, group, lambda stack, kept: (run, progress))
+            if isinstance(state.source, SequenceSource):
+                state.source.interrupted = recorder.interruption(stopper)
+            stopped = train(state, group, recorder, stopper)
+    sys.stdout.write(f"{state.summary()}\n")
+    if not stopped:
+        sys.stdout.write(f"policy: {run.policy_path}\n")
+        return 0
+    again = f"distrlcc {config.command} {go_on(run.path, run.storage)}"
+    sys.stderr.write(f"distrlcc: stopped; saved. Go on with: {again}\n")
+    return 128 + stopped
+
+
 def start_node(
-    config: RunConfig,
+    config: RunConfig | ImitateConfig,
     options: RunOptions,
     group: GroupOptions,
     *,
@@ -95,11 +138,10 @@ def start_node(
     ]
     for place in places:
         checked_device(place.device)
-    # Finds what does not fit before anything is written, and compiles the simulator for all.
-    first = Share.of(config.num_envs, places[0].slot, places[0].size, config.env.agents).first
-    Trainer(
-        replace(config, env=replace(config.env, world="simulated")), Share(first, config.env.agents)
-    ).collect()
+    if isinstance(config, RunConfig):
+        agents = config.env.agents
+        share = Share.of(config.num_envs, places[0].slot, places[0].size, agents)
+        rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     run = uuid.uuid4().hex
     with ExitStack() as stack:
         out, storage = options.out, options.place(run)
@@ -115,7 +157,9 @@ def start_node(
         outcome = launcher.run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
-        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc train {go_on(out, storage)}\n")
+        sys.stderr.write(
+            f"distrlcc: {done}. Go on with: distrlcc {config.command} {go_on(out, storage)}\n"
+        )
     return outcome.code
 
 

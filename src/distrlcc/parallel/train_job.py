@@ -7,27 +7,30 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from distrlcc.data.reader import StoredData
 from distrlcc.files import write_atomically
-from distrlcc.parallel.decentralized import train_together
+from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.runs.feed import Feed
 from distrlcc.runs.identity import identity
-from distrlcc.runs.progress import Progress
+from distrlcc.runs.imitation import SequenceSource, imitation_run
+from distrlcc.runs.progress import Display, Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import ImitateConfig, RunConfig, extendable
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import RunState, env_run
+from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.train import load
-from distrlcc.runs.trainer import Share, Trainer
-from distrlcc.storage.storage import Storage
+from distrlcc.runs.train import train
+from distrlcc.storage import Storage
 
 
 @dataclass(frozen=True)
 class TrainJob:
     """A run, as its processes are told of it."""
 
-    config: RunConfig
+    config: RunConfig | ImitateConfig
     out: Path
     resume: bool = False
     tensorboard: bool = True
@@ -50,7 +53,7 @@ class TrainJob:
         out = self.out
         if _run_of(out) == run:
             return RunDirectory.resume(
-                out, self.config, tensorboard=self.tensorboard, extendable=EXTENDABLE
+                out, self.config, tensorboard=self.tensorboard, extendable=extendable(self.config)
             )
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             out = out.with_name(f"{out.name}-{run[:8]}")
@@ -60,7 +63,7 @@ class TrainJob:
             recipe=self.config.recipe,
             seeds={"seed": self.config.seed},
             tensorboard=self.tensorboard,
-            extendable=EXTENDABLE,
+            extendable=extendable(self.config),
         )
         mark_run(out, run)
         return directory
@@ -89,44 +92,56 @@ def train_rank(
     Args:
         place: Where this process stands.
         job: The run.
-        feed: Takes what rank 0 shows; else it shows it here.
+        feed: Receives what rank 0 shows; else it is shown here.
         stopper: Hears of signals; this process's unless given.
 
     Raises:
-        DistrlccError: See `train_together`, `ProcessGroup` and `Trainer`.
+        DistrlccError: See `train`, `ProcessGroup` and `new_run`.
     """
-    config = job.config
+    config, stopper = job.config, stopper or Stopper(launched=True)
     own = identity(
         config,
         processes=place.size,
         device=place.device.partition(":")[0],
         elastic="yes" if place.elastic else "no",
     )
-    group = ProcessGroup(place, own, job.run)
-    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
-    trainer = Trainer(config, share, group, place.device)
+    ranks = ProcessGroup(place, own, job.run)
+    state = new_run(config, ranks)
     if job.resume and (place.slot == 0 or _run_of(job.out) == job.run):
         with job.directory(job.run) as run:
-            load(trainer, run)
+            state.load(run)
 
-    paths = [job.out]
-
-    def open_recorder(stack: ExitStack, kept: int) -> Recorder:
-        run = stack.enter_context(job.directory(group.run))
+    def open_run(stack: ExitStack, kept: int) -> tuple[RunDirectory, Display]:
+        run = stack.enter_context(job.directory(ranks.run))
         if job.resume or kept > 0:
             run.rewind(kept)
-        paths.append(run.path)
-        shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
+        shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
-        return Recorder(trainer, run, shown, shared_only=True, leads=group.still_leads)
+        return run, shown
 
-    with group, stopper or Stopper(launched=True) as stopper:  # joining has nothing to save
-        stopped = train_together(trainer, group, open_recorder, stopper)
-        led = group.leads
-    if led:
+    group = ElasticGroup(ranks, stopper)
+    with ranks, stopper, Recorder(state, group, open_run, shared_only=True) as recorder:
+        if isinstance(state.source, SequenceSource):
+            state.source.interrupted = recorder.interruption(stopper, group.greatest)
+        stopped = train(state, group, recorder, stopper)
+    if recorder.policy_path:
         say = feed.say if feed is not None else sys.stdout.write
-        say(trainer.summary() + "\n")
+        say(state.summary() + "\n")
         if not stopped:
-            say(f"policy: {paths[-1] / 'policy.safetensors'}\n")
+            say(f"policy: {recorder.policy_path}\n")
         sys.stdout.flush()
     return stopped
+
+
+def new_run(config: RunConfig | ImitateConfig, ranks: ProcessGroup) -> RunState:
+    """Return a rank's part of a run.
+
+    Raises:
+        DistrlccError: See `env_run` and `imitation_run`.
+    """
+    place = ranks.place
+    if isinstance(config, ImitateConfig):
+        data = StoredData(Path(config.data))
+        return imitation_run(config, data, place.slot, place.size, ranks)
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    return env_run(config, share, ranks, place.device)

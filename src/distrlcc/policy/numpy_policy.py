@@ -1,28 +1,157 @@
-"""A policy in NumPy, as it is put on traffic: observations and draws in, actions out."""
+"""A policy in NumPy, one step at a time: acting in training and on real traffic.
+
+Nothing here keeps random state: the caller passes uniforms or normals, so that the same draw gives
+the same action on any machine. Neither torch nor Gymnasium is needed.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.policy.numpy_network import NumpyNetwork
+from distrlcc.policy.normalizer import normalize
 from distrlcc.policy.policy_file import PolicyFile, load_policy
-from distrlcc.policy.sampling import log_softmax, sample_categorical, sample_gaussian
+from distrlcc.policy.spec import PolicySpec
 
 Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+LOG_STD_RANGE = (-5.0, 2.0)
+"""A Gaussian's log standard deviation is clipped to this range, in NumPy and in torch."""
+
+_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-class NumpyPolicy:
-    """Acts for N senders at once; needs neither torch nor Gymnasium."""
+def log_softmax(logits: Float32) -> Float32:
+    """Return log-probabilities ``[N, A]`` of logits ``[N, A]``."""
+    shifted: Float32 = logits - logits.max(axis=-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted
+
+
+def sample_categorical(log_probs: Float32, uniform: Float64) -> NDArray[np.int64]:
+    """Return actions ``[N]`` by the inverse CDF at uniforms ``[N]`` in [0, 1)."""
+    cdf = np.cumsum(np.exp(log_probs), axis=-1, dtype=np.float64)
+    # Scaling by the total leaves no gap above the last action when rounding makes it less than 1.
+    below = cdf[:, :-1] <= (uniform * cdf[:, -1])[:, None]
+    actions: NDArray[np.int64] = below.sum(axis=-1, dtype=np.int64)
+    return actions
+
+
+def categorical_entropy(log_probs: Float32) -> Float32:
+    """Return the entropy ``[N]``, nats."""
+    entropy: Float32 = -np.einsum("na,na->n", np.exp(log_probs), log_probs)
+    return entropy
+
+
+def sample_gaussian(mean: Float32, log_std: Float32, normal: Float64) -> Float32:
+    """Return actions ``[N, A]`` = mean + std · normal, all ``[N, A]`` but log_std ``[A]``."""
+    std: Float32 = np.exp(np.clip(log_std, *LOG_STD_RANGE))
+    return mean + std * normal.astype(np.float32)
+
+
+def gaussian_log_prob(mean: Float32, log_std: Float32, actions: Float32) -> Float32:
+    """Return log-densities ``[N]`` of actions ``[N, A]``."""
+    clipped = np.clip(log_std, *LOG_STD_RANGE)
+    deviation = (actions - mean) / np.exp(clipped)
+    terms = -0.5 * np.square(deviation) - clipped - np.float32(_HALF_LOG_TAU)
+    log_prob: Float32 = terms.sum(axis=-1, dtype=np.float32)
+    return log_prob
+
+
+def gaussian_entropy(log_std: Float32) -> float:
+    """Return the entropy of a diagonal Gaussian with log standard deviation ``[A]``, nats."""
+    return float((np.clip(log_std, *LOG_STD_RANGE) + 0.5 + _HALF_LOG_TAU).sum())
+
+
+def _relu(values: Float32) -> Float32:
+    return np.maximum(values, np.float32(0.0), out=values)
+
+
+def _tanh(values: Float32) -> Float32:
+    return np.tanh(values, out=values)
+
+
+class NumpyNetwork:
+    """A policy's arrays, ready to be run: raw observations in, head and value out."""
+
+    def __init__(self, spec: PolicySpec, arrays: Mapping[str, Float32]) -> None:
+        """Take the arrays named and shaped as :func:`expected_shapes` says."""
+        self.spec = spec
+        self._mean, self._std = arrays["normalizer.mean"], arrays["normalizer.std"]
+        self._dense = [
+            (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"][:, None])
+            for i in range(len(spec.dense))
+        ]
+        self._activation: Callable[[Float32], Float32] = (
+            _relu if spec.activation == "relu" else _tanh
+        )
+        if spec.state_size:
+            self._weight_ih, self._weight_hh = arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]
+            self._bias = (arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"])[:, None]
+            # A sigmoid is (1 + tanh(x / 2)) / 2, which cannot overflow: one tanh for all gates.
+            self._gate_scale = np.full((4 * spec.state_size, 1), 0.5, np.float32)
+            self._gate_scale[2 * spec.state_size : 3 * spec.state_size] = 1.0
+        # One matrix for both heads: one small product instead of two.
+        self._heads = np.concatenate([arrays["policy_head.weight"], arrays["value_head.weight"]])
+        bias = np.concatenate([arrays["policy_head.bias"], arrays["value_head.bias"]])
+        self._heads_bias = bias[:, None]
+        self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
+
+    def initial_state(self, count: int) -> Float32:
+        """Return the state ``[2, count, H]`` at an episode's start; H is 0 for an MLP."""
+        return np.zeros((2, count, self.spec.state_size), np.float32)
+
+    def step(self, obs: Float32, state: Float32) -> tuple[Float32, Float32, Float32]:
+        """Run one step; nothing passed in is changed.
+
+        Args:
+            obs: Raw observations ``[N, D]``.
+            state: ``[2, N, H]``, already zero where an episode starts.
+
+        Returns:
+            Logits or means ``[N, A]``, values ``[N]``, and the state after the step ``[2, N, H]``.
+        """
+        # Features come first inside, [D, N], as in ActorCritic: softmax then runs along memory.
+        features = normalize(obs, self._mean, self._std).T
+        for weight, bias in self._dense:
+            features = weight @ features
+            features += bias
+            features = self._activation(features)
+        if self.spec.state_size:
+            state = self._lstm(features, state)
+            features = state[0].T
+        heads = self._heads @ features
+        heads += self._heads_bias
+        return heads[:-1].T, heads[-1], state
+
+    def _lstm(self, inputs: Float32, state: Float32) -> Float32:
+        gates = self._weight_ih @ inputs + self._weight_hh @ state[0].T + self._bias
+        gates *= self._gate_scale
+        np.tanh(gates, out=gates)
+        size = self.spec.state_size
+        g = gates[2 * size : 3 * size].copy()  # torch's order: i, f, g, o
+        gates += np.float32(1.0)
+        gates *= np.float32(0.5)
+        i, f, o = gates[:size], gates[size : 2 * size], gates[3 * size :]
+        cell = f * state[1].T + i * g
+        after = np.empty_like(state)
+        after[0] = (o * np.tanh(cell)).T
+        after[1] = cell.T
+        return after
+
+
+class NumpyPolicy(NumpyNetwork):
+    """Acts for N senders at once."""
 
     def __init__(self, policy: PolicyFile) -> None:
         """Take a policy as read from a file or built by a learner."""
-        self.spec = policy.spec
-        self.acting = policy.acting
-        self.notes = policy.notes
-        self._network = NumpyNetwork(policy.spec, policy.arrays)
+        super().__init__(policy.spec, policy.arrays)
+        self.acting, self.notes = policy.acting, policy.notes
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
@@ -33,16 +162,8 @@ class NumpyPolicy:
         """
         return cls(load_policy(path))
 
-    def initial_state(self, count: int) -> Float32:
-        """Return the state ``[2, count, H]`` of senders that start; H is 0 for an MLP."""
-        return self._network.initial_state(count)
-
-    def forward(self, obs: Float32, state: Float32) -> tuple[Float32, Float32, Float32]:
-        """Return logits or means ``[N, A]``, values ``[N]`` and the next state ``[2, N, H]``."""
-        return self._network.step(obs, state)
-
     def act(
-        self, obs: Float32, state: Float32, draws: NDArray[np.float64] | None = None
+        self, obs: Float32, state: Float32, draws: Float64 | None = None
     ) -> tuple[NDArray[np.int64] | Float32, Float32]:
         """Choose actions.
 
@@ -58,11 +179,12 @@ class NumpyPolicy:
         Raises:
             ValueError: If draws are needed and not given.
         """
-        head, _, state = self._network.step(obs, state)
+        head, _, state = self.step(obs, state)
+        discrete = self.spec.action_kind == "discrete"
         if self.acting == "argmax":
-            return (head.argmax(axis=-1) if self.spec.action_kind == "discrete" else head), state
+            return (head.argmax(axis=-1) if discrete else head), state
         if draws is None:
             raise ValueError("this policy acts by sampling: pass draws")
-        if self.spec.action_kind == "discrete":
+        if discrete:
             return sample_categorical(log_softmax(head), draws), state
-        return sample_gaussian(head, self._network.log_std, draws), state
+        return sample_gaussian(head, self.log_std, draws), state

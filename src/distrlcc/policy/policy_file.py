@@ -20,8 +20,7 @@ from safetensors.numpy import save
 
 from distrlcc.errors import ConfigError, PolicyFileError
 from distrlcc.files import require_writable, write_atomically
-from distrlcc.policy.numpy_network import expected_shapes
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 FORMAT = "distrlcc-policy"
 FORMAT_VERSION = 1
@@ -141,3 +140,36 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
                 f"{path}: {name} has values that are not finite; the training that wrote it "
                 "diverged, take an earlier policy"
             )
+
+
+SHIPPED = Path(__file__).parents[1] / "policies"
+"""Where they lie, each with the row of results that belongs to it."""
+
+RUN_POLICY = "policy.safetensors"
+"""A policy's name in its run's folder."""
+
+
+def shipped_policies() -> dict[str, Path]:
+    """Return the files by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.safetensors"))}
+
+
+def find_policy(name: str) -> Path:
+    """Return the file that a user means: a file, a run's folder, or a shipped policy.
+
+    What lies on the disk goes before what is shipped.
+
+    Raises:
+        PolicyFileError: There is nothing of that name.
+    """
+    shipped = shipped_policies()
+    if "\0" not in name:
+        place = Path(name)
+        if place.is_dir():
+            return place / RUN_POLICY
+        if place.is_file():
+            return place
+        if name in shipped:
+            return shipped[name]
+    names = f", or name one that is shipped: {', '.join(shipped)}" if shipped else ""
+    raise PolicyFileError(f"no policy file at {name}; check the path{names}")

@@ -66,11 +66,10 @@ class PolicySpec:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}: expected an integer of {least} or more")
-        if not self.hidden or any(
-            not isinstance(h, int) or not 1 <= h <= 16384 for h in self.hidden
-        ):
+        widths = [h for h in self.hidden if isinstance(h, int) and 1 <= h <= 16384]
+        if not self.hidden or len(widths) < len(self.hidden):
             raise ConfigError(
-                f"hidden is {self.hidden!r}: expected one or more widths of 1 to 16384"
+                f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
             )
         for name in ("observation", "action"):
             if not isinstance(getattr(self, name), str):
@@ -140,3 +139,27 @@ class PolicySpec:
             return cls(**{**values, "hidden": tuple(values.get("hidden", (64, 64)))})
         except TypeError as error:
             raise ConfigError(f"policy spec does not fit: {error}") from error
+
+
+def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
+    """Return the name and shape of every array a policy of this spec consists of."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    width = spec.observation_size
+    for index, size in enumerate(spec.dense):
+        shapes[f"trunk.{index}.weight"] = (size, width)
+        shapes[f"trunk.{index}.bias"] = (size,)
+        width = size
+    if spec.state_size:
+        size = spec.state_size
+        shapes["lstm.weight_ih"] = (4 * size, width)
+        shapes["lstm.weight_hh"] = (4 * size, size)
+        shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
+        width = size
+    shapes["policy_head.weight"] = (spec.action_size, width)
+    shapes["policy_head.bias"] = (spec.action_size,)
+    shapes["value_head.weight"] = (1, width)
+    shapes["value_head.bias"] = (1,)
+    if spec.action_kind == "continuous":
+        shapes["log_std"] = (spec.action_size,)
+    shapes["normalizer.mean"] = shapes["normalizer.std"] = (spec.observation_size,)
+    return shapes

@@ -1,4 +1,4 @@
-"""Genet's congestion control: Aurora's kind of agent, and a curriculum against BBR.
+"""Genet's congestion control: Aurora's kind of agent on the widest links, without its curriculum.
 
 Xia et al., "Genet: Automatic Curriculum Generation for Learning Adaptation in Networking",
 SIGCOMM 2022.
@@ -6,8 +6,7 @@ SIGCOMM 2022.
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runs.curriculum_config import CurriculumConfig
+from distrlcc.learn.config import PPOConfig
 from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 
@@ -36,5 +35,4 @@ def genet() -> RunConfig:
             minibatch_size=2048,
             num_epochs=4,
         ),
-        curriculum=CurriculumConfig(every=75),  # six searches: the suite keeps an eighth
     )

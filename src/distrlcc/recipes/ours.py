@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.runs.run_config import HeldOutConfig, NetworkConfig, RunConfig
 
 

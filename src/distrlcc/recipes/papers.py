@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.ppo_config import PPOConfig
+from distrlcc.learn.config import DaggerConfig, GailConfig, PPOConfig
 from distrlcc.recipes.ours import quickstart
 from distrlcc.runs.run_config import ActorsConfig, HeldOutConfig, NetworkConfig, RunConfig
 

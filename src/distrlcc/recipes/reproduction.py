@@ -18,8 +18,7 @@ from distrlcc.evaluate.fairness_report import measure
 from distrlcc.evaluate.recovery import recovery_scores
 from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
-from distrlcc.policy.policy_file import load_policy
-from distrlcc.policy.shipped import RUN_POLICY, SHIPPED
+from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
 from distrlcc.recipes.result_row import ResultRow, Scores
 from distrlcc.sim.suites import load_suite

@@ -23,7 +23,7 @@ import msgspec
 from distrlcc.errors import DatasetError
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
 from distrlcc.files import write_atomically
-from distrlcc.policy.shipped import SHIPPED
+from distrlcc.policy.policy_file import SHIPPED
 
 Scores = dict[str, dict[str, float]]
 """Means over a suite's links, by suite and metric."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distrlcc.learn.process import prepare_process
+from distrlcc.learn.threads import limit_threads
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.trainer import Trainer
+from distrlcc.runs.run_state import env_run
+from distrlcc.runs.train import iterate
 
 _WARM_UP = 2
 """Updates that are not counted."""
@@ -31,13 +32,13 @@ def bench(
         By name; shares are of the whole time and add up to about 1, ``cost`` is the median over the
         turns of the time per environment step over the baseline's in the same turn.
     """
-    prepare_process()
-    trainers = {name: Trainer(config) for name, config in configs.items()}
+    limit_threads()
+    trainers = {name: env_run(config) for name, config in configs.items()}
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in configs}
     begin, turn = time.perf_counter(), 0
     while turn < _WARM_UP + _LEAST or time.perf_counter() - begin < seconds:
         for name, trainer in trainers.items():
-            row = trainer.iterate()[0]
+            row = iterate(trainer)[0]
             if turn >= _WARM_UP:
                 rows[name].append(row)
         turn += 1

@@ -19,8 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from distrlcc.config import to_toml
-from distrlcc.data.manifest import Manifest, Origin, Spaces
-from distrlcc.data.schema import OUTCOME_SIZE
+from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin, Spaces
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError

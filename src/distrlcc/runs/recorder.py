@@ -3,123 +3,165 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Protocol
 
-from distrlcc.learn.collect_stats import CollectStats
-from distrlcc.net.ticker import MOST_LATE
+from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.training import Training
+from distrlcc.runs.run_state import RunState
+from distrlcc.runs.source import Stop
+from distrlcc.runs.stopper import Stopper
+
+OpenRun = Callable[[ExitStack, int], tuple[RunDirectory, Display]]
+"""Opens a run's directory and what shows its progress, both closed by the stack; called by a rank
+that becomes rank 0, with the number of updates whose lines are kept."""
+
+
+class Leader(Protocol):
+    """Says whether this process is rank 0; see `distrlcc.runs.train.Group`."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it was at the newest update."""
+        ...
+
+    def still_leads(self) -> bool:
+        """Say whether it was not replaced since."""
+        ...
 
 
 class Recorder:
-    """Writes a run's directory and shows its progress."""
+    """Writes a run's directory and shows its progress, while this process is rank 0."""
 
     def __init__(
-        self,
-        training: Training,
-        run: RunDirectory,
-        progress: Display,
-        *,
-        shared_only: bool = False,
-        leads: Callable[[], bool] = lambda: True,
+        self, state: RunState, group: Leader, open_run: OpenRun, *, shared_only: bool = False
     ) -> None:
-        """Take what to record and where.
+        """Take what to record and where; a context manager.
 
         Args:
-            training: What is trained.
-            run: Where everything is written; closed by the caller.
-            progress: Where the user looks.
+            state: What is trained.
+            group: Asked before and after each scoring, before anything is written: another rank may
+                have taken over while this one was suspended.
+            open_run: Opens the directory before the first update that is recorded here.
             shared_only: Save only what all ranks share, as several processes do.
-            leads: Asked after each scoring, before anything is written: another rank may have taken
-                over while this one stood still.
         """
-        self._training, self._run, self._progress = training, run, progress
-        self._shared_only, self._leads = shared_only, leads
+        self._state, self._group, self._open_run = state, group, open_run
+        self._shared_only = shared_only
+        self._files = ExitStack()
+        self._opened: tuple[RunDirectory, Display] | None = None
+        self._newest = -1
+        """The newest update that was recorded here."""
         self._shown: str | None = None
         self._noted_late = False
+        self.policy_path = ""
+        """Where this process has written the run's policy."""
 
-    def note(self, event: str) -> None:
-        """Tell the user at once."""
-        self._progress.note(event)
+    def __enter__(self) -> Recorder:
+        return self
 
-    def record(
-        self, metrics: dict[str, float], stats: CollectStats, events: Sequence[str] = ()
-    ) -> None:
-        """Record the update that was just counted, and what happened before it."""
-        training, config = self._training, self._training.config
-        for line in self._run.storage_news():
-            self.note(line)
-        self._note_late(metrics.get("late_steps", 0.0))
-        counters = training.counters
-        metrics["seconds"] = counters.seconds
-        alarm = training.rang
-        self._shown = alarm or self._shown
-        if training.restored:
-            self.note(training.restored)
-            self._shown = None
-        texts = {"alarm": alarm, "events": [*events, *filter(None, [training.restored])]}
-        row = metrics | {k: v for k, v in texts.items() if v}
-        # At once: whoever takes over from a rank that is lost while it scores goes on after it.
-        self._run.metrics.log(counters.update, row)
-        if counters.update % config.held_out.every == 0:
-            best_before = counters.best_update
-            scores = training.score()
-            if not self._leads():
-                return
-            self._run.metrics.log_more(counters.update, row, scores)
-            metrics |= scores
-            row |= scores
-            if counters.best_update != best_before:
-                self._save(best=True)
-                save_policy(self._run.policy_path, training.policy())
-        if not self._search(metrics, row):
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; the next update that is recorded here opens them again."""
+        self._files.close()
+        self._opened = None
+
+    def interruption(
+        self, stopper: Stopper, agree: Callable[[int], int] = lambda number: number
+    ) -> Stop:
+        """Return what shows the steps in the middle of an update, and breaks it off on a signal.
+
+        Args:
+            stopper: Hears of signals.
+            agree: Returns a signal that any rank has heard, given this one's; all ranks call it.
+        """
+
+        def interrupted(steps: int) -> bool:
+            if self._opened is not None:
+                self._opened[1].update({"steps": steps})
+            stopper.request(agree(stopper.signal))
+            return bool(stopper.signal)
+
+        return interrupted
+
+    def record(self, metrics: dict[str, Any], events: Sequence[str] = ()) -> None:
+        """Record the update that was just counted, and what happened before it.
+
+        Args:
+            metrics: What is logged and shown; ``events`` among them were shown already.
+            events: What is shown at once, and logged.
+        """
+        state, update = self._state, self._state.counters.update
+        # Where another rank wrote updates that were missed here, read again what it left.
+        if not self._group.leads or self._newest != update - 1:
+            self.close()
+        if not self._group.leads or not self._group.still_leads():
             return
-        self._progress.update(metrics, alarm=self._shown)
-        if counters.update % config.checkpoint_every == 0:
-            self._save()
-            self._run.store()
+        run, shown = self._open(update - 1)
+        self._newest = update
+        for line in (*events, *run.storage_news()):
+            shown.note(line)
+        self._note_late(metrics.get("late_steps", 0.0), shown)
+        metrics["seconds"] = state.counters.seconds
+        self._shown = state.rang or self._shown
+        if state.restored:
+            shown.note(state.restored)
+            self._shown = None
+        happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
+        texts = {"alarm": state.rang, "events": happened}
+        row = metrics | {key: value for key, value in texts.items() if value}
+        # At once: a rank that takes over from one that is lost while it scores goes on after it.
+        run.metrics.log(update, row)
+        if state.config.scores_at(update):
+            best_before = state.counters.best_update
+            scores = state.score()
+            if not self._group.still_leads():
+                return
+            run.metrics.log_more(update, row, scores)
+            metrics |= scores
+            if state.counters.best_update != best_before:
+                self._save(run, best=True)
+                save_policy(run.policy_path, state.policy())
+        shown.update(metrics, alarm=self._shown)
+        if update % state.config.checkpoint_every == 0:
+            self._save(run)
+            if not state.counters.best_update:  # so that a run that is killed leaves one, too
+                save_policy(run.policy_path, state.policy())
+            run.store()
 
-    def _search(self, metrics: dict[str, float], row: dict[str, Any]) -> bool:
-        """Search for the curriculum's next links if it is time; False: another rank leads now."""
-        training = self._training
-        proposal = training.search()
-        if proposal is None:
-            return True
-        if not self._leads():
-            return False
-        assert training.curriculum is not None
-        found = {"curriculum_gap": proposal.gap, "curriculum_baseline": proposal.baseline}
-        row["events"] = [*row.get("events", []), str(proposal)]
-        self._run.metrics.log_more(training.counters.update, row, found)
-        self._run.write_json("curriculum.json", training.curriculum.table())
-        self.note(str(proposal))
-        metrics |= found
-        return True
+    def finish(self, *, scored: bool = True) -> None:
+        """Save, score the newest weights unless there is no time for it, and write the policy."""
+        state = self._state
+        run, _ = self._open(state.counters.update)
+        # Saved before the closing score, so that stopping and resuming changes nothing.
+        self._save(run)
+        if scored and state.scored_update != state.counters.update:
+            state.score()
+            if not self._group.still_leads():
+                return
+        if state.counters.best_update == state.counters.update:
+            self._save(run, best=True)
+        save_policy(run.policy_path, state.policy())
+        self.policy_path = str(run.policy_path)
 
-    def _note_late(self, share: float) -> None:
+    def _open(self, kept: int) -> tuple[RunDirectory, Display]:
+        """Open the files if they are not open; they keep the lines of so many updates."""
+        if self._opened is None:
+            self._opened = self._open_run(self._files, kept)
+        return self._opened
+
+    def _note_late(self, share: float, shown: Display) -> None:
         if share > MOST_LATE and not self._noted_late:
             self._noted_late = True
-            self.note(
+            shown.note(
                 f"warning: {share:.0%} of this update's steps were late (more than "
                 f"{MOST_LATE:.0%}): the machine is too slow for so many links; see late_steps in "
                 "the metrics"
             )
 
-    def finish(self, *, scored: bool = True) -> None:
-        """Save, score once more unless there is no time for it, and write the policy."""
-        # Saved before the closing score, so that stopping and resuming changes nothing.
-        self._save()
-        if scored:
-            self._training.score()
-            if not self._leads():
-                return
-        if self._training.counters.best_update == self._training.counters.update:
-            self._save(best=True)
-        save_policy(self._run.policy_path, self._training.policy())
-
-    def _save(self, *, best: bool = False) -> None:
-        training = self._training
-        state = training.shared_state() if self._shared_only else training.state_dict()
-        self._run.save(state, best=best)
+    def _save(self, run: RunDirectory, *, best: bool = False) -> None:
+        state = self._state
+        run.save(state.shared_state() if self._shared_only else state.state_dict(), best=best)

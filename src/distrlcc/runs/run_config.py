@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
-from distrlcc.learn.alarm_config import AlarmConfig
-from distrlcc.learn.dagger_config import DaggerConfig
-from distrlcc.learn.gail_config import GailConfig
-from distrlcc.learn.ppo_config import PPOConfig
-from distrlcc.runs.curriculum_config import CurriculumConfig
+from distrlcc.learn.imitation_config import ImitationConfig
+from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 from distrlcc.runs.resources import ResourcesConfig
 
 MAX_ENVS = 2**20
@@ -156,8 +153,11 @@ class RunConfig:
     """Settings of DAgger."""
     gail: GailConfig | None = None
     """Settings of GAIL, whose generator is PPO with the settings above."""
-    curriculum: CurriculumConfig | None = None
-    """Settings of the curriculum; without it links come from env.suites alone."""
+
+    RETIRED: ClassVar[dict[str, str]] = {
+        "curriculum": "curricula are gone, as four seeds showed no gain (LOG.md); leave the key out"
+    }
+    """Keys of earlier versions, and what to do about them."""
 
     def __post_init__(self) -> None:
         self._check_sections()
@@ -184,13 +184,6 @@ class RunConfig:
             raise ConfigError("give exactly one of the sections ppo and dagger")
         if self.gail is not None and self.ppo is None:
             raise ConfigError("the section gail needs the section ppo: its generator's settings")
-        if self.curriculum is not None and self.env.world != "simulated":
-            raise ConfigError(
-                f"the section curriculum needs env.world=simulated, not {self.env.world}: its "
-                "links are found and mixed in there"
-            )
-        if self.curriculum is not None:
-            check_one_price(self.env, "a curriculum", "its baselines do")
         if self.ppo is None or self.gail is not None:
             check_one_price(self.env, "gail" if self.gail is not None else "dagger")
             check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
@@ -202,16 +195,26 @@ class RunConfig:
                 f"num_envs is {self.num_envs}; expected a multiple of env.agents, {agents}: each "
                 "environment is an agent, and a link has so many"
             )
-        if agents > 1 and self.curriculum is not None:
-            raise ConfigError(
-                f"env.agents is {agents}: the curriculum's links and baselines are of one flow; "
-                "take env.agents=1, or curriculum=none"
-            )
         if agents > 1 and self.gail is not None:
             raise ConfigError(
                 f"env.agents is {agents}: GAIL's demonstrations are of one agent on a link; take "
                 "env.agents=1, or ppo without gail"
             )
+
+    command: ClassVar[str] = "train"
+    """The command that trains it."""
+    unit: ClassVar[str] = "update"
+    """What `held_out.every` and the like count."""
+
+    def over(self, update: int, steps: int) -> str:
+        """Say why a run that has come so far has nothing left to do; empty while it has."""
+        if steps < self.total_steps:
+            return ""
+        return f"{steps} of {self.total_steps} steps already; go on with --set total_steps=N"
+
+    def scores_at(self, update: int) -> bool:
+        """Say whether an update is followed by a scoring."""
+        return update % self.held_out.every == 0
 
     @property
     def rollout_length(self) -> int:
@@ -233,7 +236,49 @@ class RunConfig:
         return section.sequence_length
 
 
-def check_one_price(env: EnvConfig, who: str, why: str = "the expert does") -> None:
+@dataclass(frozen=True)
+class ImitateConfig:
+    """Everything that shapes an imitation run: data set, policy, training and scores."""
+
+    data: str = ""
+    """Folder of the data set."""
+    data_digest: str = ""
+    """SHA-256 of its manifest, so that a resumed run goes on with the same data."""
+    seed: int = 0
+    """Seed of weights, minibatches and the choice of validation episodes."""
+    epochs: int = 10
+    """Passes over the training episodes."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """That of the data set; its links' validation split is held out."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    held_out: HeldOutConfig = field(default_factory=lambda: HeldOutConfig(every=1))
+    """``every`` counts epochs; the last one is scored in any case."""
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+
+    recipe: ClassVar[str] = "imitate"
+    command: ClassVar[str] = "imitate"
+    unit: ClassVar[str] = "epoch"
+    checkpoint_every: ClassVar[int] = 1
+    max_seconds: ClassVar[float] = 0.0
+    distributed: ClassVar[DistributedConfig] = DistributedConfig(straggler_share=0.0)
+
+    def __post_init__(self) -> None:
+        for name, low in (("epochs", 1), ("seed", 0)):
+            if not low <= getattr(self, name) <= MAX_VALUE:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {MAX_VALUE}")
+
+    def over(self, update: int, steps: int) -> str:
+        """Say why a run that has come so far has nothing left to do; empty while it has."""
+        if update < self.epochs:
+            return ""
+        return f"{update} of {self.epochs} epochs already; go on with --epochs N"
+
+    def scores_at(self, update: int) -> bool:
+        """Say whether an epoch is followed by a scoring; the last one is in any case."""
+        return update % self.held_out.every == 0 or update == self.epochs
+
+
+def check_one_price(env: EnvConfig, who: str) -> None:
     """Refuse preferences where a scheme matters that has none.
 
     Raises:
@@ -241,7 +286,7 @@ def check_one_price(env: EnvConfig, who: str, why: str = "the expert does") -> N
     """
     if env.reward.delay_weights:
         raise ConfigError(
-            f"{who} with env.reward.delay_weights: {why} the same whatever is preferred; "
+            f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
             "train with PPO alone, or set env.reward.delay_weights=[]"
         )
 
@@ -259,10 +304,15 @@ def check_prompt_actions(env: EnvConfig, who: str) -> None:
         )
 
 
-EXTENDABLE = (
-    "total_steps", "max_seconds", "start_from", "distributed", "actors", "resources",
-)  # fmt: skip
+EXTENDABLE = ("total_steps", "max_seconds", "start_from", "distributed", "actors", "resources")
 """Keys that a resumed run may change: they say when it ends and how processes work together.
 
 What it started from matters no more once there is a checkpoint.
 """
+
+
+def extendable(config: RunConfig | ImitateConfig) -> tuple[str, ...]:
+    """Return the keys that a resumed run may change; of imitation where the same data are, and
+    when it ends.
+    """
+    return EXTENDABLE if isinstance(config, RunConfig) else ("data", "epochs")

@@ -1,68 +1,190 @@
-"""The training loop of one process: collect, learn, record. Read `train` top to bottom.
+"""The training loop, which every way of training runs. Read `train` top to bottom.
 
-Several processes run `distrlcc.parallel.decentralized`: the same collector, learner and recorder.
+======================  ===================================  =====================================
+way                     `Source`                             `Group`
+======================  ===================================  =====================================
+one process             `EnvSource`                          `Alone`
+many equal processes    `EnvSource`, a share on each         `parallel.decentralized.ElasticGroup`
+actors and a learner    `actors.actor_source.ActorSource`    `Alone`
+imitation               `imitation.SequenceSource`           either
+======================  ===================================  =====================================
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from distrlcc.errors import ConfigError
-from distrlcc.runs.progress import Progress
+from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import RunState
+from distrlcc.runs.source import Stop
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.trainer import Trainer
-from distrlcc.runs.training import Training
 
 
-def load(training: Training, run: RunDirectory) -> None:
-    """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
+@dataclass
+class Agreed:
+    """What came of an update that all took part in."""
 
-    Raises:
-        CheckpointError: The checkpoint cannot be resumed.
-        ConfigError: The steps are done already.
-    """
-    loaded = run.load()
-    if loaded is not None:
-        training.load_state_dict(loaded[0])
-    done, total = training.counters.steps, training.config.total_steps
-    if done >= total:
-        raise ConfigError(
-            f"{run.path} has done {done} of {total} steps already; go on with --set total_steps=N"
-        )
+    stats: CollectStats
+    """Sums over ranks."""
+    metrics: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Parts of the update's time that were not spent learning, s, by name."""
+    events: list[str] = field(default_factory=list)
+    """Which ranks left and joined."""
 
 
-def train(trainer: Trainer, run: RunDirectory, progress: Progress, *, resume: bool) -> int:
-    """Train until the steps, the time or the user say stop.
+class Group(Protocol):
+    """Those who learn together."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which scores, logs and saves."""
+        ...
+
+    def still_leads(self) -> bool:
+        """Say whether rank 0 was not replaced while it was suspended."""
+        ...
+
+    def stop(self, state: RunState) -> Stop | None:
+        """Return what cuts the next batch short where the others wait for it."""
+        ...
+
+    def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
+        """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
+
+        A rank whose weights are older than the others' takes theirs and discards its batch.
+
+        Args:
+            state: Changed on all ranks alike.
+            batch: This rank's; None if it has none yet.
+            stats: What was seen while it was collected.
+        """
+        ...
+
+    def ended(self, state: RunState) -> bool:
+        """Say whether a user or the time ends this rank's part."""
+        ...
+
+    def finish(self, state: RunState, recorder: Recorder) -> None:
+        """Have rank 0 record the run's end."""
+        ...
+
+
+class Alone:
+    """A `Group` of one."""
+
+    leads = True
+
+    def __init__(self, stopper: Stopper, *, score_stopped: bool = True) -> None:
+        """Take what hears of signals, and whether a run that one has ended is scored once more."""
+        self._stopper, self._score_stopped = stopper, score_stopped
+
+    def still_leads(self) -> bool:
+        """There is nobody else."""
+        return True
+
+    def stop(self, state: RunState) -> None:
+        """Nobody waits for a batch."""
+
+    def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
+        """Learn; see `Group`."""
+        if batch is None:
+            return None
+        before = state.learner.shared_state()
+        try:
+            metrics = state.learner.update(batch)
+        except InterruptedUpdateError:
+            state.learner.undo_update(before)
+            return None
+        state.count_time()
+        return Agreed(stats, metrics)
+
+    def ended(self, state: RunState) -> bool:
+        """See `Group`."""
+        return bool(self._stopper.signal) or state.time_is_up
+
+    def finish(self, state: RunState, recorder: Recorder) -> None:
+        """See `Group`."""
+        recorder.finish(scored=self._score_stopped or not self._stopper.signal)
+
+
+def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -> int:
+    """Train until the steps, the time or a user say stop, and save.
 
     Args:
-        trainer: What to train.
-        run: Where everything is written; closed by the caller.
-        progress: Where the user looks.
-        resume: Go on from the run's newest checkpoint.
+        state: What is trained, with the source of its batches.
+        group: Those who learn together; joined.
+        recorder: Scores, logs and saves on rank 0.
+        stopper: Hears of signals; entered.
 
     Returns:
-        0, or the number of the signal that ended the run early, after everything was saved.
+        0, or the number of the signal that ended the run or this rank's part in it.
 
     Raises:
-        CheckpointError: The checkpoint cannot be resumed.
-        ConfigError: The steps are done already.
-        OutputError: The run directory cannot be written, or another process trains it.
+        DatasetError: The data set is damaged.
+        GroupError: Ranks' weights differ, another rank is gone and the group is not elastic, or
+            no worker is left.
+        OutputError: The run directory cannot be written.
     """
-    config = trainer.config
-    run.lock()
-    if resume:
-        load(trainer, run)
-        run.rewind(trainer.counters.update)
-    recorder, counters = Recorder(trainer, run, progress), trainer.counters
-    begin = time.perf_counter() - counters.seconds
-    with Stopper() as stopper:
-        while counters.steps < config.total_steps and not stopper.signal:
-            if config.max_seconds and counters.seconds >= config.max_seconds:
-                break
-            metrics, stats = trainer.iterate()
-            counters.seconds = time.perf_counter() - begin
-            recorder.record(metrics, stats)
-        recorder.finish()
-    return stopper.signal
+    source, batch, stats = state.source, None, CollectStats()
+    state.start_clock()
+    begin = collected = time.perf_counter()
+    while True:
+        # Learn from what every rank has collected. At first a rank has no batch: it meets the
+        # others, and takes their state if they are further.
+        agreed = group.update(state, batch, stats)
+        if agreed is not None:
+            learned = time.perf_counter()
+            # Count the update, and restore earlier weights where the policy has collapsed.
+            state.commit(agreed.stats)
+            # Rank 0 scores, logs and saves; the others go on, and wait for it at the next update.
+            recorder.record(_figures(state, agreed, begin, collected, learned), agreed.events)
+        elif batch is not None:
+            break  # a user's signal broke the update off
+        if state.over or group.ended(state):
+            break
+        # Collect with the newest weights, until there is enough or the others wait.
+        begin = time.perf_counter()
+        found = source.next(state.learner.weights(), group.stop(state))
+        if found is None:
+            break
+        batch, stats = found
+        collected = time.perf_counter()
+    failure = source.close(state.counters.update)
+    group.finish(state, recorder)
+    if failure is not None:
+        raise failure
+    return 0 if state.over else stopper.signal
+
+
+def _figures(
+    state: RunState, agreed: Agreed, begin: float, collected: float, learned: float
+) -> dict[str, Any]:
+    """Return an update's metrics; times are when it began, had its batch and had learned, s."""
+    seconds = learned - begin
+    learning = learned - collected - sum(agreed.seconds.values())
+    return {
+        **state.source.metrics(agreed.stats, seconds),
+        **agreed.metrics,
+        "steps": float(state.counters.steps),
+        "steps_per_second": agreed.stats.steps / seconds,
+        "share_update": learning / seconds,
+        **{f"share_{name}": part / seconds for name, part in agreed.seconds.items()},
+    }
+
+
+def iterate(state: RunState) -> tuple[dict[str, Any], CollectStats]:
+    """Make one update alone, without a record; return its metrics and what was seen."""
+    begin = time.perf_counter()
+    found = state.source.next(state.learner.weights(), None)
+    assert found is not None
+    batch, stats = found
+    collected = time.perf_counter()
+    metrics = state.learner.update(batch)
+    learned = time.perf_counter()
+    state.commit(stats)
+    return _figures(state, Agreed(stats, metrics), begin, collected, learned), stats

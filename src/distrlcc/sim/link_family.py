@@ -15,7 +15,7 @@ import numpy as np
 
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import stream_key, uniform
-from distrlcc.sim.draws import bdp_packets, between
+from distrlcc.sim.families import bdp_packets, between
 from distrlcc.sim.scenario import (
     MAX_DELAY_MS,
     MAX_RATE_MBPS,

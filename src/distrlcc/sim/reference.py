@@ -13,10 +13,10 @@ import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from distrlcc.control.compiled_controller import SchemeController
+from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
-from distrlcc.sim.link import NEVER, BottleneckLink, RateLink, TraceLink
-from distrlcc.sim.queue import DropTail, Packet
+from distrlcc.sim.link import NEVER, RateLink, TraceLink
+from distrlcc.sim.queues import DropTail, Packet
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
@@ -226,7 +226,7 @@ class Reference:
         return True
 
 
-def build_link(link: Link) -> BottleneckLink:
+def build_link(link: Link) -> RateLink | TraceLink:
     """Build the event-driven link of a scenario."""
     queue = DropTail(link.queue_packets, link.queue_bytes)
     if link.trace is not None:

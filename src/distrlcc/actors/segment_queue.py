@@ -1,0 +1,94 @@
+"""The segments that wait for an update, and the count of those that were used or refused."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+from distrlcc.actors.actor import Segment
+
+STALE = "too old a policy"
+ENDED = "left over at the end"
+GONE = "of a worker that was dropped"
+
+
+class SegmentQueue:
+    """First in, first out; each segment is used once, or refused for a reason.
+
+    The pool's thread adds segments and the trainer's takes them.
+    """
+
+    def __init__(self, max_lag: int) -> None:
+        """Begin empty.
+
+        Args:
+            max_lag: Updates that a segment's policy may be behind the learner when it is used.
+        """
+        self.lock = threading.RLock()
+        self.used = 0
+        self.refused: Counter[str] = Counter()
+        self._max_lag = max_lag
+        self._waiting: deque[Segment] = deque()
+
+    def __len__(self) -> int:
+        """Return the number of segments that wait."""
+        return len(self._waiting)
+
+    @property
+    def received(self) -> int:
+        """All segments that came from workers."""
+        with self.lock:
+            return self.used + self.refused.total() + len(self)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Let segments wait."""
+        with self.lock:
+            self._waiting.extend(segments)
+
+    def take(self, count: int, version: int) -> list[Segment]:
+        """Return so many segments for the update of a version, the oldest first, or none yet.
+
+        What is older than `max_lag` allows is refused.
+        """
+        with self.lock:
+            fresh = [s for s in self._waiting if version - s.version <= self._max_lag]
+            self.refused[STALE] += len(self._waiting) - len(fresh)
+            chosen = fresh[:count] if len(fresh) >= count else []
+            self._waiting = deque(fresh[len(chosen) :])
+            self.used += len(chosen)
+            return chosen
+
+    def refuse(self, count: int, reason: str) -> None:
+        """Count segments that came too late to wait."""
+        with self.lock:
+            self.refused[reason] += count
+
+    def undo(self, count: int) -> None:
+        """Count the segments of an update that was broken off as left over."""
+        with self.lock:
+            self.used -= count
+            self.refused[ENDED] += count
+
+    def end(self) -> None:
+        """Refuse the segments that still wait."""
+        with self.lock:
+            self.refused[ENDED] += len(self)
+            self._waiting.clear()
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(self.refused.items()) if n)
+        refused = f"{self.refused.total()} refused" + (f" ({reasons})" if reasons else "")
+        return f"segments: {self.used} used, {refused}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts, for a checkpoint; segments that wait are counted as left over."""
+        with self.lock:
+            refused = self.refused + Counter({ENDED: len(self)})
+            return {"used": self.used, "refused": dict(refused)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.used = int(state["used"])
+        self.refused = Counter({reason: int(n) for reason, n in state["refused"].items()})

@@ -1,0 +1,324 @@
+"""Keeps an engine's workers busy: broadcasts weights, collects segments, drops silent workers.
+
+The pool's thread does this while the trainer's own thread learns, so that workers are answered
+during a long update or scoring. While enough segments wait, workers are not asked for more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from distrlcc.actors.actor import Actor, Report, Segment, link_of
+from distrlcc.actors.engine import Engine, Worker, WorkerGoneError
+from distrlcc.actors.segment_queue import ENDED, GONE, SegmentQueue
+from distrlcc.learn.learner import Weights
+from distrlcc.runs.run_config import RunConfig
+
+SILENT_SECONDS = 8.0
+"""A worker that answers nothing for this long is dropped, s."""
+STILL_SECONDS = 20.0
+"""A worker whose environment does not step for this long is dropped, s."""
+START_SECONDS = 60.0
+"""Time that a worker has to set up its environments, s."""
+_ASK_SECONDS = 0.5
+"""Time that a worker may take to answer that it has no segment, s."""
+_TICK = 0.1
+_SUSPENDED_SECONDS = 1.0
+"""A turn of the pool's thread that took longer did not run all the time, s."""
+_STOP_SECONDS = 2.0
+
+
+@dataclass
+class WorkerState:
+    """What is known of a living worker, and what it was asked."""
+
+    worker: Worker
+    report: Report
+    """Its last, without the segments."""
+    lag: int = 0
+    """Updates that its last segment was behind when it came."""
+    steps_per_second: float = 0.0
+    heard: float = field(default_factory=monotonic)
+    """When it answered last."""
+    asked: str = "start"
+    """The call that it has not answered yet; empty: none."""
+    last_asked: float = 0.0
+    sent: int = -1
+    """Version of the weights that it was sent last."""
+    sending: float = 0.0
+    """When these were published, until it has confirmed them."""
+    marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
+    """Times and steps of its last reports, for the speed."""
+
+    @property
+    def silent_seconds(self) -> float:
+        """Time since it answered last, s."""
+        return monotonic() - self.heard
+
+
+class WorkerPool:
+    """All workers of an engine; a context manager."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: RunConfig,
+        queue: SegmentQueue,
+        *,
+        capacity: int,
+        first_step: Callable[[], int] = lambda: 0,
+        stopping: Callable[[], bool] = lambda: False,
+        patience: float = 0.0,
+    ) -> None:
+        """Prepare; the thread begins with the context.
+
+        Args:
+            engine: Has the workers.
+            config: Says what workers do.
+            queue: Takes every segment.
+            capacity: Segments that may wait there, at least as many as an update takes.
+            first_step: Returns where a worker that joins now begins; see `Actor`.
+            stopping: Asked again and again; True stops the workers at once, whatever the trainer
+                does meanwhile.
+            patience: Time that the first worker has to start, s, in which the pool is not empty.
+        """
+        self.queue = queue
+        self._engine, self._config, self._first_step = engine, config, first_step
+        self._capacity, self._stopping = capacity, stopping
+        self._answers: SimpleQueue[tuple[Worker, str, Future[Any]] | None] = SimpleQueue()
+        self._changed = threading.Condition(queue.lock)  # guards what follows, and the queue
+        self._workers: dict[Worker, WorkerState] = {}
+        self._events: list[str] = []
+        self._weights: Weights | None = None
+        self._published, self._publish_seconds = 0.0, 0.0
+        self._empty_since = monotonic() + patience
+        self._closing = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="worker pool", daemon=True)
+
+    def __enter__(self) -> WorkerPool:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the workers, and count the segments that they had left."""
+        self._closing.set()
+        self._answers.put(None)
+        self._thread.join(2 * _STOP_SECONDS)
+
+    def publish(self, weights: Weights) -> None:
+        """Broadcast weights to all workers, and to those that join later."""
+        with self._changed:
+            self._weights, self._published = weights, monotonic()
+        self._answers.put(None)
+
+    def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
+        """Return segments for one update, the oldest first, each counted as used.
+
+        Args:
+            count: How many.
+            version: Version of the weights that will learn from them; `SegmentQueue.take`.
+            stop: Asked about every 0.1 s; True gives up, and nothing is used.
+
+        Returns:
+            ``count`` segments, or none.
+        """
+        while True:
+            with self._changed:
+                chosen = self.queue.take(count, version)
+                if not chosen and self._failure is not None:
+                    raise self._failure
+                if not chosen:
+                    self._changed.wait(_TICK)
+                    chosen = self.queue.take(count, version)
+            if chosen:
+                self._answers.put(None)  # there is room again
+            if chosen or stop():
+                return chosen
+
+    def workers(self) -> list[WorkerState]:
+        """Return what is known of the living workers, by index."""
+        with self._changed:
+            return sorted(self._workers.values(), key=lambda state: state.worker.index)
+
+    def take_events(self) -> list[str]:
+        """Return who joined and left since the last call, a line each."""
+        with self._changed:
+            seen, self._events = self._events, []
+        return seen
+
+    def take_publish_seconds(self) -> float:
+        """Return the longest time from a broadcast to a worker's answer since the last call, s.
+
+        It is 0 where no worker has answered since then.
+        """
+        with self._changed:
+            seen, self._publish_seconds = self._publish_seconds, 0.0
+        return seen
+
+    @property
+    def empty_seconds(self) -> float:
+        """Seconds without any acting worker. Workers that never started are not counted."""
+        with self._changed:
+            if any(state.asked != "start" for state in self._workers.values()):
+                return 0.0
+            return max(monotonic() - self._empty_since, 0.0)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            turned = monotonic()
+            while not (self._closing.is_set() or self._stopping()):
+                self._receive_changes()
+                self._receive_answers()
+                now = monotonic()
+                self._drop_silent(suspended=now - turned)
+                turned = now
+                for state in list(self._workers.values()):
+                    self._ask(state)
+            self._stop_all()
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+            self._engine.close()
+
+    def _receive_changes(self) -> None:
+        changes = self._engine.changes()
+        for worker in changes.joined:
+            with self._changed:
+                state = WorkerState(worker, Report(link_of(self._config, worker.index)))
+                self._workers[worker] = state
+            what = (self._config, worker.index, self._first_step())
+            self._send(worker, "start", self._engine.start(worker, Actor, *what))
+        for worker, reason in changes.left.items():
+            self._drop(worker, reason)
+
+    def _receive_answers(self) -> None:
+        with suppress(Empty):
+            answer = self._answers.get(timeout=_TICK)
+            while True:
+                if answer is not None:
+                    self._receive(*answer)
+                answer = self._answers.get_nowait()
+
+    def _receive(self, worker: Worker, kind: str, future: Future[Any]) -> None:
+        # A worker that was dropped may answer after all: its segments are refused.
+        state = self._workers.get(worker)
+        if state is None:
+            if kind == "report" and future.exception() is None:
+                self.queue.refuse(len(future.result().segments), GONE)
+            return
+        # A call that failed costs the worker.
+        try:
+            result = future.result()
+        except WorkerGoneError as error:
+            self._drop(worker, str(error))
+            return
+        except Exception as error:
+            self._drop(worker, f"failed: {error}")
+            return
+        # Else it is idle again, and lives.
+        state.heard = monotonic()
+        if kind == "weights":
+            with self._changed:
+                taken = state.heard - state.sending
+                self._publish_seconds, state.sending = max(self._publish_seconds, taken), 0.0
+            return
+        state.asked = ""
+        if kind == "start":
+            with self._changed:
+                self._events.append(f"joined: {worker}, on {state.report.link}")
+        else:
+            self._receive_report(state, result)
+
+    def _receive_report(self, state: WorkerState, report: Report) -> None:
+        state.marks.append((monotonic(), report.steps))
+        (begin, first), (end, last) = state.marks[0], state.marks[-1]
+        with self._changed:
+            state.report = replace(report, segments=[])
+            state.steps_per_second = (last - first) / (end - begin) if end > begin else 0.0
+            if report.segments and self._weights is not None:
+                state.lag = self._weights.version - report.segments[-1].version
+            self.queue.add(report.segments)
+            self._changed.notify_all()
+        if report.still_seconds > STILL_SECONDS:
+            self._drop(state.worker, f"its environment hangs for {report.still_seconds:.0f} s")
+
+    def _drop_silent(self, suspended: float) -> None:
+        for state in list(self._workers.values()):
+            # Do not count a worker as silent for time in which this process was suspended.
+            if suspended > _SUSPENDED_SECONDS:
+                state.heard = min(state.heard + suspended, monotonic())
+            limit = START_SECONDS if state.asked == "start" else SILENT_SECONDS
+            if state.silent_seconds > limit:
+                self._drop(state.worker, f"has not answered for {limit:.0f} s")
+
+    def _ask(self, state: WorkerState) -> None:
+        """Ask an idle worker for its segments, and send it the newest weights."""
+        with self._changed:
+            weights, published = self._weights, self._published
+            room = max(self._capacity - len(self.queue), 0)
+        if state.asked == "start" or weights is None:
+            return
+        worker, now = state.worker, monotonic()
+        if state.sent < weights.version and not state.sending:
+            state.sent, state.sending = weights.version, published
+            self._send(worker, "weights", self._engine.call(worker, "set_weights", weights))
+        # Asked for no segment it answers at once: ask it seldom, to hear that it lives.
+        if not state.asked and (room or now - state.last_asked > _ASK_SECONDS):
+            state.asked, state.last_asked = "report", now
+            self._send(worker, "report", self._engine.call(worker, "report", room, _ASK_SECONDS))
+
+    def _send(self, worker: Worker, kind: str, future: Future[Any]) -> None:
+        future.add_done_callback(lambda done: self._answers.put((worker, kind, done)))
+
+    def _drop(self, worker: Worker, reason: str) -> None:
+        if worker not in self._workers:
+            return
+        self._engine.drop(worker)
+        with self._changed:
+            state = self._workers.pop(worker)
+            left = len(self._workers)
+            self._events.append(f"gone: {worker}: {reason}; {left} left")
+            if state.asked != "start":
+                self._empty_since = monotonic()
+            elif not left:  # it could not start: there is nothing more to be patient for
+                self._empty_since = min(self._empty_since, monotonic())
+
+    def _stop_all(self) -> None:
+        """Stop all workers, and count the segments that they had left."""
+        stops = [self._engine.call(worker, "stop") for worker in self._workers]
+        deadline = monotonic() + _STOP_SECONDS
+        left = 0
+        for future in stops:
+            with suppress(Exception):
+                left += future.result(max(deadline - monotonic(), 0.0))
+        # A report that is still on its way bears segments, too.
+        out = sum(state.asked == "report" for state in self._workers.values())
+        with suppress(Empty):
+            while out or not self._answers.empty():
+                answer = self._answers.get(timeout=max(deadline - monotonic(), 0.0))
+                if answer and answer[1] == "report":
+                    out -= answer[0] in self._workers
+                    left += 0 if answer[2].exception() else len(answer[2].result().segments)
+        self.queue.refuse(left, ENDED)
+        self._engine.close()

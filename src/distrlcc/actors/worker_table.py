@@ -1,0 +1,95 @@
+"""The workers, shown in the trainer's terminal and written to the run's directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import monotonic
+
+from rich.table import Table
+
+from distrlcc.actors.worker_pool import WorkerPool, WorkerState
+from distrlcc.errors import OutputError
+from distrlcc.runs.progress import Display
+
+WRITE_SECONDS = 1.0
+"""Time between two rows of a worker in the file, at least, s."""
+_SHOWN = 32
+_COLUMNS = ("worker", "link", "steps/s", "version", "lag", "utilisation", "delay", "heard")
+
+
+class WorkerTable:
+    """A table of workers below the progress, and `workers.jsonl`."""
+
+    def __init__(self, progress: Display, path: Path) -> None:
+        """Take where to show and where to write."""
+        self._progress, self._path = progress, path
+        self._written = float("-inf")
+        self._workers: list[WorkerState] = []
+        self._events: list[str] = []
+        progress.below = self.table
+
+    def show(self, pool: WorkerPool, update: int, seconds: float) -> None:
+        """Show the workers and who joined and left, and write a line for each worker now and then.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        self._workers = pool.workers()
+        for event in pool.take_events():
+            self._progress.note(event)
+            self._events.append(event)
+        if monotonic() - self._written < WRITE_SECONDS:
+            return
+        self._written = monotonic()
+        self._progress.redraw()
+        when = {"seconds": round(seconds, 3), "update": update}
+        lines = [json.dumps(when | _figures(state)) + "\n" for state in self._workers]
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise OutputError(f"{self._path}: {error.strerror or error}") from None
+
+    def take_events(self) -> list[str]:
+        """Return the events since the last call, for the next update's metrics."""
+        seen, self._events = self._events, []
+        return seen
+
+    def table(self) -> Table:
+        """Return the table."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in _COLUMNS:
+            table.add_column(column, justify="left" if column in ("worker", "link") else "right")
+        for state in self._workers[:_SHOWN]:
+            last = state.report.last_episode
+            table.add_row(
+                f"{state.worker.index} {state.worker.host}",
+                state.report.link,
+                f"{state.steps_per_second:,.0f}",
+                str(state.report.version),
+                str(state.lag),
+                f"{last['utilisation']:.3f}" if last else "",
+                f"{last['queueing_delay']:.3f} RTT" if last else "",
+                f"{state.silent_seconds:.1f} s",
+            )
+        if len(self._workers) > _SHOWN:
+            table.add_row(f"and {len(self._workers) - _SHOWN} more", *[""] * (len(_COLUMNS) - 1))
+        return table
+
+
+def _figures(state: WorkerState) -> dict[str, object]:
+    worker, report = state.worker, state.report
+    return {
+        "worker": worker.index,
+        "host": worker.host,
+        "process": worker.process,
+        "link": report.link,
+        "steps": report.steps,
+        "steps_per_second": round(state.steps_per_second, 1),
+        "version": report.version,
+        "lag": state.lag,
+        "heard_seconds": round(state.silent_seconds, 3),
+        "waited_seconds": round(report.waited_seconds, 3),
+        **{name: round(value, 4) for name, value in report.last_episode.items()},
+    }

@@ -1,0 +1,199 @@
+"""A policy that collapses: `CollapseAlarm` sees it, `Restorer` brings the last good state back.
+
+Every rank sees the same sums of all ranks' statistics, so each decides alike and in the same
+update, and nothing has to be exchanged. What counts a run's progress goes on: the weights' version,
+which names draws and which actors compare, and the environment steps, which schedules follow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.config import AlarmConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraEntropy:
+    """An addition to the weight that falls to 0 linearly."""
+
+    amount: float = 0.0
+    """Right after the recovery."""
+    until: int = 0
+    """Version of the weights from which on nothing is added."""
+    updates: int = 1
+    """Updates that it lasts."""
+
+    @classmethod
+    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> ExtraEntropy:
+        """Return the addition for a recovery at a version, given the usual weight."""
+        raised = alarm.entropy_factor * max(usual, alarm.entropy_floor)
+        return cls(max(raised - usual, 0.0), version + alarm.decay_updates, alarm.decay_updates)
+
+    def at(self, version: int) -> float:
+        """Return what is added in the update of a version."""
+        return self.amount * max(self.until - version, 0) / self.updates
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+
+_NAMES = ("entropy", "silent", "weights")
+
+
+class CollapseAlarm:
+    """Says once when a collapse starts, and again only after it has passed.
+
+    A sender that has shrunk its window to the minimum sees nothing that would tell it to grow, and
+    a policy without entropy tries nothing else: there is no way back from the two together.
+    """
+
+    def __init__(self, entropy_bound: float = 0.02, silent_share_bound: float = 0.2) -> None:
+        """Set the bounds.
+
+        Args:
+            entropy_bound: Mean entropy below this is an alarm, nats; ``-inf`` turns it off, as
+                imitation needs, whose entropy is meant to vanish.
+            silent_share_bound: More than this share of ended episodes with the window at its
+                minimum nearly throughout is an alarm.
+        """
+        self._entropy_bound = entropy_bound
+        self._silent_share_bound = silent_share_bound
+        self._active: set[str] = set()
+        self.diverged = False
+        """Whether the newest collection's entropy was not a number."""
+        self.confirmed = False
+        """Whether the newest collection itself showed a collapse: silence shows in episodes that
+        end, and where none does nothing was learned of it."""
+
+    @property
+    def on(self) -> bool:
+        """Whether a collapse was seen that has not passed."""
+        return bool(self._active)
+
+    def check(self, stats: CollectStats, *, finite: bool = True) -> str | None:
+        """Look at one collection; return a line to show, or None.
+
+        Args:
+            stats: What was seen.
+            finite: Whether the weights that were learned from it are numbers.
+        """
+        lines = []
+        entropy = stats.entropy / max(stats.steps, 1.0)
+        self.diverged = not (finite and math.isfinite(entropy))
+        if self._starts("weights", not finite):
+            lines.append("the weights are not numbers any more: training diverged; lower lr")
+        # Written so that an entropy that is not a number, as after divergence, rings as well.
+        if self._starts("entropy", stats.steps > 0 and not entropy >= self._entropy_bound):
+            lines.append(
+                f"the policy's entropy fell to {entropy:.3g} nats (bound "
+                f"{self._entropy_bound:.3g}): it no longer explores; raise entropy_coeff or lower "
+                "lr"
+            )
+        if stats.episodes > 0:
+            share = stats.silent_episodes / stats.episodes
+            if self._starts("silent", share > self._silent_share_bound):
+                lines.append(
+                    f"{share:.0%} of episodes kept the window at its minimum nearly throughout "
+                    f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower "
+                    "the reward's weight on delay and loss"
+                )
+        self.confirmed = bool({"entropy", "weights"} & self._active) or (
+            self.on and stats.episodes > 0
+        )
+        return "; ".join(lines) or None
+
+    def reset(self) -> None:
+        """Ring again for a collapse that goes on."""
+        self._active.clear()
+
+    def _starts(self, name: str, active: bool) -> bool:
+        started = active and name not in self._active
+        if active:
+            self._active.add(name)
+        else:
+            self._active.discard(name)
+        return started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which alarms are on."""
+        return {name: int(name in self._active) for name in _NAMES}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        self._active = {name for name, active in state.items() if active}
+
+
+class Restorable(Protocol):
+    """A learner that explores, so that it can find its way back."""
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks."""
+        ...
+
+    def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
+        """Take an earlier :meth:`shared_state`, but for what counts progress; explore more."""
+        ...
+
+
+class Restorer:
+    """Keeps copies of a learner's state, and gives one back where the alarm stays on."""
+
+    def __init__(self, config: AlarmConfig, learner: Restorable) -> None:
+        """Take the learner as it begins for the first good state."""
+        self._config, self._learner = config, learner
+        self._good = self._newest = learner.shared_state()
+        self._in_a_row = 0
+        self._rests_until = 0
+        self.restores = 0
+        """How often the learner was restored in this run."""
+
+    def watch(self, alarm: CollapseAlarm, update: int) -> str | None:
+        """Act on the alarm as it is after an update; return a line if the state was restored.
+
+        Args:
+            alarm: Has checked the update's statistics.
+            update: Updates so far.
+        """
+        config = self._config
+        self._in_a_row = self._in_a_row + int(alarm.confirmed) if alarm.on else 0
+        if not alarm.on:
+            if update % config.keep_every == 0 and update >= self._rests_until:
+                self._good, self._newest = self._newest, self._learner.shared_state()
+            return None
+        patience = 1 if alarm.diverged else config.patience
+        due = self._in_a_row >= patience and update >= self._rests_until
+        if not due or self.restores >= config.most_restores:
+            return None
+        self._learner.recover(self._good, config)
+        self._newest = self._good
+        self.restores += 1
+        self._in_a_row = 0
+        # Episodes that the collapsed policy began are still to end.
+        self._rests_until = update + config.keep_every
+        left = config.most_restores - self.restores
+        return (
+            f"collapse: restored the last good state and raised the entropy's weight for "
+            f"{config.decay_updates} updates (restore {self.restores} of {config.most_restores}"
+            + ("; from now on the alarm only warns)" if not left else ")")
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that changes, the copies included."""
+        return {
+            "good": self._good,
+            "newest": self._newest,
+            "in_a_row": self._in_a_row,
+            "rests_until": self._rests_until,
+            "restores": self.restores,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        self._good, self._newest = state["good"], state["newest"]
+        self._in_a_row = int(state["in_a_row"])
+        self._rests_until = int(state["rests_until"])
+        self.restores = int(state["restores"])

@@ -1,0 +1,277 @@
+"""Settings of the learners and of the collapse alarm.
+
+They stand apart from the learners because these import torch: a wrong setting, a list of recipes or
+a run's configuration must not wait for that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from distrlcc.errors import ConfigError
+
+Schedule = tuple[tuple[int, float], ...]
+"""Points ``(environment step, value)`` in order: linear between them, constant outside."""
+
+
+def scheduled(schedule: Schedule | None, step: int, constant: float) -> float:
+    """Return a schedule's value at an environment step; ``constant`` where there is no schedule."""
+    if not schedule:
+        return constant
+    before = schedule[0]
+    for after in schedule:
+        if step < after[0]:
+            if after is before:
+                return after[1]
+            share = (step - before[0]) / (after[0] - before[0])
+            return before[1] + share * (after[1] - before[1])
+        before = after
+    return before[1]
+
+
+def check_schedule(name: str, schedule: Schedule | None) -> None:
+    """Check that steps rise from 0 on and values are finite and not negative.
+
+    Raises:
+        ConfigError: If they do not.
+    """
+    if schedule is None:
+        return
+    steps = [point[0] for point in schedule]
+    fine = (
+        len(steps) > 0
+        and steps[0] >= 0
+        and all(a < b for a, b in pairwise(steps))
+        and all(math.isfinite(value) and value >= 0 for _, value in schedule)
+    )
+    if not fine:
+        raise ConfigError(
+            f"{name} is {schedule!r}: expected one or more (environment step, value) points with "
+            "rising steps and finite values of 0 or more"
+        )
+
+
+def check_fields(
+    config: object, names: str, low: float, high: float = math.inf, *, prefix: str = ""
+) -> None:
+    """Check that the fields of these names, parted by spaces, are from ``low`` to ``high``.
+
+    Raises:
+        ConfigError: If one is not.
+    """
+    bounds = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+    for name in names.split():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ConfigError(f"{prefix}{name} is {value!r}: expected {bounds}")
+
+
+def check_positive(config: object, names: str) -> None:
+    """Check that the fields of these names, parted by spaces, are above 0.
+
+    Raises:
+        ConfigError: If one is not.
+    """
+    for name in names.split():
+        if not getattr(config, name) > 0.0:
+            raise ConfigError(f"{name} is {getattr(config, name)!r}: expected more than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class PPOConfig:
+    """PPO's settings."""
+
+    gamma: float = 0.95
+    """Discount per step."""
+    lambda_: float = 0.95
+    """Decay of generalised advantage estimation."""
+    reward_scale: float = 1.0
+    """Factor of the rewards; 1 - gamma brings values, and so their loss, to the rewards' size."""
+    use_critic: bool = True
+    """Subtract the critic's values and bootstrap from them; False learns from returns alone."""
+    use_gae: bool = True
+    """False takes plain discounted returns: lambda_ 1."""
+    use_vtrace: bool = False
+    """Correct advantages and values for what the policy learned since it acted (V-trace)."""
+    vtrace_rho: float = 1.0
+    """Bound of the ratio, new policy to acting one, that weighs a step."""
+    vtrace_c: float = 1.0
+    """Bound of the ratio that passes later steps on to earlier ones; vtrace_rho at most."""
+    lr: float = 1e-3
+    """Adam's learning rate."""
+    lr_schedule: Schedule | None = None
+    """(environment step, learning rate) points instead of lr."""
+    entropy_coeff: float = 0.003
+    """Weight of the entropy bonus."""
+    entropy_coeff_schedule: Schedule | None = None
+    """(environment step, weight) points instead of entropy_coeff."""
+    use_kl_loss: bool = False
+    """Also penalise the KL divergence from the policy that acted."""
+    kl_coeff: float = 0.2
+    """First weight of that penalty; it adapts."""
+    kl_target: float = 0.01
+    """KL aimed at: the weight grows by half above twice this, and halves below half of it."""
+    minibatch_size: int = 4096
+    """Samples in a minibatch, over all ranks."""
+    num_epochs: int = 3
+    """Passes over a rollout."""
+    shuffle_batch_per_epoch: bool = True
+    """Deal rows of samples (with an LSTM: of sequences) anew to the minibatches in each epoch."""
+    vf_loss_coeff: float = 0.5
+    """Weight of the value loss."""
+    vf_clip_param: float = 10.0
+    """Bound of one sample's squared value error; beyond it the critic learns nothing from a sample,
+    so scale rewards until values are small."""
+    clip_param: float = 0.2
+    """The paper's epsilon."""
+    grad_clip: float = 0.5
+    """Largest norm of the gradient; 0 does not clip."""
+    normalize_advantages: bool = True
+    """Scale advantages to mean 0 and variance 1, over all ranks."""
+    normalize_observations: bool = True
+    """Scale observations by running moments."""
+    rollout_length: int = 64
+    """Steps of each environment between two updates."""
+    sequence_length: int = 16
+    """Steps through which an LSTM's gradient flows."""
+
+    def validate(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: If one does not fit.
+        """
+        check_fields(self, "minibatch_size num_epochs rollout_length sequence_length", 1)
+        check_fields(self, "gamma lambda_", 0, 1)
+        check_positive(
+            self, "lr clip_param kl_target vf_clip_param reward_scale vtrace_rho vtrace_c"
+        )
+        check_fields(self, "entropy_coeff kl_coeff vf_loss_coeff grad_clip", 0)
+        if self.use_gae and not self.use_critic:
+            raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
+        if not self.vtrace_c <= self.vtrace_rho < math.inf:
+            raise ConfigError(
+                f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "
+                "to be vtrace_rho or less, and both finite"
+            )
+        check_schedule("lr_schedule", self.lr_schedule)
+        check_schedule("entropy_coeff_schedule", self.entropy_coeff_schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class DaggerConfig:
+    """DAgger's settings."""
+
+    lr: float = 2e-3
+    """Adam's learning rate (Indigo: 0.01, for far smaller minibatches' worth of passes)."""
+    lr_schedule: Schedule | None = None
+    """(environment step, learning rate) points instead of lr."""
+    l2: float = 1e-4
+    """Weight of the squared weights' penalty, in the gradient."""
+    grad_clip: float = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
+    minibatch_size: int = 4096
+    """Samples in a minibatch, over all ranks."""
+    num_epochs: int = 8
+    """Passes over all data in a round, at most (Indigo: 50)."""
+    min_gain: float = 1e-3
+    """A round ends when a pass lowers the mean loss by less than this."""
+    expert_rounds: int = 1
+    """Rounds in which the expert acts."""
+    capacity: int = 500_000
+    """Samples kept, over all ranks; when there are more the oldest go."""
+    normalize_observations: bool = True
+    """Scale observations by running moments."""
+    rollout_length: int = 128
+    """Steps of each environment in a round."""
+    sequence_length: int = 16
+    """Steps through which an LSTM's gradient flows."""
+
+    def validate(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: If one does not fit.
+        """
+        check_fields(self, "minibatch_size num_epochs capacity rollout_length sequence_length", 1)
+        check_fields(self, "l2 grad_clip min_gain expert_rounds", 0)
+        check_positive(self, "lr")
+        if self.capacity < self.sequence_length:
+            raise ConfigError(
+                f"capacity is {self.capacity!r}: expected at least one sequence of "
+                f"{self.sequence_length} samples"
+            )
+        check_schedule("lr_schedule", self.lr_schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class GailConfig:
+    """What replaces the environment's reward: how far the policy is from an expert."""
+
+    demonstrations: str = ""
+    """Folder of the expert's trajectories, as ``distrlcc collect --disturb 0`` writes them; on each
+    machine."""
+    steps: int = 500_000
+    """Steps of them that are held in memory, from episodes drawn at random."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer widths of the discriminator."""
+    lr: float = 3e-4
+    """Adam's learning rate for the discriminator."""
+    minibatch_size: int = 4096
+    """Samples of the policy, and as many of the expert, in a minibatch, over all ranks."""
+    num_epochs: int = 3
+    """Passes over a rollout."""
+    gradient_penalty: float = 0.1
+    """Weight of the discriminator's squared deviation from a slope of 1 between both (WGAN-GP); at
+    that paper's 10 it hardly tells states apart that matter here."""
+
+    def validate(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: If one does not fit.
+        """
+        check_fields(self, "steps minibatch_size num_epochs", 1)
+        if not self.hidden or min(self.hidden) < 1:
+            raise ConfigError(f"hidden is {self.hidden!r}: expected one width or more")
+        if not 0.0 < self.lr < math.inf:
+            raise ConfigError(f"lr is {self.lr!r}: expected more than 0")
+        if not 0.0 <= self.gradient_penalty < math.inf:
+            raise ConfigError(f"gradient_penalty is {self.gradient_penalty!r}: expected 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmConfig:
+    """When a policy counts as collapsed, and what is done; of no matter to imitation."""
+
+    entropy_bound: float = 0.02
+    """Mean entropy below this is an alarm, nats."""
+    silent_share_bound: float = 0.2
+    """More than this share of ended episodes with the window at its minimum, nearly throughout, is
+    one."""
+    act: bool = True
+    """Whether an alarm restores the last good state and raises the entropy's weight."""
+    patience: int = 3
+    """Updates that must show a collapse before an alarm acts; where numbers are not finite it is 1.
+    One that shows none begins the count anew; where no episode ended nothing is said of silence."""
+    keep_every: int = 20
+    """Updates between two copies of the state while no alarm is on. The copy before the newest is
+    the good one, since a collapse begins before it is seen."""
+    entropy_factor: float = 10.0
+    """Factor of `entropy_coeff` right after a restore."""
+    entropy_floor: float = 0.003
+    """What the factor multiplies where `entropy_coeff` is less."""
+    decay_updates: int = 50
+    """Updates over which the weight falls back to `entropy_coeff`, linearly."""
+    most_restores: int = 3
+    """Restores in a run; from then on an alarm only warns."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.entropy_bound):
+            raise ConfigError("alarm.entropy_bound is nan; expected a number of nats")
+        check_fields(self, "silent_share_bound entropy_floor", 0, 1, prefix="alarm.")
+        check_fields(self, "patience keep_every decay_updates", 1, prefix="alarm.")
+        check_fields(self, "most_restores", 0, prefix="alarm.")
+        check_fields(self, "entropy_factor", 1, 1000, prefix="alarm.")

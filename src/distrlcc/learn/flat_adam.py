@@ -1,0 +1,99 @@
+"""Adam on all ranks' mean gradient, over flat vectors of parameters and gradient.
+
+One flat vector makes zeroing, clipping, Adam and the exchange between ranks one operation each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distrlcc.learn.learner import Reducer
+
+
+def _plain(method: Callable[..., Any]) -> Any:
+    """Return what a method wraps."""
+    return getattr(method, "__wrapped__", method)
+
+
+class Adam(torch.optim.Adam):
+    """`torch.optim.Adam`."""
+
+    add_param_group = _plain(torch.optim.Adam.add_param_group)
+    load_state_dict = _plain(torch.optim.Adam.load_state_dict)
+    state_dict = _plain(torch.optim.Adam.state_dict)
+    zero_grad = _plain(torch.optim.Adam.zero_grad)
+    step = torch.no_grad()(_plain(torch.optim.Adam.step))
+
+
+class FlatAdam:
+    """Takes a network's steps; the network's parameters become views of ``flat``."""
+
+    def __init__(self, network: nn.Module, reducer: Reducer, weight_decay: float = 0.0) -> None:
+        """Take a network on its device, the same on every rank."""
+        self._reducer = reducer
+        self.flat, self._gradient = _flatten(network)
+        self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
+
+    def step(self, loss: Tensor | None, weight: float, lr: float, grad_clip: float) -> Tensor:
+        """Take one step of Adam.
+
+        Args:
+            loss: Mean over this rank's samples; None if it has none.
+            weight: This rank's number of samples.
+            lr: Learning rate.
+            grad_clip: Largest norm of the gradient; 0 does not clip.
+
+        Returns:
+            The gradient's norm before clipping, a scalar.
+        """
+        self._gradient.zero_()
+        if loss is not None:
+            loss.backward()
+        self._reducer.mean_gradient(self._gradient, weight)
+        norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        if grad_clip > 0:
+            self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
+        self._optimizer.param_groups[0]["lr"] = lr
+        self._optimizer.step()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parameters and Adam's moments."""
+        adam = self._optimizer.state.get(self.flat, {})
+        zeros = torch.zeros_like(self.flat.data)
+        return {
+            "parameters": self.flat.detach().clone(),
+            "adam_step": float(adam.get("step", 0.0)),
+            "adam_mean": adam.get("exp_avg", zeros).clone(),
+            "adam_square": adam.get("exp_avg_sq", zeros).clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`state_dict`'s state."""
+        device = self.flat.device
+        with torch.no_grad():
+            self.flat.copy_(torch.as_tensor(state["parameters"]))
+        self._optimizer.state[self.flat] = {
+            "step": torch.tensor(float(state["adam_step"]), device=device),
+            "exp_avg": torch.as_tensor(state["adam_mean"]).clone().to(device),
+            "exp_avg_sq": torch.as_tensor(state["adam_square"]).clone().to(device),
+        }
+
+
+def _flatten(network: nn.Module) -> tuple[nn.Parameter, Tensor]:
+    """Make a network's parameters and gradients views of two flat vectors; return both."""
+    parameters = list(network.parameters())
+    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+    gradient = torch.zeros_like(flat.data)
+    flat.grad = gradient
+    begin = 0
+    for parameter in parameters:
+        end = begin + parameter.numel()
+        parameter.data = flat.data[begin:end].view_as(parameter)
+        parameter.grad = gradient[begin:end].view_as(parameter)
+        begin = end
+    return flat, gradient

@@ -1,0 +1,152 @@
+"""Checks that several processes learn what one learns, update by update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.learn.learner import Weights
+from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.runs.identity import identity
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import env_run
+from distrlcc.runs.source import Share
+
+UPDATES = 3
+_QUARTERS = 4
+TOLERANCE = 1e-4
+"""Greatest relative difference of weights and losses."""
+
+
+@dataclass(frozen=True)
+class ParityJob:
+    """What each process does."""
+
+    config: RunConfig
+    updates: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one process did and learned."""
+
+    actions: list[NDArray[Any]]
+    """Of each update, ``[T, N]``."""
+    metrics: list[dict[str, float]]
+    weights: Weights
+    rewards: NDArray[np.float64]
+    """Of each update the sum of this process's rewards, and its steps, ``[U, 2]``."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far several processes are from one."""
+
+    same_actions: float
+    """Share of actions that are the same."""
+    metrics: dict[str, float]
+    """Greatest relative difference of each of the learner's metrics that ranks share."""
+    weights: float
+    """Greatest difference of a weight, relative to the greatest weight of its layer."""
+    ranks_equal: bool
+    """Whether all ranks have the same weights, bit for bit."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether they learned the same."""
+        close = max(self.weights, *self.metrics.values()) <= TOLERANCE
+        return close and self.same_actions == 1.0 and self.ranks_equal
+
+
+_OWN = ("explained_variance",)
+"""Metrics that each rank takes of its own samples."""
+
+
+def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> Parity:
+    """Train some updates in one process and in several, from the same seeds.
+
+    Raises:
+        DistrlccError: A process failed.
+    """
+    # The rule depends on the clock, so that it would make runs differ.
+    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
+    job = ParityJob(config, updates)
+    alone, together = (_learn(job, count) for count in (1, processes))
+    one = alone[0]
+    first, *others = together
+    actions = [
+        np.concatenate(parts, axis=1) for parts in zip(*(r.actions for r in together), strict=True)
+    ]
+    same = [np.mean(a == b) for a, b in zip(actions, one.actions, strict=True)]
+    differences = {
+        name: max(
+            abs(a[name] - b[name]) / max(abs(b[name]), 1e-3)
+            for a, b in zip(first.metrics, one.metrics, strict=True)
+        )
+        for name in one.metrics[0]
+        if name not in _OWN
+    }
+    weights = max(
+        float(np.abs(array - one.weights.arrays[name]).max())
+        / max(float(np.abs(one.weights.arrays[name]).max()), 1e-3)
+        for name, array in first.weights.arrays.items()
+    )
+    equal = all(
+        np.array_equal(array, other.weights.arrays[name])
+        for other in others
+        for name, array in first.weights.arrays.items()
+    )
+    return Parity(float(np.mean(same)), differences, weights, equal)
+
+
+def learning_curves(
+    config: RunConfig, processes: int, updates: int, seeds: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Train longer, from several seeds, in one process and in several.
+
+    Returns:
+        Of one and of several the mean reward per step in each quarter of the updates, ``[S, 4]``.
+
+    Raises:
+        DistrlccError: A process failed.
+    """
+    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
+    curves: list[list[NDArray[np.float64]]] = [[], []]
+    for seed in range(config.seed, config.seed + seeds):
+        job = ParityJob(replace(config, seed=seed), updates)
+        for curve, count in zip(curves, (1, processes), strict=True):
+            sums = np.sum([learned.rewards for learned in _learn(job, count)], axis=0)
+            quarters = np.array_split(sums, _QUARTERS)
+            curve.append(np.array([part[:, 0].sum() / part[:, 1].sum() for part in quarters]))
+    return np.array(curves[0]), np.array(curves[1])
+
+
+def _learn(job: ParityJob, processes: int) -> list[Learned]:
+    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    return Launcher(learn_rank, job, places, hosts=True).run().measured()
+
+
+def learn_rank(place: Place, job: ParityJob) -> Learned:
+    """Train as one of the processes."""
+    config = job.config
+    group = ProcessGroup(place, identity(config))
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    state = env_run(config, share, group)
+    learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
+    with group:
+        group.meet(0, ready=False)
+        for update in range(job.updates):
+            found = state.source.next(state.learner.weights(), None)
+            assert found is not None
+            rollout, stats = found
+            learned.rewards[update] = stats.reward, stats.steps
+            group.meet(update, ready=True)
+            metrics = state.learner.update(rollout)
+            learned.metrics.append(metrics)
+            learned.actions.append(rollout.actions.copy())
+    return replace(learned, weights=state.learner.weights())

@@ -1,0 +1,177 @@
+"""Imitation from a data set: the `Source` of its epochs, and a run of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distrlcc.config import from_toml
+from distrlcc.data.reader import StoredData
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
+from distrlcc.learn.learner import Reducer, Weights
+from distrlcc.learn.sequences import Indices, SequenceDataset
+from distrlcc.learn.threads import limit_threads
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.runs.run_config import ImitateConfig
+from distrlcc.runs.run_state import RunState
+from distrlcc.runs.source import Stop
+from distrlcc.seeding import stream_key, uniform
+
+
+class SequenceSource:
+    """A `Source` whose batches are epochs: a rank's share of each minibatch of a data set."""
+
+    def __init__(
+        self, config: ImitateConfig, data: StoredData, rank: int = 0, size: int = 1
+    ) -> None:
+        """Choose the validation episodes and cut all into sequences.
+
+        Args:
+            config: The run's.
+            data: The data set, opened by this rank.
+            rank: This process's number.
+            size: Processes that share the minibatches.
+
+        Raises:
+            ConfigError: The configuration does not fit the data set.
+        """
+        self.spec = policy_spec(config, data)
+        self._config, self._rank, self._size, self._epoch = config, rank, size, 0
+        section, recurrent = config.imitation, self.spec.state_size > 0
+        count = len(data.steps)
+        key = stream_key(config.seed, "validation")
+        order = np.argsort(uniform(key, np.arange(count)), kind="stable")
+        share = section.validation_share
+        held = min(round(share * count) or int(share > 0), count - 1)
+        episodes: Indices = np.sort(order[held:])
+        burn_in = section.burn_in if recurrent else 0
+        self._training = SequenceDataset(data, episodes, section.sequence_length, burn_in)
+        # An LSTM is measured as it acts: over whole episodes.
+        validation = np.sort(order[:held])
+        longest = int(data.steps[validation].max(initial=1))
+        self._length = longest if recurrent else section.sequence_length
+        self._validation = SequenceDataset(data, validation, self._length)
+        self._own_episodes = episodes[len(episodes) * rank // size : len(episodes) * (rank + 1) // size]
+        self.interrupted: Stop = lambda steps: False
+        """Asked now and then, with the steps of this epoch so far; True breaks it off."""
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all epochs."""
+        return self._training.steps * self._config.epochs
+
+    def next(self, weights: Weights, stop: Stop | None = None) -> tuple[Epoch, CollectStats]:
+        """Return the next epoch; neither what acts nor what the others do matters to it."""
+        section, number = self._config.imitation, self._epoch
+        self._epoch += 1
+        rank, size, most = self._rank, self._size, section.minibatch_size
+        own = share_of_minibatches(
+            self._training, most // section.sequence_length, rank, size, self._config.seed, number
+        )
+        epoch = Epoch(
+            number,
+            self._training,
+            own,
+            self._validation,
+            share_of_minibatches(self._validation, most // self._length, rank, size),
+            self._own_episodes,
+            lambda steps: self.interrupted(number * self._training.steps + steps),
+        )
+        steps = sum(int(self._training.counts(part).sum()) for part in own)
+        return epoch, CollectStats(steps=float(steps))
+
+    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
+        """There is nothing to log beside what was learned."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """An epoch follows from its number."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Go on with the epoch after those that were done."""
+        self._epoch = int(state["counters"]["update"])
+        return True
+
+    def close(self, update: int) -> None:
+        """Nothing is held that would outlive this process."""
+
+
+def imitation_run(
+    config: ImitateConfig,
+    data: StoredData,
+    rank: int = 0,
+    size: int = 1,
+    reducer: Reducer | None = None,
+) -> RunState:
+    """Return a run that imitates an expert.
+
+    Args:
+        config: The run's.
+        data: The data set, opened by this rank.
+        rank: This process's number.
+        size: Processes that share the minibatches.
+        reducer: Exchanges with other ranks.
+
+    Raises:
+        ConfigError: The configuration does not fit the data set.
+    """
+    limit_threads()
+    source = SequenceSource(config, data, rank, size)
+    learner = Cloning(config.imitation, source.spec, config.seed, reducer)
+    notes = {"scheme": data.manifest.origin.scheme}
+    return RunState(config, source, learner, total_steps=source.total_steps, notes=notes)
+
+
+def policy_spec(config: ImitateConfig, data: StoredData) -> PolicySpec:
+    """Return the spec of the policy that a run trains.
+
+    Raises:
+        ConfigError: The environment's spaces or steps are not those of the data set.
+        DatasetError: Those of the data set are not those of this distrlcc.
+    """
+    spaces, env = data.manifest.spaces, config.env
+    collected = data_env(data)
+    for name in ("observation", "action", "step_ms", "interval_rtts"):
+        has, expected = getattr(env, name), getattr(collected, name)
+        if has != expected:
+            raise ConfigError(
+                f"env.{name} is {has!r}, the data set was collected with {expected!r}; leave it "
+                "so, or collect again"
+            )
+    batch = LinkBatch(1, env)
+    if batch.observation_size != spaces.observation_size:
+        raise DatasetError(
+            f"{data.folder}: its {spaces.observation!r} observations have "
+            f"{spaces.observation_size} elements, this distrlcc's have {batch.observation_size}; "
+            "collect again"
+        )
+    return PolicySpec(
+        observation=spaces.observation,
+        observation_size=spaces.observation_size,
+        action=spaces.action,
+        action_kind=spaces.action_kind,
+        action_size=spaces.action_size,
+        kind=config.network.kind,
+        hidden=config.network.hidden,
+        activation=config.network.activation,
+        step_ms=env.step_ms,
+        interval_rtts=env.interval_rtts or None,
+    )
+
+
+def data_env(data: StoredData) -> EnvConfig:
+    """Return the environment that a data set was collected in.
+
+    Raises:
+        DatasetError: It is not one of this distrlcc.
+    """
+    try:
+        return from_toml(EnvConfig, data.manifest.origin.env, source="its environment")
+    except ConfigError as error:
+        raise DatasetError(f"{data.folder}: {error}; collect again") from None

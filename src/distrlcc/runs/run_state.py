@@ -1,0 +1,347 @@
+"""A run's state: learner, scores and counters, with the source of its batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError
+from distrlcc.learn.collapse import CollapseAlarm, Restorer
+from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.dagger import Dagger
+from distrlcc.learn.gail import Gail
+from distrlcc.learn.learner import Learner, Reducer, Weights
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.threads import limit_threads
+from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.runs.held_out import ACTINGS, Acting, HeldOut
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
+from distrlcc.runs.source import EnvSource, Share, Source
+
+if TYPE_CHECKING:
+    from distrlcc.runs.run_directory import RunDirectory
+
+
+def build_learner(
+    config: RunConfig, spec: PolicySpec, reducer: Reducer | None = None, device: str = "cpu"
+) -> Learner:
+    """Return the learner that a run's configuration has a section for, as training starts.
+
+    Raises:
+        ConfigError: Its settings do not fit.
+        DatasetError: GAIL's demonstrations are missing or do not fit.
+        PolicyFileError: What to start from is missing or of another shape.
+    """
+    limit_threads()
+    learner: Learner
+    if config.gail is not None:
+        assert config.ppo is not None
+        learner = Gail(config.gail, config.ppo, spec, config.seed, reducer, device)
+    elif config.ppo is not None:
+        learner = PPO(config.ppo, spec, config.seed, reducer, device)
+    else:
+        assert config.dagger is not None
+        learner = Dagger(config.dagger, spec, config.seed, reducer, device)
+    if config.start_from:
+        learner.load_weights(starting_weights(config.start_from, spec))
+    return learner
+
+
+def starting_weights(path: str, spec: PolicySpec) -> Weights:
+    """Return a policy file's weights, to train a policy of a spec from.
+
+    Raises:
+        PolicyFileError: There is no such file, or its policy has another shape.
+    """
+    policy = load_policy(find_policy(path))
+    given, wanted = policy.spec.to_dict(), spec.to_dict()
+    differing = [name for name in _SHAPE if given[name] != wanted[name]]
+    if differing:
+        raise PolicyFileError(
+            f"{path}: its policy has {_listed(given, differing)}; expected "
+            f"{_listed(wanted, differing)}, as this configuration says: change its keys with --set "
+            "or take another file"
+        )
+    return Weights(0, policy.arrays)
+
+
+_SHAPE = "observation observation_size action action_kind action_size kind hidden activation".split()
+
+
+def _listed(spec: dict[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name} {spec[name]}" for name in names)
+
+
+@dataclass
+class Counters:
+    """How far a run is, and its best policy so far."""
+
+    update: int = 0
+    steps: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    """Time since the start, s, scoring and saving included, time between resumes not."""
+    best_score: float = -1e30
+    best_update: int = 0
+    best_acting: Acting = "sample"
+    best_utilisation: float = 0.0
+    best_queueing_delay: float = 0.0
+    """In base RTTs."""
+
+
+class RunState:
+    """A learner with its scores and counters, and the source of its batches."""
+
+    def __init__(
+        self,
+        config: RunConfig | ImitateConfig,
+        source: Source,
+        learner: Learner,
+        *,
+        total_steps: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Put a run together.
+
+        Args:
+            config: The run's.
+            source: Where batches come from.
+            learner: What learns from them.
+            total_steps: Steps that the run ends at, to be shown.
+            notes: Written into the policy file, too.
+        """
+        self.config, self.source, self.learner = config, source, learner
+        self.spec, self._notes, self.total_steps = source.spec, dict(notes or {}), total_steps
+        self.held_out = HeldOut(config, self.spec)
+        self.alarm: CollapseAlarm | None = None
+        self.restorer: Restorer | None = None
+        if isinstance(config, RunConfig):
+            # An imitator may be certain, and a density's entropy falls below 0 without harm.
+            free = config.dagger is not None or self.spec.action_kind == "continuous"
+            least_entropy = float("-inf") if free else config.alarm.entropy_bound
+            self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
+            if config.alarm.act and isinstance(learner, PPO | Gail):
+                self.restorer = Restorer(config.alarm, learner)
+        self.rang: str | None = None
+        """What the alarm said of the newest update."""
+        self.restored: str | None = None
+        """What was done about it."""
+        self.counters = Counters()
+        self.best: Weights | None = None
+        self.scored_update = -1
+        """The newest update that this process has scored."""
+        self._clock = time.perf_counter()
+
+    @property
+    def over(self) -> str:
+        """Why there is nothing left to do; empty while there is."""
+        return self.config.over(self.counters.update, self.counters.steps)
+
+    def start_clock(self) -> None:
+        """Count time from now on."""
+        self._clock = time.perf_counter() - self.counters.seconds
+
+    def count_time(self) -> None:
+        """Note the time so far in the counters."""
+        self.counters.seconds = time.perf_counter() - self._clock
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether the run has had its time."""
+        return bool(self.config.max_seconds) and self.counters.seconds >= self.config.max_seconds
+
+    def commit(self, stats: CollectStats) -> None:
+        """Count an update that was learned from these statistics, and see that it did no harm."""
+        self.counters.update += 1
+        self.counters.steps += int(stats.steps)
+        self.counters.episodes += int(stats.episodes)
+        arrays = self.learner.weights().arrays.values()
+        finite = all(np.isfinite(array).all() for array in arrays)
+        self.rang = self.restored = None
+        if self.alarm is not None:
+            self.rang = self.alarm.check(stats, finite=finite)
+            if self.restorer is not None:
+                self.restored = self.restorer.watch(self.alarm, self.counters.update)
+            if self.restored:
+                self.alarm.reset()
+        if not finite and not self.restored and self.spec.action_kind == "continuous":
+            raise ConfigError(
+                "the weights are not numbers any more: training diverged, and no action can be "
+                "taken; lower ppo.lr and begin again, or resume from a checkpoint before it"
+            )
+
+    def score(self) -> dict[str, float]:
+        """Score the present weights on held-out links, and keep them if they are the best."""
+        weights, counters = self.learner.weights(), self.counters
+        scores = self.held_out.score(weights)
+        self.scored_update = counters.update
+        newest = self.config.held_out.keep == "newest"
+        acting = "sample" if newest else max(ACTINGS, key=lambda a: scores[a].reward)
+        if newest or scores[acting].reward > counters.best_score:
+            counters.best_score, counters.best_update = scores[acting].reward, counters.update
+            counters.best_acting = acting
+            counters.best_utilisation = scores[acting].utilisation
+            counters.best_queueing_delay = scores[acting].queueing_delay
+            self.best = weights
+        return {
+            f"held_out_{name}_{acting}": value
+            for acting, score in scores.items()
+            for name, value in asdict(score).items()
+        }
+
+    def paused(self) -> bool:
+        """Say whether rank 0 scored alone after the newest update."""
+        return self.counters.update > 0 and self.config.scores_at(self.counters.update)
+
+    def policy(self) -> PolicyFile:
+        """Return the best policy so far, acting in the better way."""
+        counters, weights = self.counters, self.best or self.learner.weights()
+        notes = {
+            "recipe": self.config.recipe,
+            **self._notes,
+            "seed": self.config.seed,
+            self.config.unit: counters.best_update,
+            "steps": counters.steps,
+            "held_out_reward": counters.best_score,
+        }
+        return PolicyFile(self.spec, weights.arrays, counters.best_acting, notes)
+
+    def summary(self) -> str:
+        """Return a line about the best policy."""
+        counters, unit = self.counters, self.config.unit
+        if self.best is None:
+            return "held-out links: not scored yet"
+        return (
+            f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
+            f"{counters.best_queueing_delay:.3f} RTT (best at {unit} {counters.best_update} of "
+            f"{counters.update})"
+        )
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: all but the source and DAgger's data."""
+        best = None
+        if self.best is not None:
+            best = {"version": self.best.version, "arrays": dict(self.best.arrays)}
+        return {
+            "learner": self.learner.shared_state(),
+            "alarm": None if self.alarm is None else self.alarm.state_dict(),
+            "recovery": None if self.restorer is None else self.restorer.state_dict(),
+            "counters": asdict(self.counters),
+            "best": best,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a resume needs."""
+        own = {"learner": self.learner.state_dict()}
+        return self.shared_state() | own | self.source.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same configuration, of this or another topology.
+
+        Raises:
+            CheckpointError: The state is of a learner of another shape.
+        """
+        if "imitator" in state:
+            state = _of_epochs(state)
+        try:
+            kept = self.source.load_state_dict(state)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise _misfit(error) from error
+        if not kept:
+            state = state | {"learner": state["learner"] | {"dataset": None}}
+        self.load_shared_state(state)
+
+    def load_shared_state(self, state: dict[str, Any]) -> None:
+        """Take over what all ranks share; the source and DAgger's data stay.
+
+        Raises:
+            CheckpointError: The state is of a learner of another shape.
+        """
+        try:
+            self.learner.load_state_dict(state["learner"])
+        except (RuntimeError, ValueError) as error:
+            raise _misfit(error) from error
+        if self.alarm is not None:
+            self.alarm.load_state_dict(state["alarm"])
+        if self.restorer is not None:
+            self.restorer.load_state_dict(state["recovery"])
+        self.counters = Counters(**state["counters"])
+        self.best = None
+        if state["best"] is not None:
+            self.best = Weights(int(state["best"]["version"]), state["best"]["arrays"])
+
+    def load(self, run: RunDirectory) -> None:
+        """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be resumed.
+            ConfigError: There is nothing left to do.
+        """
+        loaded = run.load()
+        if loaded is not None:
+            self.load_state_dict(loaded[0])
+        if self.over:
+            raise ConfigError(f"{run.path} has done {self.over}")
+
+
+def _misfit(error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint does not fit this learner ({str(error).splitlines()[0]}): another version "
+        "of distrlcc wrote it, as versions.json says; go on with that, or begin a new run"
+    )
+
+
+def _of_epochs(state: dict[str, Any]) -> dict[str, Any]:
+    """Return an imitation run's state of before 2026-11-22 as it is kept now."""
+    old, counters = state["imitator"], dict(state["counters"])
+    counters |= {"update": counters.pop("epoch"), "best_update": counters.pop("best_epoch")}
+    counters.pop("signal")
+    model = {
+        "version": counters["update"],
+        "parameters": old["parameters"],
+        "adam_step": float(old["adam_step"][0]),
+        "adam_mean": old["exp_avg"],
+        "adam_square": old["exp_avg_sq"],
+        "normalizer": {"count": old["count"][0], "mean": old["mean"], "m2": old["m2"]},
+    }
+    return {"learner": {"model": model}, "counters": counters, "best": state["best"]}
+
+
+def env_run(
+    config: RunConfig,
+    share: Share | None = None,
+    reducer: Reducer | None = None,
+    device: str = "cpu",
+) -> RunState:
+    """Return a run whose environments are in this process.
+
+    Args:
+        config: The run's.
+        share: Environments to own; all by default.
+        reducer: Exchanges with other ranks.
+        device: Where the learner computes; acting is NumPy's.
+
+    Raises:
+        ConfigError: Something in the configuration does not exist or fit.
+        TraceError: A trace cannot be read.
+    """
+    source = EnvSource(config, share)
+    learner = build_learner(config, source.spec, reducer, device)
+    return RunState(config, source, learner, total_steps=config.total_steps)
+
+
+def rehearse(config: RunConfig, first: int = 0) -> None:
+    """Collect once from one link, whose agents begin with ``first``.
+
+    What does not fit is found before anything is written, and the simulator is compiled for all.
+
+    Raises:
+        DistrlccError: See `env_run`.
+    """
+    state = env_run(config, Share(first, config.env.agents))
+    state.source.next(state.learner.weights(), None)

@@ -1,0 +1,191 @@
+"""Where a run's batches come from: the seam, and the environments of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium
+
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
+from distrlcc.runs.run_config import RunConfig
+
+Stop = Callable[[int], bool]
+"""Asked with the rows collected so far; True cuts the batch short."""
+
+
+class Source(Protocol):
+    """Environments here, workers elsewhere, or a data set."""
+
+    spec: PolicySpec
+
+    def next(self, weights: Weights, stop: Stop | None) -> tuple[Any, CollectStats] | None:
+        """Return the next batch and what was seen, or None where there will be no more.
+
+        Args:
+            weights: The newest; they act from now on.
+            stop: Cuts the batch short; None: never.
+        """
+        ...
+
+    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
+        """Return what a run logs of the newest batch.
+
+        Args:
+            stats: Sums over all ranks.
+            seconds: Time that this batch and its update took, s.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resume needs beside the learner."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Go on from a run's whole state, which may lack this source's part.
+
+        Returns:
+            Whether data that the learner keeps of its batches are of this source.
+        """
+        ...
+
+    def close(self, update: int) -> Exception | None:
+        """Let go of everything; return why there were no more batches, if that is an error.
+
+        Args:
+            update: Updates done: a batch that came after this one was not learned from.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Share:
+    """The environments that one process owns."""
+
+    first: int
+    """Global index of the first one."""
+    count: int
+
+    @classmethod
+    def of(cls, num_envs: int, slot: int, size: int, agents: int = 1) -> Share:
+        """Return a slot's share; that of a late joiner (slot ``size`` or more) is added.
+
+        A link's ``agents`` environments stay together.
+
+        Raises:
+            ConfigError: There is not one environment for each.
+        """
+        links = num_envs // agents
+        if links < size:
+            least = "one" if agents == 1 else f"{agents}, one link's agents,"
+            raise ConfigError(
+                f"num_envs is {num_envs}: expected at least {least} for each of {size}"
+            )
+        if slot >= size:
+            count = links // size
+            return cls((links + (slot - size) * count) * agents, count * agents)
+        first = links * slot // size
+        return cls(first * agents, (links * (slot + 1) // size - first) * agents)
+
+
+class EnvSource:
+    """A `Source` that steps environments in this process."""
+
+    def __init__(self, config: RunConfig, share: Share | None = None) -> None:
+        """Build the environments.
+
+        Args:
+            config: The run's.
+            share: Environments to own; all by default.
+
+        Raises:
+            ConfigError: Something in the configuration does not exist or fit.
+            TraceError: A trace cannot be read.
+        """
+        share = share or Share(0, config.num_envs)
+        self._config = config
+        self.env = LinkVectorEnv(
+            share.count,
+            config.env,
+            seed=config.seed,
+            first_index=share.first,
+            with_labels=config.dagger is not None,
+            with_outcomes=config.outcomes > 0,
+        )
+        self.spec = policy_spec(config, self.env)
+        self.collector = Collector(self.env, self.spec, config.seed)
+        self.rollout = new_rollout(config, self.spec, share.count)
+        self._own = CollectStats()
+
+    def next(self, weights: Weights, stop: Stop | None = None) -> tuple[Rollout, CollectStats]:
+        """Fill the rollout; see `Collector.collect`."""
+        self.collector.set_weights(weights)
+        self._own = self.collector.collect(self.rollout, stop)
+        return self.rollout, self._own
+
+    def nothing(self) -> Rollout:
+        """Return the rollout without a row, for an update to which this process adds nothing."""
+        self.rollout.steps = 0
+        return self.rollout
+
+    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
+        """Return means over all ranks, and shares of this process's time."""
+        return stats.metrics() | {
+            "share_environment": self._own.environment_seconds / seconds,
+            "share_inference": self._own.inference_seconds / seconds,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the environments' and the collector's state."""
+        return {"collector": self.collector.state_dict(), "env": self.env.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Go on from a state; without one of as many environments, on new links.
+
+        Emulated links begin anew, too: packets on their way are in no state.
+        """
+        same = "env" in state and len(state["env"]["sums"]) == self.env.num_envs
+        if same and self.env.batch.resumable:
+            self.collector.load_state_dict(state["collector"])
+            self.env.load_state_dict(state["env"])
+        else:
+            self.collector.begin_at(state["counters"]["update"] * self._config.rollout_length)
+        return same  # a DAgger learner's data are of the environments, too
+
+    def close(self, update: int) -> None:
+        """Nothing is held that would outlive this process."""
+
+
+def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
+    """Return the spec of the policy that a run trains on an environment."""
+    space = env.single_action_space
+    discrete = isinstance(space, gymnasium.spaces.Discrete)
+    prices, options = config.env.reward.delay_weights, dict[str, str]()
+    if prices:
+        options = {PREFERENCE: "0.5", DELAY_WEIGHTS: " ".join(map(str, prices))}
+    return PolicySpec(
+        observation=config.env.observation,
+        observation_size=env.batch.observation_size,
+        action=config.env.action,
+        action_kind="discrete" if discrete else "continuous",
+        action_size=int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 1,
+        kind=config.network.kind,
+        hidden=config.network.hidden,
+        activation=config.network.activation,
+        step_ms=config.env.step_ms,
+        interval_rtts=config.env.interval_rtts or None,
+        options=options,
+    )
+
+
+def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
+    """Allocate what a run's learner learns from, of so many environments."""
+    return Rollout.allocate(
+        spec, config.rollout_length, environments, config.sequence_length, config.outcomes
+    )

@@ -1,0 +1,194 @@
+"""The links behind the named suites: Aurora's, Indigo's, and those that several flows share.
+
+Each generated link's parameters are draws that are named by suite, split and index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from distrlcc.errors import unknown_name
+from distrlcc.seeding import stream_key, uniform
+from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.types import PACKET_BYTES
+
+SPLITS = ("train", "validation", "test")
+
+
+def draws(suite: str, split: str, index: int, count: int) -> list[float]:
+    """Return ``count`` uniforms in [0, 1) for one scenario of a suite.
+
+    Raises:
+        ConfigError: There is no such split.
+    """
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
+    key = stream_key(0, f"suite/{suite}/{split}")
+    return [float(u) for u in uniform(key, index, np.arange(count))]
+
+
+def between(u: float, low: float, high: float) -> float:
+    """Return the value at ``u`` in [0, 1] of a log-uniform distribution."""
+    return float(low * (high / low) ** u)
+
+
+def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
+    """Return a bandwidth-delay product in packets."""
+    return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
+
+
+def training_link(split: str, index: int) -> Scenario:
+    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%.
+
+    A link lasts 200 round trips: 400 monitor intervals.
+    """
+    u = draws("aurora", split, index, 4)
+    delay = round(50.0 + 450.0 * u[1], 3)
+    link = Link(
+        rate_mbps=round((100.0 + 400.0 * u[0]) / bdp_packets(1.0, 1e3), 6),
+        delay_ms=delay,
+        queue_packets=1 + int(math.exp(8.0 * u[2])),
+        loss=round(0.05 * u[3], 6),
+    )
+    return Scenario(f"aurora/{split}/{index}", link, duration_s=0.4 * delay, seed=index)
+
+
+_BASE = Link(rate_mbps=30.0, delay_ms=30.0, queue_packets=1000)
+SWEEPS = tuple(
+    [
+        *[(f"rate-{v:g}", replace(_BASE, rate_mbps=v)) for v in (1, 2, 4, 8, 16, 32, 64, 128)],
+        *[(f"delay-{v:g}", replace(_BASE, delay_ms=v)) for v in (1, 4, 16, 32, 64, 128, 256)],
+        *[(f"queue-{v}", replace(_BASE, queue_packets=v)) for v in (2, 5, 10, 50, 200, 1000, 5000)],
+        *[(f"loss-{v:g}", replace(_BASE, loss=v / 100)) for v in (0, 0.1, 0.5, 1, 2, 3, 5, 8)],
+    ]
+)
+"""Names and links of the suite ``aurora-sweep``: 30 Mbit/s, 30 ms each way, a queue of 1000 packets
+and no loss, with one of them changed: Mbit/s, ms, packets or per cent."""
+SWEEP_S = 60.0
+"""Length of each, s."""
+
+
+_POISSON = (
+    Link(trace="poisson:0.57:0", delay_ms=28, loss=0.0477, queue_packets=14, best_cwnd=4),
+    Link(trace="poisson:2.64:1", delay_ms=88, queue_packets=130, best_cwnd=42),
+    Link(trace="poisson:3.04:2", delay_ms=130, queue_packets=426, best_cwnd=71),
+)
+_CALIBRATED = (
+    Link(rate_mbps=100.42, delay_ms=27, queue_packets=173),
+    Link(rate_mbps=77.72, delay_ms=51, loss=0.0006, queue_packets=94),
+    Link(rate_mbps=114.68, delay_ms=45, queue_packets=450),
+)
+_DELAYS = (10, 20, 40, 80)
+
+
+def _plain(*rates: int) -> tuple[Link, ...]:
+    return tuple(Link(rate_mbps=r, delay_ms=d) for r in rates for d in _DELAYS)
+
+
+LINKS: tuple[Link, ...] = (*_POISSON, *_plain(5, 10, 20, 50), *_CALIBRATED, *_plain(100, 200))
+"""Ids 0 to 29."""
+
+GRID: tuple[tuple[str, Link], ...] = (
+    *((f"{link.rate_mbps}mbps-{link.delay_ms}ms", link) for link in _plain(5, 10, 20, 50, 100)),
+    *((f"calibrated-{k}", link) for k, link in enumerate((*_POISSON, *_CALIBRATED))),
+    ("satellite", Link(rate_mbps=42, delay_ms=400, loss=0.0074, queue_packets=1500)),
+)
+"""Name and link of each point of the grid."""
+
+
+# Links that several flows share. ``shared`` is for training, the others measure: agents of equal
+# round trips, one with four times the other's, and one beside a flow of CUBIC or BBR. The recipe
+# `fair` trains on ``shared-rtt`` and ``beside-cubic`` too, of the split ``train``.
+MOST_FLOWS = 4
+"""Flows on any of these links."""
+_PACKETS_EACH = 4.0
+"""Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
+
+
+def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
+    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP; all flows have room."""
+    rtt = round(10.0 + 90.0 * u[1], 3)
+    least = max(5.0, _PACKETS_EACH * flows / bdp_packets(1.0, rtt))
+    rate = round(between(u[0], least, 100.0), 3)
+    queue = max(2, round(between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
+    return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
+
+
+def _time(low: float, high: float, u: float) -> float:
+    return round(low + (high - low) * u, 2)  # whole steps of 10 ms
+
+
+def _shared(split: str, index: int) -> Scenario:
+    """1 to 4 agents for 12 s: starts in the first 4 s, a third leave, a third have other RTTs."""
+    u = draws("shared", split, index, 20)
+    count = 1 if u[3] < 0.15 else 2 + int(3 * (u[3] - 0.15) / 0.85)
+    link = random_link(u, count, loss=round(0.01 * u[5], 6) if u[4] < 0.25 else 0.0)
+    unequal = u[6] < 1 / 3
+    flows = []
+    for k in range(count):
+        a, b, c = u[7 + 3 * k : 10 + 3 * k]
+        start = _time(0.0, 4.0, a) if k else 0.0
+        stop = _time(start + 2.0, 11.0, 3 * b) if b < 1 / 3 else None
+        extra = round(3.0 * c * 2 * link.delay_ms, 3) if unequal and k else 0.0
+        flows.append(Flow(start_s=start, stop_s=stop, extra_rtt_ms=extra))
+    return Scenario(f"shared/{split}/{index}", link, tuple(flows), duration_s=12.0, seed=index)
+
+
+def _joining(name: str, count: int, split: str, index: int) -> Scenario:
+    """Agents of equal RTTs that join 5 to 6 s after one another; of four, one leaves at last."""
+    u = draws(name, split, index, 3 + count)
+    starts = [_time(5.0 * k, 5.0 * k + 1.0, u[3 + k]) if k else 0.0 for k in range(count)]
+    flows = [Flow(start_s=start) for start in starts]
+    duration = 5.0 * count + 10.0
+    if count > 2:
+        flows[1] = Flow(start_s=starts[1], stop_s=duration - 6.0)
+    return Scenario(
+        f"{name}/{split}/{index}",
+        random_link(u, count),
+        tuple(flows),
+        duration_s=duration,
+        seed=index,
+    )
+
+
+def _unequal(split: str, index: int) -> Scenario:
+    """Two agents, the second's RTT four times the first's; either joins the other after 5 s."""
+    u = draws("shared-rtt", split, index, 5)
+    link = random_link([u[0], 0.5 * u[1], u[2]], 2)  # the longer RTT is 220 ms at most
+    late = _time(5.0, 6.0, u[3])
+    first = u[4] < 0.5
+    flows = (
+        Flow(start_s=0.0 if first else late),
+        Flow(start_s=late if first else 0.0, extra_rtt_ms=round(3 * 2 * link.delay_ms, 3)),
+    )
+    return Scenario(f"shared-rtt/{split}/{index}", link, flows, duration_s=30.0, seed=index)
+
+
+def _beside(scheme: str, split: str, index: int) -> Scenario:
+    """One agent and one flow of a scheme for 40 s; either joins the other after 3 s."""
+    name = f"beside-{scheme}"
+    u = draws(name, split, index, 5)
+    late = _time(3.0, 4.0, u[3])
+    first = u[4] < 0.5
+    flows = (
+        Flow(start_s=0.0 if first else late),
+        Flow(scheme, start_s=late if first else 0.0),
+    )
+    return Scenario(
+        f"{name}/{split}/{index}", random_link(u, 2), flows, duration_s=40.0, seed=index
+    )
+
+
+SHARED: dict[str, Callable[[str, int], Scenario]] = {
+    "shared": _shared,
+    "shared-2": partial(_joining, "shared-2", 2),
+    "shared-4": partial(_joining, "shared-4", 4),
+    "shared-rtt": _unequal,
+    "beside-cubic": partial(_beside, "cubic"),
+    "beside-bbr": partial(_beside, "bbr"),
+}

@@ -1,0 +1,357 @@
+"""Queues of a bottleneck with mahimahi's rules, and their specifications.
+
+Packets in transit do not count against a limit. CoDel and PIE follow RFC 8289 and RFC 8033;
+mahimahi's two come from early drafts and drop other packets. Times are integers in the link's unit.
+A specification reads ``droptail:packets=100`` or ``codel:packets=1000,target=5,interval=100``:
+
+| kind | parameters (limits: at least one of packets, bytes) |
+|---|---|
+| `infinite` | none |
+| `droptail`, `drophead` | limits |
+| `codel` | limits; `target` (5), `interval` (100), ms |
+| `pie` | limits; `qdelay_ref` (15), `max_burst` (150), ms |
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.types import PACKET_BYTES
+
+
+@dataclass(slots=True)
+class Packet:
+    """A packet at the bottleneck."""
+
+    size: int
+    """Bytes on the wire."""
+    arrival: int
+    """When it reached the queue."""
+    flow: int = 0
+    seq: int = 0
+
+
+class Queue(ABC):
+    """Packets between arrival and transmission, in order of arrival."""
+
+    def __init__(self, packets: int | None = None, bytes_: int | None = None) -> None:
+        """Start empty, with limits in packets and bytes; None is no limit."""
+        self._packets: deque[Packet] = deque()
+        self._bytes = 0
+        self._packet_limit, self._byte_limit = packets, bytes_
+
+    @abstractmethod
+    def push(self, packet: Packet) -> list[Packet]:
+        """Take an arrival; return the packets that are dropped for it."""
+
+    def pop(self, *, now: int) -> Packet | None:
+        """Give the next packet to transmit at a time, or None; here the oldest, at any time."""
+        return self._take()
+
+    def __len__(self) -> int:
+        return len(self._packets)
+
+    def _fits(self, packets: int, size: int) -> bool:
+        return (self._packet_limit is None or packets <= self._packet_limit) and (
+            self._byte_limit is None or size <= self._byte_limit
+        )
+
+    def _add(self, packet: Packet) -> None:
+        self._packets.append(packet)
+        self._bytes += packet.size
+
+    def _take(self) -> Packet | None:
+        if not self._packets:
+            return None
+        packet = self._packets.popleft()
+        self._bytes -= packet.size
+        return packet
+
+
+class DropTail(Queue):
+    """Refuses an arrival that does not fit; without limits, infinite."""
+
+    def push(self, packet: Packet) -> list[Packet]:
+        """Take an arrival, or drop it."""
+        if not self._fits(len(self) + 1, self._bytes + packet.size):
+            return [packet]
+        self._add(packet)
+        return []
+
+
+class DropHead(Queue):
+    """Takes every arrival and drops the oldest packets until the rest fits."""
+
+    def push(self, packet: Packet) -> list[Packet]:
+        """Take an arrival, dropping from the head."""
+        self._add(packet)
+        dropped = []
+        while not self._fits(len(self), self._bytes):
+            oldest = self._take()
+            assert oldest is not None
+            dropped.append(oldest)
+        return dropped
+
+
+class CoDel(Queue):
+    """Drops from the head once packets have waited above a target for an interval (RFC 8289)."""
+
+    def __init__(
+        self,
+        target: int,
+        interval: int,
+        packets: int | None = None,
+        bytes_: int | None = None,
+        on_drop: Callable[[int, Packet], None] | None = None,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            target: Waiting time that is acceptable for good.
+            interval: How long it may be exceeded before the first drop.
+            packets: Limit; an arrival above it is dropped as by a droptail.
+            bytes_: Limit likewise.
+            on_drop: Told the time and the packet of every drop in `pop`.
+        """
+        super().__init__(packets, bytes_)
+        self._target, self._interval = target, interval
+        self._on_drop = on_drop
+        self._first_above: int | None = None
+        self._dropping = False
+        self._drop_next = 0
+        self._count = self._last_count = 0
+
+    def push(self, packet: Packet) -> list[Packet]:
+        """Take an arrival, or drop it when the limit is reached."""
+        if not self._fits(len(self) + 1, self._bytes + packet.size):
+            return [packet]
+        self._add(packet)
+        return []
+
+    def pop(self, *, now: int) -> Packet | None:
+        """Give the next packet that is not dropped, or None (section 5.6)."""
+        packet, may_drop = self._judge(now)
+        if self._dropping:
+            self._dropping = may_drop
+            while self._dropping and now >= self._drop_next:
+                self._drop(now, packet)
+                self._count += 1
+                packet, self._dropping = self._judge(now)
+                if self._dropping:
+                    self._drop_next = self._control_law(self._drop_next)
+        elif may_drop:
+            self._drop(now, packet)
+            packet, _ = self._judge(now)
+            self._dropping = True
+            # A queue that was over the target a moment ago goes on at the rate it had reached.
+            delta = self._count - self._last_count
+            recently = now - self._drop_next < 16 * self._interval
+            self._count = self._last_count = delta if delta > 1 and recently else 1
+            self._drop_next = self._control_law(now)
+        return packet
+
+    def _judge(self, now: int) -> tuple[Packet | None, bool]:
+        """Take the oldest packet; tell whether it may be dropped (section 5.5)."""
+        packet = self._take()
+        below = packet is None or now - packet.arrival < self._target
+        if below or self._bytes <= PACKET_BYTES:
+            self._first_above = None
+        elif self._first_above is None:
+            self._first_above = now + self._interval
+        else:
+            return packet, now >= self._first_above
+        return packet, False
+
+    def _drop(self, now: int, packet: Packet | None) -> None:
+        if self._on_drop is not None and packet is not None:
+            self._on_drop(now, packet)
+
+    def _control_law(self, time: int) -> int:
+        return time + int(self._interval / math.sqrt(self._count))
+
+
+class PIE(Queue):
+    """Drops arrivals with a probability that follows the waiting time (RFC 8033, appendix A).
+
+    The waiting time is the oldest packet's age, which the RFC allows in place of an estimated rate.
+    """
+
+    def __init__(
+        self,
+        reference: int,
+        max_burst: int,
+        update: int,
+        second: int,
+        generator: random.Random,
+        packets: int | None = None,
+        bytes_: int | None = None,
+    ) -> None:
+        """Start empty at time zero.
+
+        Args:
+            reference: Waiting time to keep to.
+            max_burst: How long after quiet nothing is dropped.
+            update: Time from one update of the probability to the next.
+            second: One second in the link's unit, since the RFC's gains are per second.
+            generator: Draws the lottery.
+            packets: Limit; an arrival above it is dropped as by a droptail.
+            bytes_: Limit likewise.
+        """
+        super().__init__(packets, bytes_)
+        self._reference, self._max_burst, self._update = reference, max_burst, update
+        self._second, self._generator = second, generator
+        self._burst = max_burst
+        self._updated: int | None = None
+        self._delay = self._old_delay = 0
+        self.probability = 0.0
+        """Of an arrival's drop, now."""
+
+    def push(self, packet: Packet) -> list[Packet]:
+        """Take an arrival, or drop it by lottery or limit."""
+        self._catch_up(packet.arrival)
+        if not self._fits(len(self) + 1, self._bytes + packet.size) or self._drops_early():
+            return [packet]
+        self._add(packet)
+        return []
+
+    def pop(self, *, now: int) -> Packet | None:
+        """Give the oldest packet, or None."""
+        self._catch_up(now)
+        return self._take()
+
+    def _drops_early(self) -> bool:
+        calm = self._old_delay < self._reference / 2 and self.probability < 0.2
+        if self._burst > 0 or calm or self._bytes <= 2 * PACKET_BYTES:
+            return False
+        return self._generator.random() < self.probability
+
+    def _catch_up(self, now: int) -> None:
+        """Make the updates that a timer would have made; the queue was as it is since the last."""
+        if self._updated is None:
+            self._updated = now
+        while now - self._updated >= self._update:
+            self._updated += self._update
+            self._calculate(self._updated)
+
+    def _calculate(self, now: int) -> None:
+        self._delay = max(now - self._packets[0].arrival, 0) if self._packets else 0
+        change = 0.125 * (self._delay - self._reference) / self._second
+        change += 1.25 * (self._delay - self._old_delay) / self._second
+        for below, divisor in ((1e-6, 2048), (1e-5, 512), (1e-4, 128), (1e-3, 32), (1e-2, 8)):
+            if self.probability < below:
+                change /= divisor
+                break
+        else:
+            change /= 2 if self.probability < 0.1 else 1
+        if self._delay == 0 and self._old_delay == 0:
+            self.probability *= 0.98
+        self.probability = min(max(self.probability + change, 0.0), 1.0)
+        self._burst = max(self._burst - self._update, 0)
+        half = self._reference / 2
+        if self.probability == 0.0 and self._delay < half and self._old_delay < half:
+            self._burst = self._max_burst
+        self._old_delay = self._delay
+
+
+_LIMITS = ("packets", "bytes")
+_TIMES = {"codel": {"target": 5, "interval": 100}, "pie": {"qdelay_ref": 15, "max_burst": 150}}
+_PIE_UPDATE_MS = 15
+_MAXIMUM = 10**12
+KINDS = ("droptail", "drophead", "codel", "pie", "infinite")
+
+
+@dataclass(frozen=True)
+class QueueSpec:
+    """Which queue, and its parameters."""
+
+    kind: str = "infinite"
+    """One of `KINDS`."""
+    packets: int | None = None
+    """Limit in packets; None: none."""
+    bytes: int | None = None
+    """Limit in bytes, a packet counting its 4 bytes of TUN header; None: none."""
+    times_ms: tuple[tuple[str, int], ...] = ()
+    """The other parameters' names and values, ms."""
+
+    @property
+    def arguments(self) -> str:
+        """Return the parameters as mahimahi's ``--uplink-queue-args`` takes them."""
+        limits = [("bytes", self.bytes), ("packets", self.packets)]
+        return ", ".join(
+            f"{name}={value}" for name, value in (*limits, *self.times_ms) if value is not None
+        )
+
+    def build(
+        self,
+        *,
+        unit: int,
+        generator: random.Random,
+        on_drop: Callable[[int, Packet], None] | None = None,
+    ) -> Queue:
+        """Make an empty queue.
+
+        Args:
+            unit: One millisecond in the link's unit of time.
+            generator: Draws PIE's lottery.
+            on_drop: Told the time and the packet of every drop that is not an arrival's.
+        """
+        times = {name: value * unit for name, value in self.times_ms}
+        if self.kind == "drophead":
+            return DropHead(self.packets, self.bytes)
+        if self.kind == "codel":
+            return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
+        if self.kind == "pie":
+            delays = times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit
+            return PIE(*delays, 1000 * unit, generator, self.packets, self.bytes)
+        return DropTail(self.packets, self.bytes)
+
+
+def parse_queue(text: str) -> QueueSpec:
+    """Read a specification.
+
+    Raises:
+        ConfigError: Its kind or a parameter does not exist or fit.
+    """
+    # The kind says which parameters there are.
+    kind, _, rest = text.partition(":")
+    if kind not in KINDS:
+        raise unknown_name("queue", kind, KINDS)
+    times = dict(_TIMES.get(kind, {}))
+    names = () if kind == "infinite" else (*_LIMITS, *times)
+    # Each parameter, once.
+    given: dict[str, int] = {}
+    for part in rest.split(",") if rest else ():
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in names:
+            expected = f"expected {', '.join(names)}" if names else "it takes none"
+            raise ConfigError(f"queue {text!r}: no parameter {name!r}; {expected}")
+        if name in given:
+            raise ConfigError(f"queue {text!r}: {name} is given twice")
+        if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= _MAXIMUM):
+            raise ConfigError(
+                f"queue {text!r}: {name} is {value!r}; expected a whole number of 1 or more"
+            )
+        given[name] = int(value)
+    # Limits that leave room for a packet.
+    if names and not any(limit in given for limit in _LIMITS):
+        raise ConfigError(
+            f"queue {text!r} has no limit; say {kind}:packets=100 or {kind}:bytes=150000, "
+            "or infinite"
+        )
+    if given.get("bytes", PACKET_BYTES) < PACKET_BYTES:
+        raise ConfigError(
+            f"queue {text!r}: bytes is {given['bytes']}; expected {PACKET_BYTES} or more, "
+            "else no full packet fits"
+        )
+    return QueueSpec(
+        kind,
+        given.get("packets"),
+        given.get("bytes"),
+        tuple((name, given.get(name, default)) for name, default in times.items()),
+    )

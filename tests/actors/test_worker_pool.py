@@ -1,0 +1,432 @@
+"""The pool with workers that are threads: which join, leave, freeze, hang and are late."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from distrlcc.actors import worker_pool
+from distrlcc.actors.actor import AHEAD, Segment
+from distrlcc.actors.engine import Worker
+from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.segment_queue import GONE, STALE, SegmentQueue
+from distrlcc.actors.worker_pool import WorkerPool
+from distrlcc.config import override
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.learn.learner import Weights
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_state import build_learner
+from distrlcc.runs.source import policy_spec
+
+SMALL = "dagger.rollout_length=6 dagger.sequence_length=3 network.hidden=[8] env.episode_s=0.2"
+CONFIG = override(recipe("indigo"), [*SMALL.split(), "seed=3"])
+WEIGHTS = build_learner(CONFIG, policy_spec(CONFIG, LinkVectorEnv(1, CONFIG.env))).weights()
+WORKERS, CAPACITY = 3, 12
+LONG = 60.0
+"""Far longer than anything here takes, s."""
+DROP_SECONDS = 5.0
+"""Stands for the pool's own limits where one is to be reached; long enough for a busy machine."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """Have the simulator compiled before anything waits for a step."""
+    env = LinkVectorEnv(1, CONFIG.env)
+    env.reset()
+    env.step(env.action_space.sample())
+
+
+def _pool(
+    engine: InProcessEngine,
+    *,
+    links: tuple[str, ...] = ("0", "1", "2"),
+    lag: int = 1000,
+    capacity: int = CAPACITY,
+) -> WorkerPool:
+    config = replace(CONFIG, actors=replace(CONFIG.actors, nodes=(links,)))
+    pool = WorkerPool(engine, config, SegmentQueue(lag), capacity=capacity)
+    pool.publish(_weights(0))
+    return pool
+
+
+def _weights(version: int) -> Weights:
+    return Weights(version, WEIGHTS.arrays)
+
+
+def _never() -> bool:
+    return False
+
+
+def _steps(pool: WorkerPool) -> int:
+    return sum(state.report.steps for state in pool.workers())
+
+
+class Taker:
+    """Takes segments as a trainer does, and keeps the account that the queue is judged by."""
+
+    def __init__(self, pool: WorkerPool, conftest: ModuleType) -> None:
+        self.pool, self.version = pool, 0
+        self.taken: list[Segment] = []
+        self.events: list[str] = []
+        self._conftest = conftest
+
+    def take(self, count: int = 1) -> list[Segment]:
+        segments: list[Segment] = []
+        while len(segments) < count:
+            some = min(count - len(segments), 2)
+            taken = self.pool.collect(some, self.version, _never)
+            assert len(taken) == some
+            segments += taken
+        self.taken += segments
+        self.events += self.pool.take_events()
+        self.check()
+        return segments
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Take segments until a condition holds."""
+
+        def holds() -> bool:
+            self.take()
+            return condition()
+
+        self._conftest.wait_until(holds, LONG, what)
+
+    def until_all_joined(self) -> None:
+        self.until(lambda: len(self.events) == WORKERS, "all workers")
+
+    def until_gone(self, worker: Worker) -> str:
+        """Take segments until a worker is gone; return what was said of it."""
+        said = f"gone: {worker}: "
+        self.until(lambda: any(e.startswith(said) for e in self.events), said)
+        return next(e for e in self.events if e.startswith(said)).removeprefix(said)
+
+    def check(self) -> None:
+        """Every worker's segments came once, in order and without a gap."""
+        for index in {s.worker for s in self.taken}:
+            numbers = [s.number for s in self.taken if s.worker == index]
+            assert numbers == list(range(len(numbers)))
+        queue = self.pool.queue
+        with queue.lock:
+            assert queue.received == queue.used + queue.refused.total() + len(queue)
+            assert queue.used == len(self.taken)
+
+
+def test_segments_of_all_workers_come_once_and_in_order(conftest: ModuleType) -> None:
+    engine = InProcessEngine(WORKERS)
+    with _pool(engine) as pool:
+        taker = Taker(pool, conftest)
+        taker.take(50)
+        taker.until(lambda: {s.worker for s in taker.taken} == {0, 1, 2}, "segments of all")
+        taker.until_all_joined()
+        assert [(state.worker, state.report.link) for state in pool.workers()] == [
+            (worker, f"indigo/{worker.index}") for worker in engine.workers
+        ]
+        taker.until(lambda: all(w.steps_per_second > 0 for w in pool.workers()), "speeds")
+        assert pool.empty_seconds == 0.0
+    assert set(taker.events) == {f"joined: {w}, on indigo/{w.index}" for w in engine.workers}
+    assert engine.dropped == []
+
+
+def test_leaving_the_context_stops_the_actors(conftest: ModuleType) -> None:
+    before = set(threading.enumerate())
+    engine = InProcessEngine(WORKERS)
+    with _pool(engine) as pool:
+        Taker(pool, conftest).take(8)
+        conftest.wait_until(lambda: len(engine.objects) == WORKERS, LONG, "all actors")
+        actors = list(engine.objects.values())
+    assert all(actor.stopped for actor in actors)
+    assert engine.objects == {}
+    conftest.wait_until(lambda: set(threading.enumerate()) <= before, LONG, "the threads' end")
+
+
+def test_none_come_when_stop_says_so_and_none_is_used(conftest: ModuleType) -> None:
+    with _pool(InProcessEngine(WORKERS)) as pool:
+        queue = pool.queue
+        assert pool.collect(10**6, 0, lambda: len(queue) > WORKERS) == []
+        assert (queue.used, queue.refused.total()) == (0, 0)
+        Taker(pool, conftest).take(20)  # the oldest still come first
+        assert pool.collect(10**6, 0, lambda: True) == []
+
+
+def test_no_worker_is_asked_before_there_are_weights(conftest: ModuleType) -> None:
+    pool = WorkerPool(InProcessEngine(1), CONFIG, SegmentQueue(9), capacity=4)
+    ticks = iter([False] * 5)
+    with pool:
+        assert pool.collect(1, 0, lambda: next(ticks, True)) == []
+        assert pool.queue.received == 0
+        pool.publish(_weights(0))
+        Taker(pool, conftest).take(3)
+
+
+def test_a_worker_that_leaves_is_named_and_the_others_go_on(conftest: ModuleType) -> None:
+    engine = InProcessEngine(WORKERS)
+    with _pool(engine) as pool:
+        taker = Taker(pool, conftest)
+        taker.until_all_joined()
+        engine.leave(engine.workers[1], "pulled its plug")
+        assert taker.until_gone(engine.workers[1]) == "pulled its plug; 2 left"
+        assert [state.worker.index for state in pool.workers()] == [0, 2]
+        taker.take(CAPACITY + WORKERS)  # what it had sent before is used
+        assert {s.worker for s in taker.take(10)} <= {0, 2}
+        taker.until(lambda: {0, 2} <= {s.worker for s in taker.taken[-8:]}, "both")
+        assert len(taker.events) == WORKERS + 1
+
+
+@pytest.mark.parametrize("limit", ["SILENT_SECONDS", "START_SECONDS"])
+def test_a_frozen_worker_is_dropped(
+    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(worker_pool, limit, DROP_SECONDS)
+    engine = InProcessEngine(WORKERS)
+    frozen = engine.workers[2]
+    if limit == "START_SECONDS":
+        engine.freeze(frozen)
+    with _pool(engine) as pool:
+        taker = Taker(pool, conftest)
+        if limit == "SILENT_SECONDS":
+            taker.until_all_joined()
+            engine.freeze(frozen)
+        said = taker.until_gone(frozen)
+        assert re.fullmatch(rf"has not answered for {DROP_SECONDS:.0f} s; \d left", said)
+        assert frozen in engine.dropped
+        taker.take(CAPACITY + WORKERS)
+        assert {s.worker for s in taker.take(10)} <= {0, 1}
+
+
+def test_a_worker_whose_environment_hangs_is_dropped(
+    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "STILL_SECONDS", DROP_SECONDS)
+    step, release = LinkVectorEnv.step, threading.Event()
+
+    def block(env: LinkVectorEnv, actions: Any) -> Any:
+        if env.first_index == 1:
+            release.wait(LONG)
+        return step(env, actions)
+
+    monkeypatch.setattr(LinkVectorEnv, "step", block)
+    engine = InProcessEngine(WORKERS)
+    try:
+        with _pool(engine) as pool:
+            taker = Taker(pool, conftest)
+            said = taker.until_gone(engine.workers[1])
+            assert re.fullmatch(r"its environment hangs for \d+ s; \d left", said)
+            assert engine.workers[1] in engine.dropped
+            assert {s.worker for s in taker.taken} == {0, 2}
+    finally:
+        release.set()
+
+
+def test_what_fails_on_a_worker_is_said(
+    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = LinkVectorEnv.step
+
+    def fail(env: LinkVectorEnv, actions: Any) -> Any:
+        if env.first_index == 2:
+            raise ValueError("the link broke")
+        return step(env, actions)
+
+    monkeypatch.setattr(LinkVectorEnv, "step", fail)
+    engine = InProcessEngine(WORKERS)
+    with _pool(engine, links=("99", "1", "2")) as pool:
+        taker = Taker(pool, conftest)
+        assert "'indigo/99'" in taker.until_gone(engine.workers[0])
+        said = taker.until_gone(engine.workers[2])
+        assert "failed: RuntimeError: ValueError: the link broke" in said
+        assert {s.worker for s in taker.take(10)} == {1}
+
+
+def test_a_worker_that_joins_in_mid_run_acts_with_the_newest_weights(conftest: ModuleType) -> None:
+    engine = InProcessEngine(1)
+    with _pool(engine) as pool:
+        taker = Taker(pool, conftest)
+        taker.take(10)
+        pool.publish(_weights(1))
+        late = engine.join(2)
+        taker.until(lambda: 2 in {s.worker for s in taker.taken}, "a late joiner's")
+        assert f"joined: {late}, on indigo/2" in taker.events
+        assert {s.version for s in taker.taken if s.worker == 2} == {1}
+        assert [state.worker for state in pool.workers()] == [*engine.workers, late]
+        engine.leave(engine.workers[0])
+        taker.until_gone(engine.workers[0])
+        assert {s.worker for s in taker.take(2 * CAPACITY)[CAPACITY:]} == {2}
+
+
+class LateEngine(InProcessEngine):
+    """Keeps one worker's reports with segments back until they are let go."""
+
+    late = -1
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.kept: list[tuple[Future[Any], Any]] = []
+
+    def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
+        answer = super().call(worker, method, *args)
+        if worker.index != self.late or method != "report":
+            return answer
+        told: Future[Any] = Future()
+
+        def tell(done: Future[Any]) -> None:
+            if done.exception() is None and done.result().segments:
+                self.kept.append((told, done.result()))
+            elif done.exception() is None:
+                told.set_result(done.result())
+            else:
+                told.set_exception(done.exception())
+
+        answer.add_done_callback(tell)
+        return told
+
+
+def test_late_answers_of_a_dropped_worker_are_refused(conftest: ModuleType) -> None:
+    engine = LateEngine(WORKERS)
+    with _pool(engine) as pool:
+        taker = Taker(pool, conftest)
+        taker.until_all_joined()
+        engine.late = 0
+        taker.until(lambda: len(engine.kept) == 1, "a report that is kept back")
+        engine.leave(engine.workers[0])
+        taker.until_gone(engine.workers[0])
+        told, report = engine.kept[0]
+        assert pool.queue.refused.total() == 0
+        told.set_result(report)
+        taker.until(lambda: pool.queue.refused.total() > 0, "what came late")
+        assert pool.queue.refused[GONE] == pool.queue.refused.total() == len(report.segments)
+        kept = {(s.worker, s.number) for s in report.segments}
+        assert kept.isdisjoint((s.worker, s.number) for s in taker.taken)
+
+
+def test_when_enough_wait_a_worker_is_not_asked_for_more(conftest: ModuleType) -> None:
+    capacity, engine = 5, InProcessEngine(1)
+    with _pool(engine, capacity=capacity) as pool:
+        most = (capacity + AHEAD) * 6
+        conftest.wait_until(lambda: _steps(pool) == most, LONG, "as much as may wait")
+        assert len(pool.queue) == capacity
+        taker = Taker(pool, conftest)
+        taker.take(2)
+        conftest.wait_until(lambda: _steps(pool) == most + 2 * 6, LONG, "as much as was taken")
+        assert len(pool.queue) == capacity
+        taker.take(2 * capacity)
+
+
+def test_a_worker_that_is_not_asked_for_more_is_asked_seldom(conftest: ModuleType) -> None:
+    class Counting(InProcessEngine):
+        reports = 0
+
+        def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
+            self.reports += method == "report"
+            return super().call(worker, method, *args)
+
+    engine = Counting(WORKERS)
+    with _pool(engine, capacity=2) as pool:
+        conftest.wait_until(lambda: len(pool.queue) >= 2, LONG, "as much as may wait")
+        engine.reports = 0
+        conftest.wait_until(lambda: engine.reports >= WORKERS, LONG, "signs of life")
+        before = engine.reports
+        time.sleep(1.0)
+        assert engine.reports - before < 20 * WORKERS
+        assert len(pool.workers()) == WORKERS
+
+
+def test_of_several_workers_little_more_waits(conftest: ModuleType) -> None:
+    """Each may answer with what there was room for when it was asked."""
+    capacity, engine = 4, InProcessEngine(WORKERS)
+    with _pool(engine, capacity=capacity) as pool:
+        queue, most = pool.queue, capacity + (WORKERS - 1) * AHEAD
+        conftest.wait_until(lambda: len(queue) >= capacity, LONG, "as much as may wait")
+
+        def all_wait() -> bool:
+            assert len(queue) <= most
+            return _steps(pool) == (len(queue) + WORKERS * AHEAD) * 6
+
+        conftest.wait_until(all_wait, LONG, "actors that wait")
+        Taker(pool, conftest).take(10)
+
+
+def test_weights_reach_every_worker_and_each_says_when(conftest: ModuleType) -> None:
+    with _pool(InProcessEngine(WORKERS)) as pool:
+        taker = Taker(pool, conftest)
+
+        def all_act(version: int) -> bool:
+            states = pool.workers()
+            return [state.report.version for state in states] == [version] * WORKERS
+
+        taker.until(lambda: all_act(0), "all act")
+        pool.take_publish_seconds()
+        for version in range(1, 4):
+            pool.publish(_weights(version))
+            taker.version = version
+            taker.until(lambda v=version: all_act(v), "new weights everywhere")  # type: ignore[misc]
+            assert 0.0 < pool.take_publish_seconds() < LONG
+            assert pool.take_publish_seconds() == 0.0
+        for index in range(WORKERS):
+            versions = [s.version for s in taker.taken if s.worker == index]
+            assert versions == sorted(versions)
+        taker.until(lambda: taker.taken[-1].version == 3, "a segment of the newest")
+
+
+def test_the_lag_is_shown(conftest: ModuleType) -> None:
+    with _pool(InProcessEngine(1), capacity=2) as pool:
+        conftest.wait_until(lambda: _steps(pool) == (2 + AHEAD) * 6, LONG, "an actor that waits")
+        pool.publish(_weights(5))
+        taker = Taker(pool, conftest)
+        taker.take()  # makes room for one more, which was acted by then
+        conftest.wait_until(lambda: pool.workers()[0].lag == 5, LONG, "a lag")
+        taker.until(lambda: pool.workers()[0].lag == 0, "none with the new weights")
+
+
+def test_what_is_too_old_is_refused_until_newer_ones_come() -> None:
+    with _pool(InProcessEngine(WORKERS), lag=0) as pool:
+        queue = pool.queue
+        assert len(pool.collect(4, 0, _never)) == 4
+        assert pool.collect(1, 1, lambda: queue.refused[STALE] > 3) == []
+        assert queue.used == 4
+        pool.publish(_weights(1))
+        assert {s.version for s in pool.collect(4, 1, _never)} == {1}
+        assert queue.used == 8
+
+
+def test_for_how_long_there_is_no_worker(conftest: ModuleType) -> None:
+    engine = InProcessEngine(0)
+    with _pool(engine) as pool:
+        conftest.wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without a worker")
+        first = engine.join(0)
+        taker = Taker(pool, conftest)
+        taker.take()
+        assert pool.empty_seconds == 0.0
+        engine.leave(first)
+        conftest.wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without it")
+        assert pool.workers() == []
+        engine.join(1)
+        taker.until(lambda: taker.taken[-1].worker == 1, "another's")
+        assert pool.empty_seconds == 0.0
+
+
+def test_workers_that_join_and_cannot_start_are_none(conftest: ModuleType) -> None:
+    engine = InProcessEngine(0)
+    with _pool(engine, links=("no such link",)) as pool:
+        before = 0.0
+        for life in range(1, 4):
+            engine.join(0)
+            conftest.wait_until(lambda life=life: len(engine.dropped) == life, LONG, "its end")
+            assert pool.empty_seconds > before
+            before = pool.empty_seconds
+
+
+def test_what_breaks_the_pool_comes_out_of_collect() -> None:
+    class Broken(InProcessEngine):
+        def changes(self) -> Any:
+            raise OSError("no such engine")
+
+    with _pool(Broken(1)) as pool, pytest.raises(OSError, match="no such engine"):
+        pool.collect(1, 0, _never)
