@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from distrlcc.evaluate.scores import METRICS, SchemeScores, metric
-from distrlcc.evaluate.summary import Interval, print_table, summarise, to_json
+from distrlcc.evaluate.summary import MeanInterval, print_table, summarise, to_json
 
 Make = Callable[..., SchemeScores]
 
@@ -162,10 +162,10 @@ def test_schemes_of_other_links_are_our_bug(make_scores: Make) -> None:
 
 
 def test_an_interval_is_written_with_its_metric_s_digits() -> None:
-    assert Interval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
-    assert Interval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")
-    assert Interval(*[float("nan")] * 3).texts(metric("power")) == ("-", "")
-    assert Interval(0.95, *[float("nan")] * 2).texts(metric("power")) == ("0.950", "")
+    assert MeanInterval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
+    assert MeanInterval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")
+    assert MeanInterval(*[float("nan")] * 3).texts(metric("power")) == ("-", "")
+    assert MeanInterval(0.95, *[float("nan")] * 2).texts(metric("power")) == ("0.950", "")
 
 
 def test_a_single_value_is_shown_without_an_interval(make_scores: Make) -> None:

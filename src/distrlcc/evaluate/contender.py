@@ -82,13 +82,13 @@ class Contender:
             reward=RewardConfig(delay_weights=spec.delay_weights),
         )
 
-    def actor(self, count: int, seed: int) -> Actor:
+    def actor(self, count: int, seed: int) -> ActingPolicy:
         """Return the policy's running state for ``count`` senders."""
         assert self.policy is not None
-        return Actor(self.policy, count, seed)
+        return ActingPolicy(self.policy, count, seed)
 
 
-class Actor:
+class ActingPolicy:
     """A policy acting for N senders from their start: recurrent state and draws."""
 
     def __init__(self, policy: NumpyPolicy, count: int, seed: int) -> None:

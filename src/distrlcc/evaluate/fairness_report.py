@@ -41,7 +41,7 @@ from distrlcc.evaluate.figures import DARK, LIGHT, svg_pictures, to_pdf, to_png
 from distrlcc.evaluate.plots import fairness_plot
 from distrlcc.evaluate.report import file_stem, template
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric
-from distrlcc.evaluate.summary import Interval, figure, interval_table
+from distrlcc.evaluate.summary import MeanInterval, figure, interval_table
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
@@ -60,10 +60,10 @@ class SuiteFairness:
     """Those of the first seed, one for each link."""
 
     @property
-    def overall(self) -> dict[str, Interval]:
+    def overall(self) -> dict[str, MeanInterval]:
         """Means over links and seeds, with intervals, by metric."""
         rows = mean_intervals(self.values).tolist()
-        return {m.key: Interval(*row) for m, row in zip(FAIRNESS_METRICS, rows, strict=True)}
+        return {m.key: MeanInterval(*row) for m, row in zip(FAIRNESS_METRICS, rows, strict=True)}
 
     def cells(self, metrics: Sequence[Metric]) -> list[tuple[str, str]]:
         """Return means and half widths as shown."""

@@ -21,7 +21,7 @@ from distrlcc.evaluate.figures import LIGHT, STYLE, Look, Theme, blank_figure, d
 from distrlcc.evaluate.labels import Box, place_labels
 from distrlcc.evaluate.runner import MBIT
 from distrlcc.evaluate.scores import BUCKET_S, Metric, Series, metric
-from distrlcc.evaluate.summary import Interval, SchemeSummary, Summary
+from distrlcc.evaluate.summary import MeanInterval, SchemeSummary, Summary
 from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
 
@@ -234,7 +234,7 @@ def _legend(
     figure.legend(handles, names, loc="outside upper center", ncols=columns, **form, **look)
 
 
-def _cross(axes: Axes, x: Interval, y: Interval, look: Look, theme: Theme) -> None:
+def _cross(axes: Axes, x: MeanInterval, y: MeanInterval, look: Look, theme: Theme) -> None:
     line: dict[str, Any] = {"color": look.color, "lw": 1.0, "alpha": 0.75}
     order = 5 if look.learned else 3
     axes.plot([x.low, x.high], [y.mean, y.mean], zorder=order, **line)
@@ -245,7 +245,7 @@ def _cross(axes: Axes, x: Interval, y: Interval, look: Look, theme: Theme) -> No
     axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, **point)
 
 
-def _delay_axis(axes: Axes, intervals: Sequence[Interval]) -> None:
+def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:
     """Choose a logarithmic axis where delays span more than a factor of 8."""
     low = min((i.low for i in intervals), default=0.0)
     high = max((i.high for i in intervals), default=1.0)
@@ -322,11 +322,11 @@ def _label(
             axes.plot([x0, x1], [y0, y1], color=theme.muted, lw=0.5, zorder=2)
 
 
-def _scaled(interval: Interval, of: Metric) -> Interval:
+def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
     low, high, scale = interval.low, interval.high, of.scale
     if not math.isfinite(interval.half_width):  # of a single value: a point
         low = high = interval.mean
-    return Interval(interval.mean * scale, low * scale, high * scale)
+    return MeanInterval(interval.mean * scale, low * scale, high * scale)
 
 
 def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:

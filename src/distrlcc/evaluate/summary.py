@@ -45,7 +45,7 @@ _MOST_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MeanInterval:
     """A mean and its bootstrap interval, whose bounds are NaN where there is none."""
 
     mean: float
@@ -81,9 +81,9 @@ class SchemeSummary:
 
     scheme: str
     learned: bool
-    overall: dict[str, Interval]
+    overall: dict[str, MeanInterval]
     """By metric; over the links that are common to all schemes."""
-    scenarios: dict[str, dict[str, Interval]]
+    scenarios: dict[str, dict[str, MeanInterval]]
     """By link, then by metric."""
     failed: int = 0
     """Runs that failed, which are left out of the means."""
@@ -280,7 +280,7 @@ def interval_table(
     Args:
         title: Stands above it.
         heads: Of the columns, the names' first.
-        rows: Name, whether it is bold, and cells as `Interval.texts` gives them.
+        rows: Name, whether it is bold, and cells as `MeanInterval.texts` gives them.
         caption: Stands below it.
         wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
     """
@@ -322,9 +322,9 @@ def _summarise(
     return SchemeSummary(
         scheme=scores.scheme,
         learned=scores.learned,
-        overall={m.key: Interval(*overall[i]) for i, m in enumerate(metrics)},
+        overall={m.key: MeanInterval(*overall[i]) for i, m in enumerate(metrics)},
         scenarios={
-            link: {m.key: Interval(*alone[i][n]) for i, m in enumerate(metrics)}
+            link: {m.key: MeanInterval(*alone[i][n]) for i, m in enumerate(metrics)}
             for n, link in enumerate(links)
         },
         failed=scores.failed,
