@@ -130,7 +130,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
-    others |= {"--node-rank", "--master-addr"}
+    others |= {"--node-rank", "--master-addr", "--block"}
     assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | others | {"--help"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):
         command, *words = rest.replace("'", " ").split()
