@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distrlcc.actors.trainer import ActorRun
+from distrlcc.cluster.ray_run import check_fit
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.actors.job import ActorsJob, build_training
-from distrlcc.cluster.ray_run import check_fit
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
@@ -82,7 +82,7 @@ def test_gail_takes_one_agent() -> None:
 def test_workers_have_whole_links(tmp_path: Any) -> None:
     config = _config("actors.envs_per_worker=6")
     with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
-        build_training(ActorsJob(config, tmp_path))
+        ActorRun(config, tmp_path).state()
 
 
 def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:
