@@ -133,9 +133,9 @@ def measure_ray(job: EngineJob) -> EngineFigures:
     Raises:
         DistrlccError: Ray is not installed, or does not start.
     """
-    from distrlcc.cluster.ray_engine import RayEngine
-    from distrlcc.cluster.ray_placement import reserve
-    from distrlcc.cluster.ray_session import RayOptions, ray_session
+    from distrlcc.cluster.engine import RayEngine
+    from distrlcc.cluster.placement import reserve
+    from distrlcc.cluster.session import RayOptions, ray_session
 
     job = replace(job, began=monotonic())
     with (

@@ -2,84 +2,101 @@
 
 python -m benchmarks scaling --processes 1,2 --json -
 python -m benchmarks scaling --processes 1,2 --slow 4 --project
+
+The machine's own speed drifts by more than an exchange costs. So the same processes train together,
+then one of them alone, then all side by side without any exchange, in turns of a second each, and
+only turns of one round are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
+import numpy as np
+
+from benchmarks.exchange import measure_exchange, project
+from distrlcc.cli.output import check_json_target, emit_json
 from distrlcc.cli.parser import number
+from distrlcc.config import override
+from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
+from distrlcc.evaluate.bootstrap import mean_intervals
+from distrlcc.learn.learner import Weights
+from distrlcc.parallel.decentralized import ElasticGroup
+from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.place import Place
+from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.identity import identity
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import RunState, build_learner, env_run
+from distrlcc.runs.source import EnvSource, Share, Stop
+from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.train import iterate, train
 
-if TYPE_CHECKING:
-    from distrlcc.runs.run_config import RunConfig
-
-_PROJECTED = tuple(2**k for k in range(1, 11))
+_TURN = 8
+"""Updates in a turn."""
+_WARM_UP, _COUNTED = 3, 2
+"""Updates of a slow run that are not counted, and the least that must be."""
+_NEVER = 10**12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--processes", default="1,2", metavar="N,…", help="counts to measure (default: 1,2)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
-    parser.add_argument(
-        "--rounds", type=number(1, 1000, whole=True), default=12, metavar="R",
-        help="how often processes train together, alone and side by side in turns of about a "
-        "second; the median counts (default: 12)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--slow", type=number(1.0, 100.0), metavar="F",
-        help="also train with one process whose steps take F times as long, with and without "
-        "cutting its rollouts short, and compare speed and score",
-    )  # fmt: skip
-    parser.add_argument(
-        "--slow-steps", type=number(1, 1e10), default=2e6, metavar="STEPS",
-        help="environment steps of each of these two runs (default: 2e6)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--slow-seeds", type=number(1, 100, whole=True), default=1, metavar="K",
-        help="train both so often; with one the interval of the reward is over links (default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--slow-pace", type=number(0.0, 1000.0), default=10.0, metavar="MS",
-        help="time that every process's steps take at least in these runs, as on real links; 0 is "
-        "the simulator's own speed (default: 10)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--project", action="store_true",
-        help="measure exchanges between hosts made of namespaces (needs root) and project to 1024",
-    )  # fmt: skip
-    parser.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="change a key of the quickstart recipe; may be repeated",
-    )  # fmt: skip
+    add, whole = parser.add_argument, number(1, 1000, whole=True)
+    add("--processes", default="1,2", metavar="N,…", help="counts to measure (default: 1,2)")
+    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add("--rounds", type=whole, default=12, metavar="R", help="rounds of turns (default: 12)")
+    slow = "also train with one process whose steps take F times as long, with and without cuts"
+    add("--slow", type=number(1.0, 100.0), metavar="F", help=slow)
+    steps = "environment steps of each of these two runs (default: 2e6)"
+    add("--slow-steps", type=number(1, 1e10), default=2e6, metavar="STEPS", help=steps)
+    seeds = "train both so often; with one the interval of the reward is over links (default: 1)"
+    add("--slow-seeds", type=number(1, 100, whole=True), default=1, metavar="K", help=seeds)
+    pace = "least time of every process's steps in these runs, as on real links (default: 10)"
+    add("--slow-pace", type=number(0.0, 1000.0), default=10.0, metavar="MS", help=pace)
+    hosts = "measure exchanges between hosts made of namespaces (needs root) and project to 1024"
+    add("--project", action="store_true", help=hosts)
+    keys = {"action": "extend", "nargs": "+", "default": [], "metavar": "KEY=VALUE"}
+    add("--set", **keys, dest="assignments", help="change a key of the quickstart recipe")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    from benchmarks.slowness import check_slow_run
-    from distrlcc.cli.output import check_json_target, emit_json
-    from distrlcc.config import override
-    from distrlcc.recipes.registry import recipe
-
     check_json_target(args.json)
     config = override(recipe("quickstart"), args.assignments)
     if config.ppo is None:
         raise ConfigError("this benchmark measures PPO")
     counts = _counts(args.processes)
+    # What does not fit is found before anything is measured.
     slow = replace(config, total_steps=int(args.slow_steps))
-    slow = replace(slow, held_out=replace(slow.held_out, links=256))
+    slow = _grown(replace(slow, held_out=replace(slow.held_out, links=256)), max(counts))
+    least = (_WARM_UP + _COUNTED) * slow.num_envs * slow.rollout_length
+    if args.slow and slow.total_steps < least:
+        raise ConfigError(
+            f"--slow-steps {slow.total_steps}: expected {least} or more, {_WARM_UP + _COUNTED} "
+            f"updates of {max(counts)} processes"
+        )
+    shown = (lambda line: None) if args.json == "-" else print
+    rows = [_scaling(config, count, args.rounds, shown) for count in counts]
+    one = median(row["one_env_steps_per_second"] for row in rows)
+    shown(f"  1 process:   {one:>9,.0f} env-steps/s")
+    alone = {"env_steps_per_second": one, "efficiency": 1.0}
+    by_count = {str(count): row for count, row in zip(counts, rows, strict=True)}
+    result: dict[str, Any] = {"scaling": {"1": alone, **by_count}}
     if args.slow:
-        check_slow_run(slow, max(counts))
-    quiet = args.json == "-"
-    result, one = _scaling(config, counts, args.rounds, quiet=quiet)
-    if args.slow:
-        result["slow"] = _slow(slow, max(counts), args, quiet=quiet)
+        result["slow"] = _slow(slow, max(counts), args, shown)
     if args.project:
-        result["projection"] = _project(config, one, quiet=quiet)
+        weights = env_run(config, Share(0, config.env.agents)).learner.shared_state()
+        size = weights["model"]["parameters"].numel()
+        result["projection"] = [project(one, config, size, model, shown)
+                                for model in measure_exchange()]  # fmt: skip
     emit_json(args.json, result)
     return 0
 
@@ -94,131 +111,204 @@ def _counts(text: str) -> list[int]:
     return [count for count in counts if count > 1]  # one alone is measured with each of them
 
 
-def _scaling(
-    config: RunConfig, counts: list[int], rounds: int, *, quiet: bool
-) -> tuple[dict[str, Any], float]:
-    """Return the figures, and env-steps/s of one process alone."""
-    import numpy as np
+def _grown(config: RunConfig, processes: int) -> RunConfig:
+    """Return as much work for each of several processes as one has, without scores and saves."""
+    assert config.ppo is not None
+    return replace(
+        config,
+        num_envs=config.num_envs * processes,
+        ppo=replace(config.ppo, minibatch_size=config.ppo.minibatch_size * processes),
+        checkpoint_every=_NEVER,
+        held_out=replace(config.held_out, every=_NEVER),
+        max_seconds=0.0,
+    )
 
-    from benchmarks.scaling import measure_scaling
-    from distrlcc.evaluate.bootstrap import mean_intervals
 
-    found = [measure_scaling(config, count, rounds) for count in counts]
-    one = float(np.median([scaling.one for scaling in found]))
-    if not quiet:
-        print(f"  1 process:   {one:>9,.0f} env-steps/s")
-    rows: dict[str, Any] = {"1": {"env_steps_per_second": one, "efficiency": 1.0}}
-    for scaling in found:
-        ratios = scaling.efficiencies()
-        efficiency, bare = float(np.median(ratios)), float(np.median(scaling.without_exchange()))
-        _, low, high = mean_intervals(np.array(ratios)[None, :, None])[0].tolist()
-        several = len(ratios) > 1  # else there is no interval
-        rows[str(scaling.processes)] = {
-            "env_steps_per_second": scaling.all,
-            "one_env_steps_per_second": scaling.one,
-            "efficiency": efficiency,
-            "efficiency_mean_interval": [low, high] if several else None,
-            "efficiency_by_round": ratios,
-            "efficiency_side_by_side": bare,
-            "share_exchange": scaling.share_exchange,
-            "share_wait": scaling.share_wait,
-        }
-        if not quiet:
-            interval = f" (mean [{low:.2f}, {high:.2f}])" if several else ""
-            print(
-                f"{scaling.processes:>3} processes: {scaling.all:>9,.0f} env-steps/s, efficiency "
-                f"{efficiency:.2f}{interval}, exchange "
-                f"{scaling.share_exchange:.1%}, waiting {scaling.share_wait:.1%} of the time; side "
-                f"by side without any exchange {bare:.2f}"
-            )
-    return {"scaling": rows}, one
+class _Probe:
+    """Keeps what a recorder would write."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.times: list[float] = []
+
+    def record(self, metrics: dict[str, float], events: Sequence[str] = ()) -> None:
+        self.rows.append(metrics)
+        self.times.append(time.perf_counter())
+
+    def finish(self, *, scored: bool = True) -> None:
+        """Write nothing."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What each process does: ``rounds`` of turns, or one slow run."""
+
+    config: RunConfig
+    own: RunConfig
+    """Of one process alone."""
+    rounds: int = 0
+    slow: float = 1.0
+    """How many times as long the last rank's steps take."""
+    pace: float = 0.0
+    """Least time of every rank's steps, s."""
+
+
+class _InTurns(EnvSource):
+    """Collects with the others, and every few updates lets all train alone and side by side."""
+
+    def __init__(self, config: RunConfig, share: Share, ranks: ProcessGroup, own: RunState) -> None:
+        super().__init__(config, share)
+        self._ranks, self._alone, self._resumed = ranks, own, time.perf_counter()
+        self.rounds: list[list[float]] = []
+        """Of each round the seconds of a turn alone, together and side by side."""
+
+    def next(self, weights: Weights, stop: Stop | None = None) -> Any:
+        if weights.version and weights.version % _TURN == 0:
+            self._take_turns(time.perf_counter() - self._resumed)
+            self._resumed = time.perf_counter()
+        return super().next(weights, stop)
+
+    def _take_turns(self, together: float) -> None:
+        ranks, alone = self._ranks, 0.0
+        ranks.meet(0, ready=False)
+        if len(self.rounds) % ranks.size == ranks.rank:
+            alone = ranks.size * self._train_alone()
+        ranks.meet(0, ready=False)
+        beside = self._train_alone()
+        ranks.meet(0, ready=False)
+        sums = ranks.sum(np.array([alone, together, beside]))
+        self.rounds.append((sums / ranks.size).tolist())
+
+    def _train_alone(self) -> float:
+        begin = time.perf_counter()
+        for _ in range(_TURN):
+            iterate(self._alone)
+        return time.perf_counter() - begin
+
+
+def _measure(job: _Job, processes: int) -> Any:
+    """Return what rank 0 saw; each process is pinned to a core in turn."""
+    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    results = Launcher(_rank, job, places, hosts=True).run().measured()
+    return next(result for result in results if result is not None)
+
+
+def _rank(place: Place, job: _Job) -> Any:
+    """Train as one of the processes; rank 0 returns its rows, times, rounds and state's scores."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[place.slot % len(cores)]})
+    config, probe = job.config, _Probe()
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    ranks, source = ProcessGroup(place, identity(config)), EnvSource(config, share)
+    if job.rounds:
+        own = env_run(job.own, Share(place.slot * job.own.num_envs, job.own.num_envs))
+        source = _InTurns(config, share, ranks, own)
+    else:
+        _slow_down(source.env, job.slow if place.slot == place.size - 1 else 1.0, job.pace)
+    learner = build_learner(config, source.spec, ranks)
+    state = RunState(config, source, learner, total_steps=config.total_steps)
+    with Stopper(launched=True) as stopper, ranks:
+        train(state, ElasticGroup(ranks, stopper), probe, stopper)  # type: ignore[arg-type]
+    if place.slot or stopper.signal:
+        return None
+    if isinstance(source, _InTurns):
+        return probe.rows[_TURN:], source.rounds[1:]
+    rewards = state.held_out.by_link(state.learner.weights(), "sample")[0]
+    return probe.rows[_WARM_UP:], probe.times[_WARM_UP:], rewards
+
+
+def _scaling(config: RunConfig, processes: int, rounds: int, shown: Any) -> dict[str, Any]:
+    """Measure some processes beside one."""
+    grown = _grown(config, processes)
+    steps = grown.num_envs * grown.rollout_length
+    # The first round warms up; the last turns are taken when an update is begun after them. All
+    # rollouts are whole, so that turns of as many updates are the same work.
+    whole = replace(grown.distributed, straggler_share=0.0)
+    grown = replace(grown, total_steps=steps * (_TURN * (rounds + 1) + 1), distributed=whole)
+    job = _Job(grown, _grown(config, 1), rounds)
+    rows, turns = _measure(job, processes)
+    alone, together, beside = np.array(turns).T
+    ratios = (alone / together).tolist()
+    low, high = mean_intervals(np.array(ratios)[None, :, None])[0].tolist()[1:]
+    found = {
+        "env_steps_per_second": _TURN * steps / median(together),
+        "one_env_steps_per_second": _TURN * steps / processes / median(alone),
+        "efficiency": median(ratios),
+        "efficiency_mean_interval": [low, high] if rounds > 1 else None,
+        "efficiency_by_round": ratios,
+        "efficiency_side_by_side": float(np.median(alone / beside)),
+        "share_exchange": median(row["share_exchange"] for row in rows),
+        "share_wait": median(row["share_wait"] for row in rows),
+    }
+    shown(
+        f"{processes:>3} processes: {found['env_steps_per_second']:>9,.0f} env-steps/s, efficiency "
+        f"{found['efficiency']:.2f} (mean [{low:.2f}, {high:.2f}]), exchange "
+        f"{found['share_exchange']:.1%}, waiting {found['share_wait']:.1%} of the time; side by "
+        f"side without any exchange {found['efficiency_side_by_side']:.2f}"
+    )
+    return found
 
 
 def _slow(
-    config: RunConfig, processes: int, args: argparse.Namespace, *, quiet: bool
+    config: RunConfig, processes: int, args: argparse.Namespace, shown: Any
 ) -> dict[str, Any]:
-    """Train to the same number of steps with and without mitigation."""
-    import numpy as np
-
-    from benchmarks.slowness import SlowRun, measure_slow_run
-    from distrlcc.evaluate.bootstrap import mean_intervals
-
-    off = replace(config.distributed, straggler_share=0.0)
-    pace = args.slow_pace / 1e3
-    without, with_it = list[SlowRun](), list[SlowRun]()
-    for seed in range(config.seed, config.seed + args.slow_seeds):
-        seeded = replace(config, seed=seed)
-        unmitigated = replace(seeded, distributed=off)
-        without.append(measure_slow_run(unmitigated, processes, args.slow, pace))
-        with_it.append(measure_slow_run(seeded, processes, args.slow, pace))
-    speeds = np.array([[run.env_steps_per_second for run in runs] for runs in (without, with_it)])
-    ratio = float(np.median(speeds[1] / speeds[0]))
-    rewards = np.array([[run.rewards for run in runs] for runs in (without, with_it)])
-    gain = rewards[1] - rewards[0]
+    """Train to the same number of steps with and without cutting slow ranks short."""
+    off = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
+    speeds, cuts, rewards = np.zeros((3, 2, args.slow_seeds)).tolist()
+    for seed in range(args.slow_seeds):
+        for kind, run_config in enumerate((off, config)):
+            seeded = replace(run_config, seed=config.seed + seed)
+            job = _Job(seeded, seeded, slow=args.slow, pace=args.slow_pace / 1e3)
+            rows, times, rewards[kind][seed] = _measure(job, processes)
+            steps = rows[-1]["steps"] - rows[0]["steps"]
+            speeds[kind][seed] = steps / (times[-1] - times[0])
+            cuts[kind][seed] = float(np.mean([row["rollouts_cut_short"] for row in rows]))
+    ratio = float(np.median(np.array(speeds[1]) / speeds[0]))
+    gain = np.array(rewards[1]) - np.array(rewards[0])
     # One link of many seeds, or many links of one seed.
     units = gain.mean(1)[None] if len(gain) > 1 else gain.T
     mean, low, high = mean_intervals(units[None])[0].tolist()
-    if not quiet:
-        speed_of_all = f"at least {args.slow_pace:g} ms each" if pace else "as fast as simulated"
-        print(
-            f"{processes} processes, one {args.slow:g} times slower, {args.slow_steps:,.0f} steps, "
-            f"{speed_of_all}:"
+    shown(f"{processes} processes, one {args.slow:g} times slower, {args.slow_steps:,.0f} steps:")
+    for kind, name in enumerate(("without", "with")):
+        shown(
+            f"  {name:>7} mitigation {median(speeds[kind]):>9,.0f} env-steps/s, held-out reward "
+            f"{np.mean(rewards[kind]):.4f} per step, {np.mean(cuts[kind]):.2f} rollouts cut short "
+            "per update"
         )
-        for name, runs in (("without", without), ("with", with_it)):
-            reward = np.mean([r.rewards for r in runs])
-            speed = np.median([r.env_steps_per_second for r in runs])
-            update = np.median([r.update_seconds for r in runs]) * 1e3
-            print(
-                f"  {name:>7} mitigation {speed:>9,.0f} env-steps/s, held-out reward {reward:.4f} "
-                f"per step, update {update:.0f} ms, learning "
-                f"{np.median([r.share_update for r in runs]):.0%}, "
-                f"{np.mean([r.cut_short for r in runs]):.2f} rollouts cut short per update"
-            )
-        print(f"  speed with / without {ratio:.2f}; reward {mean:+.4f} [{low:+.4f}, {high:+.4f}]")
+    shown(f"  speed with / without {ratio:.2f}; reward {mean:+.4f} [{low:+.4f}, {high:+.4f}]")
     return {
         "processes": processes,
         "factor": args.slow,
         "pace_ms": args.slow_pace,
-        "without": speeds[0].tolist(),
-        "with": speeds[1].tolist(),
-        "cut_short_without": [run.cut_short for run in without],
-        "cut_short_with": [run.cut_short for run in with_it],
+        "without": speeds[0],
+        "with": speeds[1],
+        "cut_short_without": cuts[0],
+        "cut_short_with": cuts[1],
         "ratio": ratio,
-        "reward_without": float(rewards[0].mean()),
-        "reward_with": float(rewards[1].mean()),
+        "reward_without": float(np.mean(rewards[0])),
+        "reward_with": float(np.mean(rewards[1])),
         "reward_gain": [mean, low, high],
     }
 
 
-def _project(config: RunConfig, one: float, *, quiet: bool) -> list[dict[str, Any]]:
-    from distrlcc.runs.trainer import Share, Trainer
+def _slow_down(env: LinkVectorEnv, factor: float, pace: float) -> None:
+    """Let an environment sleep in every step.
 
-    from benchmarks.exchange import measure_exchange
-    from benchmarks.scaling import project
+    Args:
+        env: Whose ``step`` is replaced.
+        factor: How many times as long as others' acting and stepping take this one's do.
+        pace: Time that a step takes at least before that, s.
+    """
+    step, last, usual = env.step, 0.0, 0.0
 
-    one_link = Share.least(config.env.agents)
-    weights = Trainer(config, one_link).learner.shared_state()["model"]["parameters"].numel()
-    rows: list[dict[str, Any]] = []
-    for model in measure_exchange():
-        name = f"{model.mbit:g} Mbit/s" if model.mbit else "unshaped"
-        projected = [project(one, config, weights, model, ranks) for ranks in _PROJECTED]
-        rows.append(
-            {
-                "mbit": model.mbit,
-                "latency_us": model.latency * 1e6,
-                "bandwidth_mbit": model.bandwidth * 8e-6,
-                "model_error": model.error,
-                "processes": list(_PROJECTED),
-                "env_steps_per_second": [speed for speed, _ in projected],
-                "efficiency": [efficiency for _, efficiency in projected],
-            }
-        )
-        if not quiet:
-            print(
-                f"PROJECTION, {name} between hosts (one message {model.latency * 1e6:.0f} µs and "
-                f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; meetings "
-                "and waiting for the slowest are left out):"
-            )
-            for ranks, (speed, efficiency) in zip(_PROJECTED, projected, strict=True):
-                print(f"  {ranks:>5} processes {speed:>13,.0f} env-steps/s, {efficiency:.2f}")
-    return rows
+    def slowed(actions: Any) -> Any:
+        nonlocal last, usual
+        result = step(actions)
+        took = time.perf_counter() - last
+        if last and not (usual and took > 3.0 * usual):  # else an update lay between
+            usual = 0.9 * usual + 0.1 * took if usual else took
+        time.sleep(factor * max(usual, pace) - usual)
+        last = time.perf_counter()
+        return result
+
+    env.step = slowed  # type: ignore[method-assign]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,15 @@ from distrlcc.parallel.launcher import die_with_parent
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.store import Master
+from distrlcc.runs.run_config import RunConfig
 
 SIZES = (64, 6_000, 60_000, 600_000)
 """float32 values in a vector; a small policy has some 6,000 weights."""
 LINKS = (0.0, 1000.0, 100.0)
 """Mbit/s that each host sends; 0 is unshaped."""
+_PROJECTED = tuple(2**k for k in range(1, 11))
+_SMALL_EXCHANGES = 3
+"""Sums of statistics in an update, besides the gradients'."""
 _REPEATS = 40
 _SECONDS = 120.0
 
@@ -75,6 +80,45 @@ def fit(mbit: float, points: Sequence[tuple[int, int, float]]) -> ExchangeModel:
     latency, per_byte = np.maximum(solution, (1e-6, 1e-12)).tolist()
     error = float(np.abs(rows @ np.array([latency, per_byte]) / seconds - 1.0).max())
     return ExchangeModel(mbit, latency, 1.0 / per_byte, error)
+
+
+def project(
+    one: float, config: RunConfig, weights: int, model: ExchangeModel, shown: Callable[[str], None]
+) -> dict[str, Any]:
+    """Project throughput (env-steps/s) and efficiency for more processes than were measured.
+
+    Args:
+        one: Env-steps/s of one process alone.
+        config: Its configuration.
+        weights: float32 values of the gradient.
+        model: Of an exchange.
+        shown: Takes lines for the user.
+    """
+    assert config.ppo is not None
+    samples = config.num_envs * config.ppo.rollout_length
+    minibatches = config.ppo.num_epochs * -(-samples // config.ppo.minibatch_size)
+    name = f"{model.mbit:g} Mbit/s" if model.mbit else "unshaped"
+    shown(
+        f"PROJECTION, {name} between hosts (one message {model.latency * 1e6:.0f} µs and "
+        f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; meetings and "
+        "waiting for the slowest are left out):"
+    )
+    speeds, efficiencies = list[float](), list[float]()
+    for ranks in _PROJECTED:
+        exchange = minibatches * model.seconds(ranks, weights)
+        exchange += _SMALL_EXCHANGES * model.seconds(ranks, 64)
+        efficiencies.append(samples / one / (samples / one + exchange))
+        speeds.append(ranks * one * efficiencies[-1])
+        shown(f"  {ranks:>5} processes {speeds[-1]:>13,.0f} env-steps/s, {efficiencies[-1]:.2f}")
+    return {
+        "mbit": model.mbit,
+        "latency_us": model.latency * 1e6,
+        "bandwidth_mbit": model.bandwidth * 8e-6,
+        "model_error": model.error,
+        "processes": list(_PROJECTED),
+        "env_steps_per_second": speeds,
+        "efficiency": efficiencies,
+    }
 
 
 def _measure(count: int, mbit: float) -> dict[int, float]:

@@ -1,6 +1,6 @@
 """Measure a Ray cluster of hosts made of network namespaces: starting, refusing, losing, rejoining.
 
-Needs root and iproute2; takes about three minutes: ``python scripts/measure_cluster.py``.
+Needs root and iproute2; takes about three minutes: ``python -m benchmarks.measure_cluster``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> None:
                 cluster.timed(what, 1, "cluster", "join", address, token=token)
             cluster.timed("join", 1, *join, *_SMALL, "--rejoin", token=token)
             cluster.timed("doctor", 0, "doctor", "--cluster")
-            closed = ("rule", "add", "pref", "10", "ipproto", "tcp", "dport", "6382", "blackhole")
+            closed = ("rule", "add", "pref", "10", "ipproto", "tcp", "dport", "6381", "blackhole")
             hosts.inside(0, "ip", *closed)
             cluster.timed("doctor with a closed port", 0, "doctor", "--cluster")
             hosts.inside(0, "ip", "rule", "del", "pref", "10")

@@ -20,8 +20,8 @@ from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.evaluate.scores import METRICS
 from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 from distrlcc.recipes.registry import RECIPES
+from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.recipes.results_page import results_page
-from distrlcc.recipes.row import shipped_rows
 from distrlcc.runs.run_config import (
     ActorsConfig,
     DistributedConfig,

@@ -24,8 +24,8 @@ def let_threads_preempt(yes: bool) -> None:
 def run_on_time() -> bool:
     """Give this thread a core as soon as its sleep is over; return whether the system allows it.
 
-    Linux lets root, and whoever has CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. For threads that sleep
-    most of the time. Threads and processes that it starts are scheduled normally.
+    Linux allows it to root, and to a process with CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. For
+    threads that sleep most of the time. What the thread starts is scheduled normally.
     """
     if not hasattr(os, "SCHED_FIFO"):
         return False

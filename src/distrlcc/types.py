@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,3 +89,24 @@ class IntervalStats:
     def names(cls) -> tuple[str, ...]:
         """Return the fields' names in order."""
         return tuple(f.name for f in fields(cls))
+
+
+def copy_arrays(owner: object, names: str) -> dict[str, Any]:
+    """Return copies of an object's arrays, as a part of its ``state_dict``.
+
+    Args:
+        owner: The object.
+        names: Names of the attributes, parted by spaces, without a leading underscore.
+    """
+    return {name: np.array(getattr(owner, _attribute(owner, name))) for name in names.split()}
+
+
+def restore_arrays(owner: object, names: str, state: Mapping[str, Any]) -> None:
+    """Give an object's arrays the values that `copy_arrays` took."""
+    for name in names.split():
+        attribute = _attribute(owner, name)
+        setattr(owner, attribute, np.array(state[name], getattr(owner, attribute).dtype))
+
+
+def _attribute(owner: object, name: str) -> str:
+    return f"_{name}" if hasattr(owner, f"_{name}") else name

@@ -72,9 +72,15 @@ def test_continuous_actions(tmp_path: Path) -> None:
     episode = _episode(0, 4)
     actions = np.arange(8, dtype=np.float32).reshape(4, 2)
     episode = Episode(
-        "toy/0", episode.observations, actions, 2 * actions, episode.rewards,
-        episode.outcomes, episode.final_observation, episode.scores,
-    )  # fmt: skip
+        "toy/0",
+        episode.observations,
+        actions,
+        2 * actions,
+        episode.rewards,
+        episode.outcomes,
+        episode.final_observation,
+        episode.scores,
+    )
     with DatasetWriter(tmp_path / "d", spaces, ORIGIN, 12) as writer:
         writer.add(episode)
         writer.finish()

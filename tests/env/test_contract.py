@@ -1,3 +1,8 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -59,22 +64,6 @@ def test_staggered_episodes_do_not_end_together() -> None:
     assert sum(ends) >= 64
 
 
-def test_a_checkpointed_environment_goes_on_bit_for_bit() -> None:
-    config = EnvConfig(("random", "cellular", "dynamic"), (1, 1, 1), episode_s=0.3)
-    env, other = LinkVectorEnv(16, config), LinkVectorEnv(16, config)
-    rng = np.random.default_rng(0)
-    actions = rng.integers(0, 6, (120, 16))
-    env.reset(seed=9)
-    for row in actions[:60]:
-        env.step(row)
-    other.load_state_dict(env.state_dict())
-    for row in actions[60:]:
-        a, b = env.step(row), other.step(row)
-        assert np.array_equal(a[0], b[0])
-        assert np.array_equal(a[1], b[1])
-        assert np.array_equal(a[4]["expert_action"], b[4]["expert_action"])
-
-
 def test_the_oracle_fills_the_links_without_a_queue() -> None:
     env = LinkVectorEnv(64, EnvConfig(stagger=False))
     _, info = env.reset(seed=2)
@@ -85,26 +74,6 @@ def test_the_oracle_fills_the_links_without_a_queue() -> None:
     episode = info["link_episode"]
     assert episode["utilisation"].mean() > 0.97
     assert episode["queueing_delay"].mean() < 0.05
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"observation": "scalefree"}, "did you mean scale-free"),
-        ({"action": "indgo"}, "did you mean indigo"),
-        ({"suites": ()}, "expected a tuple of names"),
-        ({"suite_weights": (1.0, 2.0)}, "expected one for each, or none"),
-        ({"suites": ("random", "dynamic"), "suite_weights": (1.0,)}, "1 entries for 2 suites"),
-        ({"suite_weights": (-1.0,)}, "positive sum"),
-        ({"step_ms": 0.0}, "step_ms is 0.0"),
-        ({"episode_s": float("nan")}, "episode_s is nan"),
-    ],
-)
-def test_a_bad_configuration_is_refused(change: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        EnvConfig(**change)
-    with pytest.raises(ConfigError, match="unknown reward"):
-        RewardConfig("indigo")
 
 
 def test_suites_without_weights_are_drawn_alike() -> None:
@@ -181,3 +150,112 @@ def test_unseeded_environments_differ_and_each_reset_is_the_next_link() -> None:
             assert not step or (truncated and info["cwnd"] > 10)
             env.reset()
     assert sequences[0] == sequences[1]
+
+
+SHARED = EnvConfig(
+    ("shared", "beside-cubic"), agents=4, episode_s=1.0, reward=RewardConfig(fairness_weight=0.2)
+)
+WORLDS: dict[str, tuple[EnvConfig, str]] = {
+    "alone": (EnvConfig(("random", "cellular", "dynamic"), (1, 1, 1), episode_s=0.3), "oracle"),
+    "disturbed": (EnvConfig(action_delay_steps=3, jitter_ms=4.0, episode_s=0.6), "oracle"),
+    "preference": (EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))), "oracle"),
+    "demonstrated": (EnvConfig(episode_s=0.5), "cubic"),
+    "shared": (SHARED, "oracle"),
+}
+
+
+def _steps(env: LinkVectorEnv, begin: int, end: int) -> list[tuple[Any, ...]]:
+    """Return what some steps showed: observations, rewards, truncations, labels, who is active."""
+    rows = []
+    for t in range(begin, end):
+        actions = np.random.default_rng(t).integers(0, 6, 64)[env.first_index :][: env.num_envs]
+        observation, reward, _, truncated, info = env.step(actions)
+        active = info.get("active", truncated)
+        rows.append((observation.copy(), reward, truncated, info["expert_action"], active))
+    return rows
+
+
+def _check_same(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> None:
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_resumed_environment_goes_on_bit_for_bit(name: str) -> None:
+    config, expert = WORLDS[name]
+    env, again = (LinkVectorEnv(16, config, seed=seed, expert=expert) for seed in (9, 5))
+    env.reset()
+    _steps(env, 0, 70)
+    again.load_state_dict(env.state_dict())
+    _check_same(_steps(env, 70, 150), _steps(again, 70, 150))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_two_processes_have_the_links_of_one(name: str) -> None:
+    config, expert = WORLDS[name]
+    whole, low, high = (
+        LinkVectorEnv(n, config, seed=5, first_index=first, expert=expert)
+        for n, first in ((16, 0), (8, 0), (8, 8))
+    )
+    for env in (whole, low, high):
+        env.reset()
+    halves = zip(_steps(low, 0, 150), _steps(high, 0, 150), strict=True)
+    joined = [tuple(map(np.concatenate, zip(a, b, strict=True))) for a, b in halves]
+    _check_same(_steps(whole, 0, 150), joined)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"observation": "scalefree"}, "did you mean scale-free"),
+        ({"action": "indgo"}, "did you mean indigo"),
+        ({"suites": ()}, "expected a tuple of names"),
+        ({"suite_weights": (1.0, 2.0)}, "expected one for each, or none"),
+        ({"suites": ("random", "dynamic"), "suite_weights": (1.0,)}, "1 entries for 2 suites"),
+        ({"suite_weights": (-1.0,)}, "positive sum"),
+        ({"step_ms": 0.0}, "step_ms is 0.0; expected 0.1 to 100000"),
+        ({"episode_s": float("nan")}, "episode_s"),
+        ({"jitter_ms": -1.0}, "jitter_ms"),
+        ({"jitter_ms": float("nan")}, "jitter_ms"),
+        ({"jitter_ms": 1.0, "world": "emulated"}, "own"),
+        ({"action_delay_steps": 101}, "action_delay_steps"),
+        ({"agents": 99}, "agents is 99; expected 1 to 16"),
+        ({"agents": 4, "world": "emulated"}, "links have one agent each"),
+    ],
+)
+def test_a_bad_configuration_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        EnvConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": "indigo"}, "unknown reward"),
+        ({"delay_weights": (0.5,)}, "least and the greatest"),
+        ({"delay_weights": (5.0, 0.05)}, "least and the greatest"),
+        ({"delay_weights": (0.0, 1.0)}, "above 0"),
+        ({"delay_weights": (0.1, float("inf"))}, "least and the greatest"),
+        ({"delay_weights": (0.1, 1.0), "window_weight": 1.0}, "window_weight with delay_weights"),
+        ({"delay_weights": (0.1, 1.0), "name": "aurora"}, "aurora"),
+    ],
+)
+def test_a_bad_reward_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RewardConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("count", "config", "expert", "says"),
+    [
+        (6, SHARED, "oracle", "multiples of 4"),
+        (8, replace(SHARED, agents=2), "oracle", r"it has \d agents; expected 2"),
+        (4, SHARED, "cubic", "oracle's labels alone"),
+        (1, EnvConfig(), "cubik", "did you mean cubic"),
+        (1, EnvConfig(), "agent", "unknown scheme 'agent'"),
+    ],
+)
+def test_what_does_not_fit_is_said(count: int, config: EnvConfig, expert: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        LinkVectorEnv(count, config, expert=expert)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distrlcc.env.batch import LinkBatch
+from distrlcc.env.batch import DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col
 from distrlcc.sim.suites import load_suite, with_scheme
 
@@ -81,21 +79,6 @@ def test_observations_are_those_of_an_agent_with_the_same_window() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_the_episode_continues_bit_for_bit_from_a_state() -> None:
-    env = LinkVectorEnv(4, EnvConfig(episode_s=0.5), seed=3, expert="cubic")
-    _, info = env.reset()
-    for _ in range(30):
-        _, _, _, _, info = env.step(info["expert_action"])
-    again = LinkVectorEnv(4, EnvConfig(episode_s=0.5), seed=9, expert="cubic")
-    again.load_state_dict(env.state_dict())
-    action = info["expert_action"]
-    for _ in range(60):
-        a, b = env.step(action), again.step(action)
-        np.testing.assert_array_equal(a[0], b[0])
-        np.testing.assert_array_equal(a[4]["expert_action"], b[4]["expert_action"])
-        action = a[4]["expert_action"]
-
-
 def test_link_names_are_those_of_the_episodes() -> None:
     env = LinkVectorEnv(8, EnvConfig(episode_s=0.1, stagger=False), seed=5)
     _, info = env.reset()
@@ -108,10 +91,3 @@ def test_link_names_are_those_of_the_episodes() -> None:
     assert not set(first) & set(second)
     env.reset(seed=5)
     assert env.link_names() == first
-
-
-def test_an_unknown_expert() -> None:
-    with pytest.raises(ConfigError, match="did you mean cubic"):
-        LinkVectorEnv(1, expert="cubik")
-    with pytest.raises(ConfigError, match="unknown scheme 'agent'"):
-        LinkVectorEnv(1, expert="agent")

@@ -99,17 +99,31 @@ def test_what_is_seen_agrees_with_the_simulator(
         for _ in range(150):
             env.step(np.array([KEEP]))
             stats, view = env.batch.newest, env.batch.view()
-            rows.append([
-                stats.duration[0], stats.acked[0], stats.rtt_sum[0], stats.sent[0],
-                view.used[0], view.capacity[0], stats.cwnd[0], stats.inflight[0],
-            ])  # fmt: skip
+            rows.append(
+                [
+                    stats.duration[0],
+                    stats.acked[0],
+                    stats.rtt_sum[0],
+                    stats.sent[0],
+                    view.used[0],
+                    view.capacity[0],
+                    stats.cwnd[0],
+                    stats.inflight[0],
+                ]
+            )
         seconds, acked, rtt, sent, used, capacity, *_ = np.sum(rows[50:], axis=0)
         env.close()
         assert {row[6] for row in rows} == {60.0}
         assert {row[7] for row in rows[10:]} <= set(range(61))
-        return np.array([
-            acked / seconds, rtt / acked, sent / seconds, used / capacity, capacity / seconds,
-        ])  # fmt: skip
+        return np.array(
+            [
+                acked / seconds,
+                rtt / acked,
+                sent / seconds,
+                used / capacity,
+                capacity / seconds,
+            ]
+        )
 
     simulated = see("simulated")
 

@@ -1,6 +1,9 @@
-"""Rewards of a step computed by hand."""
+"""Rewards by hand, and what a preference does."""
+
+from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +16,23 @@ from distrlcc.env.rewards import (
     REWARDS,
     LinkView,
     RewardConfig,
+    distrlcc,
+    preferred,
     with_window,
 )
-from distrlcc.sim.suites import scenario_by_id, with_scheme
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.collect_config import CollectConfig
+from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim.suites import (
+    bdp_packets,
+    best_cwnd,
+    load_suite,
+    mean_rate_mbps,
+    scenario_by_id,
+    with_scheme,
+)
 from distrlcc.types import IntervalStats
 
 
@@ -25,9 +42,16 @@ def _stats(**values: float) -> IntervalStats:
 
 
 STATS = _stats(
-    duration=0.01, sent=10, acked=8, lost=2, rtt_sum=8 * 0.06, rtt_max=0.07, rtt_last=0.06,
-    min_rtt=0.04, cwnd=20,
-)  # fmt: skip
+    duration=0.01,
+    sent=10,
+    acked=8,
+    lost=2,
+    rtt_sum=8 * 0.06,
+    rtt_max=0.07,
+    rtt_last=0.06,
+    min_rtt=0.04,
+    cwnd=20,
+)
 LINK = LinkView(np.array([10.0]), np.array([9.0]), np.array([1000.0]), np.array([0.04]))
 
 
@@ -89,3 +113,83 @@ def test_a_silent_step_has_a_finite_reward(name: str) -> None:
     silent = _stats(duration=0.01)
     link = LinkView(np.zeros(1), np.zeros(1), np.array([1000.0]), np.array([0.04]))
     assert np.isfinite(REWARDS[name](silent, link, RewardConfig(name)))
+
+
+N = 6
+CONFIG = EnvConfig(episode_s=0.3, reward=RewardConfig(delay_weights=(0.05, 5.0)))
+PLAIN = replace(CONFIG, reward=RewardConfig())
+
+
+def _step(env: LinkVectorEnv, t: int) -> Any:
+    return env.step((np.arange(env.first_index, env.first_index + env.num_envs) + t) % 6)
+
+
+def test_the_reward_has_each_rows_own_price() -> None:
+    rng = np.random.default_rng(0)
+    stats = IntervalStats(*rng.random((len(IntervalStats.names()), 5)))
+    link = LinkView(*(0.1 + rng.random((4, 5))))
+    preference = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    prices = [0.05, 0.05 * 10**0.5, 0.5, 0.5 * 10**0.5, 5.0]
+    paid = preferred(stats, link, CONFIG.reward, preference)
+    for n, price in enumerate(prices):
+        own = distrlcc(stats, link, RewardConfig(delay_weight=price))[n] / (1 + price)
+        assert paid[n] == pytest.approx(own, rel=1e-12)
+
+
+def test_it_is_the_last_element_from_an_episodes_first_observation_on() -> None:
+    env, plain = LinkVectorEnv(N, CONFIG, seed=1), LinkVectorEnv(N, PLAIN, seed=1)
+    seen, (first, _) = env.reset()[0], plain.reset()
+    assert env.batch.observation_size == plain.batch.observation_size + 1
+    np.testing.assert_array_equal(seen[:, :-1], first)
+    preference, drawn = seen[:, -1].copy(), [seen[:, -1].copy()]
+    for t in range(90):
+        (seen, _, _, truncated, info), (other, _, _, ended, _) = _step(env, t), _step(plain, t)
+        np.testing.assert_array_equal(seen[:, :-1], other)  # the links are the same
+        np.testing.assert_array_equal(truncated, ended)
+        if truncated.any():  # it stays the episode's until its end
+            np.testing.assert_array_equal(info["final_obs"][:, -1], preference)
+        np.testing.assert_array_equal(seen[~truncated, -1], preference[~truncated])
+        preference = seen[:, -1].copy()
+        drawn.append(preference)
+    values = np.unique(drawn)
+    assert len(values) >= 3 * N
+    assert 0.0 <= values.min() < 0.2
+    assert 0.8 < values.max() <= 1.0
+
+
+def test_an_expert_has_no_preference() -> None:
+    for name in ("imitation", "gail"):
+        config = recipe(name)
+        with pytest.raises(ConfigError, match="whatever is preferred"):
+            replace(config, env=replace(config.env, reward=CONFIG.reward))
+    with pytest.raises(ConfigError, match="whatever is preferred"):
+        CollectConfig("oracle", env=CONFIG)
+
+
+def test_what_was_searched_for_goes_before_what_the_link_carries() -> None:
+    scenario = load_suite("indigo/1").scenario("test", 0)
+    assert best_cwnd(scenario) == 42
+    assert with_scheme(scenario, "best-cwnd").flows[0].cwnd == 42
+
+
+def test_else_it_is_the_least_whole_window_that_fills_the_mean_rate() -> None:
+    link = Link(rate_mbps=10, delay_ms=20, changes=(Change(5.0, rate_mbps=30),))
+    scenario = Scenario("x", link, duration_s=10.0)
+    assert mean_rate_mbps(scenario) == pytest.approx(20.0)
+    assert best_cwnd(scenario) == 1 + np.ceil(bdp_packets(20.0, 40.0))
+
+
+def test_labels_hold_one_window_on_a_link_of_chance() -> None:
+    config = EnvConfig(suites=("indigo/2",), observation="indigo", action="indigo", stagger=False)
+    env = LinkVectorEnv(1, config, split="test", seed=0)
+    _, info = env.reset()
+    windows = []
+    for _ in range(300):
+        _, _, _, _, info = env.step(info["expert_action"])
+        windows.append(float(info["cwnd"][0]))
+    # 71 is the best; actions lead to 70 and 80 by tens from 10.
+    assert set(windows[10:]) == {70.0}
+    resumed = LinkVectorEnv(1, config, split="test", seed=0)
+    resumed.load_state_dict(env.state_dict())
+    steps = [e.step(info["expert_action"])[4]["expert_action"] for e in (env, resumed)]
+    np.testing.assert_array_equal(*steps)

@@ -17,7 +17,6 @@ from distrlcc.env.rewards import (
 )
 from distrlcc.env.shared import SharedBatch
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
@@ -32,9 +31,11 @@ CONFIG = EnvConfig(
 )
 LINK = Link(rate_mbps=12.0, delay_ms=10.0, queue_packets=60)
 JOINING = Scenario(
-    "joining", LINK, (Flow(), Flow(start_s=0.2), Flow(start_s=0.1, stop_s=0.305), Flow("cubic")),
+    "joining",
+    LINK,
+    (Flow(), Flow(start_s=0.2), Flow(start_s=0.1, stop_s=0.305), Flow("cubic")),
     duration_s=1.0,
-)  # fmt: skip
+)
 ACTION = 2  # the window stays
 
 
@@ -168,45 +169,6 @@ def test_windows_cost_nothing_while_a_scheme_runs_beside(agents: int, most: int)
     assert free == [False] * 50 + [True] * 50 + [False] * 50
 
 
-def _steps(env: LinkVectorEnv, count: int, seed: int = 0) -> list[tuple[Any, ...]]:
-    rows = []
-    for t in range(count):
-        actions = np.random.default_rng([seed, t]).integers(0, 6, 64)[
-            env.first_index : env.first_index + env.num_envs
-        ]
-        observation, reward, _, truncated, info = env.step(actions)
-        rows.append((observation.copy(), reward.copy(), truncated.copy(), info["active"].copy()))
-    return rows
-
-
-def _same(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> None:
-    for a, b in zip(one, other, strict=True):
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
-def test_two_processes_have_the_links_of_one() -> None:
-    whole = LinkVectorEnv(16, CONFIG, seed=5)
-    halves = [LinkVectorEnv(8, CONFIG, seed=5, first_index=first) for first in (0, 8)]
-    for env in (whole, *halves):
-        env.reset()
-    low, high = (_steps(env, 150) for env in halves)
-    joined = [
-        tuple(np.concatenate(pair) for pair in zip(a, b, strict=True))
-        for a, b in zip(low, high, strict=True)
-    ]
-    _same(_steps(whole, 150), joined)
-
-
-def test_a_resume_goes_on_bit_for_bit() -> None:
-    config = replace(CONFIG, suites=("shared", "beside-cubic", "random"))
-    env, again = (LinkVectorEnv(16, config, seed=2) for _ in range(2))
-    env.reset()
-    _steps(env, 70)
-    again.load_state_dict(env.state_dict())
-    _same(_steps(env, 80, seed=1), _steps(again, 80, seed=1))
-
-
 def test_a_rollout_has_episodes_that_begin_at_joins_and_are_cut_at_leaves() -> None:
     env = LinkVectorEnv(32, replace(CONFIG, episode_s=12.0), seed=1)
     spec = PolicySpec("scale-free", env.batch.observation_size, "multiplicative", "discrete", 6)
@@ -230,17 +192,3 @@ def test_a_rollout_has_episodes_that_begin_at_joins_and_are_cut_at_leaves() -> N
     assert stats.episodes == rollout.truncated.sum()
     assert stats.reward == pytest.approx(rollout.rewards[active].sum(), rel=1e-5)
     assert all(np.isfinite(value) for value in learner.update(rollout).values())
-
-
-@pytest.mark.parametrize(
-    ("count", "changes", "message"),
-    [
-        (6, {}, "multiples of 4"),
-        (8, {"agents": 2}, "it has [34] agents; expected 2"),
-        (4, {"agents": 99}, "agents is 99; expected 1 to 16"),
-        (4, {"world": "emulated"}, "links have one agent each"),
-    ],
-)
-def test_what_does_not_fit_is_said(count: int, changes: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        LinkVectorEnv(count, replace(CONFIG, **changes))

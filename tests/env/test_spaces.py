@@ -78,13 +78,27 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
     for k in range(30):
         rtt = 0.08 if k < 20 else 0.11
         a = _stats(
-            duration=0.1, sent=100, acked=100, rtt_sum=100 * rtt, rtt_last=rtt, rtt_min=rtt,
-            min_rtt=0.08, cwnd=80, inflight=80,
-        )  # fmt: skip
+            duration=0.1,
+            sent=100,
+            acked=100,
+            rtt_sum=100 * rtt,
+            rtt_last=rtt,
+            rtt_min=rtt,
+            min_rtt=0.08,
+            cwnd=80,
+            inflight=80,
+        )
         b = _stats(
-            duration=0.01, sent=100, acked=100, rtt_sum=10 * rtt, rtt_last=rtt / 10,
-            rtt_min=rtt / 10, min_rtt=0.008, cwnd=80, inflight=80,
-        )  # fmt: skip
+            duration=0.01,
+            sent=100,
+            acked=100,
+            rtt_sum=10 * rtt,
+            rtt_last=rtt / 10,
+            rtt_min=rtt / 10,
+            min_rtt=0.008,
+            cwnd=80,
+            inflight=80,
+        )
         x, y = slow.observe(a)[0], fast.observe(b)[0]
         assert x[ratios] == pytest.approx(y[ratios], abs=1e-9)
     assert x[0] == pytest.approx(np.log(0.11 / 0.08))
@@ -105,10 +119,16 @@ def _path(space: ScaleFree, rtt: float, steps: int, cwnd: float = 40.0) -> np.nd
     for _ in range(steps):
         seen = space.observe(
             _stats(
-                duration=0.01, acked=4, rtt_sum=4 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.05,
-                cwnd=cwnd, inflight=cwnd,
+                duration=0.01,
+                acked=4,
+                rtt_sum=4 * rtt,
+                rtt_last=rtt,
+                rtt_min=rtt,
+                min_rtt=0.05,
+                cwnd=cwnd,
+                inflight=cwnd,
             )
-        )  # fmt: skip
+        )
     return np.asarray(seen[0])
 
 

@@ -11,13 +11,16 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.evaluate.contender import contender_from_scheme
 from distrlcc.evaluate.fairness import (
+    SharedRun,
     convergence_times,
     fairness_of,
     jain_index,
+    run_shared,
     settled,
     windowed_rates,
 )
-from distrlcc.evaluate.shared_run import BUCKET_S, MBIT, SharedRun, run_shared
+from distrlcc.evaluate.runner import MBIT
+from distrlcc.evaluate.scores import BUCKET_S
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.types import PACKET_BYTES
 
@@ -71,10 +74,10 @@ def test_convergence_takes_until_every_flow_stays_near_its_share() -> None:
     never = _run((Flow(), Flow(start_s=2.0)), [[9.0] * 100, [3.0] * 100])
     assert np.isnan(convergence_times(never)).all()
     scores = fairness_of(never)
-    assert (scores.converged, scores.jain) == (0.0, pytest.approx(144 / 180))
-    assert math.isnan(scores.convergence_s)
-    assert math.isnan(scores.share)
-    assert scores.queueing_delay_rtt == pytest.approx(0.5)
+    assert (scores["converged"], scores["jain"]) == (0.0, pytest.approx(144 / 180))
+    assert math.isnan(scores["convergence_s"])
+    assert math.isnan(scores["share"])
+    assert scores["queueing_delay_rtt"] == pytest.approx(0.5)
 
 
 def test_it_must_stay_so_for_twenty_round_trips() -> None:
@@ -87,16 +90,16 @@ def test_it_must_stay_so_for_twenty_round_trips() -> None:
 def test_a_share_beside_a_scheme() -> None:
     run = _run((Flow(), Flow("cubic")), [[3.0] * 100, [9.0] * 100])
     scores = fairness_of(run)
-    assert (scores.share, scores.tolerable) == (pytest.approx(0.25), 1.0)
+    assert (scores["share"], scores["tolerable"]) == (pytest.approx(0.25), 1.0)
     starved = fairness_of(_run((Flow(), Flow("cubic")), [[1.0] * 100, [11.0] * 100]))
-    assert (starved.share, starved.tolerable) == (pytest.approx(1 / 12), 0.0)
+    assert (starved["share"], starved["tolerable"]) == (pytest.approx(1 / 12), 0.0)
 
 
 def test_a_lone_flow_has_no_index() -> None:
     scores = fairness_of(_run((Flow(),), [[9.0] * 100]))
-    assert math.isnan(scores.jain)
-    assert math.isnan(scores.converged)
-    assert scores.utilisation == pytest.approx(0.75)
+    assert math.isnan(scores["jain"])
+    assert math.isnan(scores["converged"])
+    assert scores["utilisation"] == pytest.approx(0.75)
 
 
 def test_flows_that_know_the_link_share_it_alike() -> None:
@@ -105,10 +108,10 @@ def test_flows_that_know_the_link_share_it_alike() -> None:
     (run,) = run_shared(contender_from_scheme("oracle"), [scenario])
     assert run.agents == 3
     scores = fairness_of(run)
-    assert scores.jain > 0.99
-    assert scores.converged == 1.0
-    assert scores.convergence_s < 0.5
-    assert scores.utilisation > 0.97
+    assert scores["jain"] > 0.99
+    assert scores["converged"] == 1.0
+    assert scores["convergence_s"] < 0.5
+    assert scores["utilisation"] > 0.97
     # Each bucket has what the link can carry, and no more.
     packets = 12e6 * BUCKET_S / (8 * PACKET_BYTES)
     np.testing.assert_allclose(run.capacity, packets, rtol=1e-5)

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from distrlcc.evaluate.palette import DARK, LIGHT, looks
-from distrlcc.evaluate.plots import scatter, time_series, to_png, to_svg
+from distrlcc.evaluate.figures import DARK, LIGHT, looks, to_png, to_svg
+from distrlcc.evaluate.plots import scatter, time_series
 from distrlcc.evaluate.scores import SchemeScores, SenderSeries, Series
 from distrlcc.evaluate.summary import Summary, summarise
 

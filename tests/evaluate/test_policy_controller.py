@@ -8,8 +8,7 @@ import pytest
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.evaluate.contender import Contender, contender_from_policy
-from distrlcc.evaluate.policy_controller import PolicyController
+from distrlcc.evaluate.contender import Contender, PolicyController, contender_from_policy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.sim.suites import scenario_by_id, with_scheme

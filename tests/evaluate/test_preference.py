@@ -13,11 +13,9 @@ from distrlcc.cli.main import main
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.evaluate.contender import contender_from_file
-from distrlcc.evaluate.policy_controller import PolicyController
-from distrlcc.evaluate.real_contender import policy_from_file
+from distrlcc.evaluate.contender import PolicyController, contender_from_file
+from distrlcc.evaluate.fairness import run_shared
 from distrlcc.evaluate.recovery import recovery_times
-from distrlcc.evaluate.shared_run import run_shared
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
@@ -84,9 +82,8 @@ def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
     assert isinstance(json.loads(text), dict)
     for name in ("demo@0", "demo@0.5", "demo@1", "reno"):
         assert f'"{name}"' in text
-    words = policy_from_file(str(policy), set(), 0.25).words
-    assert words[2:] == ("--prefer", "0.25")
-    assert policy_from_file(str(policy), set()).words[2:] == ()
+    words = contender_from_file(str(policy), set(), 0.25).words()
+    assert words == ("--policy", str(policy), "--prefer", "0.25")
 
 
 def test_what_does_not_fit_is_refused_in_a_line(

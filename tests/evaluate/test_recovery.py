@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrlcc.evaluate.contender import Contender, contender_from_scheme
-from distrlcc.evaluate.recovery import _first, recovery_scores, recovery_times
+from distrlcc.evaluate.recovery import first_fit, recovery_scores, recovery_times
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
@@ -46,4 +46,4 @@ def test_a_window_that_fits_one_rate_never_fits_the_other() -> None:
 )
 def test_what_passes_by_is_not_back(inflight: list[float], expected: float) -> None:
     ages = 0.01 * np.arange(1, 6)
-    assert _first(ages, np.array(inflight, float), 10.0, 0.01) == pytest.approx(expected)
+    assert first_fit(ages, np.array(inflight, float), 10.0, 0.01) == pytest.approx(expected)

@@ -17,7 +17,7 @@ from distrlcc.evaluate.contender import (
     contender_from_policy,
     contender_from_scheme,
 )
-from distrlcc.evaluate.runner import _percentile, evaluate
+from distrlcc.evaluate.runner import evaluate, histogram_percentile
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
 from distrlcc.policy.policy_file import Acting, PolicyFile, save_policy
@@ -107,7 +107,7 @@ def test_percentiles_of_histograms_are_within_a_percent() -> None:
         minlength=HISTOGRAM_BINS,
     ).astype(float)
     expected = np.percentile(delays, 95) * 1e-6
-    assert _percentile(bins[None], 0.95)[0] == pytest.approx(expected, rel=0.01)
+    assert histogram_percentile(bins[None], 0.95)[0] == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("acting", ["sample", "argmax"])

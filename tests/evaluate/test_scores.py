@@ -1,4 +1,4 @@
-"""Scores: the metrics are fields, and arrays of other shapes are refused."""
+"""Scores: the metrics are fields; time in buckets, by hand."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -6,7 +6,15 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, metric
+from distrlcc.evaluate.scores import (
+    MAX_BUCKETS,
+    METRICS,
+    SENDER_METRICS,
+    SchemeScores,
+    bucket_edges,
+    bucket_sums,
+    metric,
+)
 
 
 def test_every_metric_is_a_field_and_every_array_but_the_base_rtt_a_metric() -> None:
@@ -42,9 +50,14 @@ def test_what_a_sender_did_not_say_is_nan(make_scores: Callable[..., SchemeScore
     assert np.isnan(values[len(METRICS) + 1 :]).all()
 
 
-def test_other_shapes_are_our_bug(make_scores: Callable[..., SchemeScores]) -> None:
-    scores = make_scores("cubic", links=3, seeds=2)
-    with pytest.raises(ValueError, match="loss is"):
-        replace(scores, loss=np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="for 2 links"):
-        replace(scores, links=("a", "b"))
+def test_buckets_are_a_tenth_of_a_second_and_longer_where_there_would_be_many() -> None:
+    assert bucket_edges(0.25) == pytest.approx([0.0, 0.1, 0.2, 0.25])
+    edges = bucket_edges(300.0)
+    assert len(edges) == MAX_BUCKETS + 1
+    assert edges[1] == 2.0
+
+
+def test_a_step_is_spread_over_the_buckets_in_which_it_lies() -> None:
+    edges, ends = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 2.0])
+    # 4 lies in two buckets by halves; after the last step there is nothing.
+    assert bucket_sums(edges, ends, np.array([1.0, 4.0, 2.0])) == pytest.approx([3.0, 4.0, 0.0])

@@ -137,7 +137,7 @@ def test_a_link_counts_if_one_of_its_seeds_ran(make_scores: Make) -> None:
     bad = small(make_scores, "bad", [[0.2, 0.4], [0.5, 0.5]])
     bad.throughput_mbps[0, 1] = bad.power[0, 1] = np.nan
     summary = summarise([bad, small(make_scores, "good", [[0.9, 0.9], [0.9, 0.9]])])
-    assert summary.common.left_out == ()
+    assert summary.common.left_out == {}
     assert summary.schemes[1].overall["power"].mean == pytest.approx((0.2 + 0.5) / 2)
 
 

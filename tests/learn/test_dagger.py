@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig
-from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.dataset import Dataset
+from distrlcc.learn.dagger import Dagger, LabelledSteps
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
@@ -93,20 +91,20 @@ def _sequences(first: int, count: int) -> Batch:
 
 def test_the_oldest_make_room(make_spec: MakeSpec) -> None:
     spec = make_spec(kind="lstm", hidden=(8,))
-    dataset = Dataset(spec, capacity=5, count=2, length=2)
+    dataset = LabelledSteps(spec, capacity=5, count=2, length=2)
     assert dataset.rows == 0
     dataset.add(_sequences(0, 6))
     assert (dataset.rows, dataset.samples) == (3, 12)
     dataset.add(_sequences(6, 8))
-    held = dataset.take(torch.arange(10))
+    held = dataset.ring.take(torch.arange(10))
     assert sorted(held.actions[0].tolist()) == list(range(4, 14))
     torch.testing.assert_close(held.obs[1, :, 0], held.states[0, :, 0])
     assert held.samples == 20
     dataset.add(_sequences(14, 24))
-    assert sorted(dataset.take(torch.arange(10)).actions[0].tolist()) == list(range(28, 38))
-    again = Dataset.from_state(spec, dataset.state_dict())
+    assert sorted(dataset.ring.take(torch.arange(10)).actions[0].tolist()) == list(range(28, 38))
+    again = LabelledSteps.from_state(spec, dataset.state_dict())
     again.add(_sequences(38, 2))
-    assert sorted(again.take(torch.arange(10)).actions[0].tolist()) == list(range(30, 40))
+    assert sorted(again.ring.take(torch.arange(10)).actions[0].tolist()) == list(range(30, 40))
 
 
 def test_loss_by_hand(make_spec: MakeSpec) -> None:
@@ -126,24 +124,3 @@ def test_loss_by_hand(make_spec: MakeSpec) -> None:
     loss, accuracy = learner._loss(batch)
     assert loss.item() == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
     assert accuracy.item() == 0.5
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"minibatch_size": 0}, "minibatch_size is 0: expected 1 or more"),
-        ({"capacity": 8}, "at least one sequence of 16"),
-        ({"lr": -1.0}, "lr is -1.0"),
-        ({"l2": -1.0}, "l2 is -1.0: expected 0 or more"),
-    ],
-)
-def test_bad_configurations(make_spec: MakeSpec, changes: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        Dagger(DaggerConfig(**changes), make_spec())
-
-
-def test_a_minibatch_holds_a_sequence(make_spec: MakeSpec) -> None:
-    config = DaggerConfig(minibatch_size=15, sequence_length=16)
-    Dagger(config, make_spec())
-    with pytest.raises(ConfigError, match="minibatch_size is 15: expected 16 or more"):
-        Dagger(config, make_spec(kind="lstm", hidden=(8,)))

@@ -62,9 +62,15 @@ def _fit(
     ],
 )
 def test_learns(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData, task: str,
-    changes: Any, key: str, bound: float,
-) -> None:  # fmt: skip
+    make_env: Any,
+    make_spec: MakeSpec,
+    tmp_path: Path,
+    write_data: WriteData,
+    task: str,
+    changes: Any,
+    key: str,
+    bound: float,
+) -> None:
     spec = make_spec(task, **changes)
     data = write_data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
     _, rows = _fit(data, spec, 25)

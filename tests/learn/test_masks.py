@@ -41,9 +41,16 @@ def _wide(dense: Rollout, spec: PolicySpec) -> Rollout:
     rollout.active[:] = False
     for rows, columns in ((slice(0, CUT), slice(0, N)), (slice(CUT, T), slice(N, 2 * N))):
         for name in (
-            "obs", "rewards", "values", "logp", "actions", "expert_actions", "truncated", "starts",
+            "obs",
+            "rewards",
+            "values",
+            "logp",
+            "actions",
+            "expert_actions",
+            "truncated",
+            "starts",
             "final_values",
-        ):  # fmt: skip
+        ):
             getattr(rollout, name)[rows, columns] = getattr(dense, name)[rows]
         rollout.active[rows, columns] = True
         if spec.state_size:

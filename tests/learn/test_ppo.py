@@ -1,4 +1,6 @@
-"""PPO: the loss by hand, learning on toys, the KL rule, seeds and resumes."""
+"""PPO: the loss by hand, learning on toys, the KL rule, V-trace, seeds and resumes."""
+
+from __future__ import annotations
 
 import dataclasses
 import math
@@ -8,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.minibatches import Batch
@@ -236,26 +238,96 @@ def test_without_shuffling_epochs_repeat_minibatches(
     assert train(learner, collector, rollout, 20)[-1] > 0.8
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"minibatch_size": 0}, "minibatch_size is 0: expected 1 or more"),
-        ({"num_epochs": 0}, "num_epochs"),
-        ({"gamma": 1.01}, "gamma is 1.01: expected 0 to 1"),
-        ({"lr": 0.0}, "lr is 0.0: expected more than 0"),
-        ({"lr": math.nan}, "lr is nan"),
-        ({"entropy_coeff": -1.0}, "entropy_coeff"),
-        ({"use_critic": False}, "use_gae needs a critic"),
-        ({"lr_schedule": ((5, 1.0), (4, 1.0))}, "lr_schedule"),
-    ],
-)
-def test_bad_configurations(make_spec: MakeSpec, changes: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        PPO(PPOConfig(**changes), make_spec())
+LAGGED = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=64, rollout_length=13, sequence_length=5)
+LSTM = {"kind": "lstm", "hidden": (8,)}
+KINDS = [("match", {}), ("track", {}), ("memory", LSTM), ("track", LSTM)]
 
 
-def test_a_minibatch_holds_a_sequence(make_spec: MakeSpec) -> None:
-    config = PPOConfig(minibatch_size=15, sequence_length=16)
-    PPO(config, make_spec())
-    with pytest.raises(ConfigError, match="minibatch_size is 15: expected 16 or more"):
-        PPO(config, make_spec(kind="lstm", hidden=(8,)))
+def _collected(
+    make_env: Any, spec: PolicySpec, task: str, config: PPOConfig
+) -> tuple[PPO, Rollout]:
+    learner = PPO(config, spec)
+    collector = Collector(make_env(12, task), spec, 0)
+    rollout = Rollout.allocate(spec, config.rollout_length, 12, config.sequence_length)
+    collector.set_weights(learner.weights())
+    collector.collect(rollout)
+    return learner, rollout
+
+
+@pytest.mark.parametrize(("task", "changes"), KINDS)
+def test_evaluation_is_what_acted(
+    make_env: Any, make_spec: MakeSpec, task: str, changes: Any
+) -> None:
+    learner, rollout = _collected(make_env, make_spec(task, **changes), task, LAGGED)
+    logp, values = learner._evaluate(rollout)  # 13 rows: with an LSTM the last sequence is padded
+    np.testing.assert_allclose(logp, rollout.logp, atol=1e-5)
+    np.testing.assert_allclose(values, rollout.values, atol=1e-5)
+
+
+@pytest.mark.parametrize(("task", "changes"), KINDS)
+@pytest.mark.parametrize("use_critic", [True, False])
+def test_without_lag_learns_the_same(
+    make_env: Any, make_spec: MakeSpec, task: str, changes: Any, use_critic: bool
+) -> None:
+    spec = make_spec(task, **changes)
+    config = dataclasses.replace(LAGGED, use_critic=use_critic, use_gae=use_critic)
+    without, rollout = _collected(make_env, spec, task, config)
+    with_ = PPO(dataclasses.replace(config, use_vtrace=True), spec)
+    expected, metrics = without.update(rollout), with_.update(rollout)
+    for name, array in without.weights().arrays.items():
+        np.testing.assert_allclose(with_.weights().arrays[name], array, atol=1e-5, err_msg=name)
+    assert metrics.pop("vtrace_rho") == pytest.approx(1.0, abs=1e-5)
+    assert metrics.pop("vtrace_clip_fraction") == 0.0
+    assert metrics == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(("task", "changes"), KINDS)
+def test_stale_rollouts(make_env: Any, make_spec: MakeSpec, task: str, changes: Any) -> None:
+    config = dataclasses.replace(LAGGED, use_vtrace=True, lr=0.03)
+    learner, rollout = _collected(make_env, make_spec(task, **changes), task, config)
+    metrics = [learner.update(rollout) for _ in range(3)]
+    assert [m["staleness"] for m in metrics] == [0.0, 1.0, 2.0]
+    for values in metrics:
+        assert all(type(v) is float and math.isfinite(v) for v in values.values()), values
+    assert 0.0 < metrics[-1]["vtrace_rho"] < 1.0
+    assert 0.0 < metrics[-1]["vtrace_clip_fraction"] < 1.0
+
+
+def test_the_surrogate_compares_with_the_updates_start(make_env: Any, make_spec: MakeSpec) -> None:
+    config = dataclasses.replace(LAGGED, num_epochs=1, minibatch_size=10**6, use_vtrace=True)
+    learner, rollout = _collected(make_env, make_spec(), "match", config)
+    rollout.logp -= 3.0  # the policy that acted found its own actions unlikely
+    metrics = learner.update(rollout)  # a single minibatch: the policy is still that of the start
+    assert metrics["clip_fraction"] == 0.0
+    assert metrics["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert (metrics["vtrace_rho"], metrics["vtrace_clip_fraction"]) == (1.0, 1.0)
+
+
+class TwinReducer:
+    """A second rank with the same samples; counts exchanges until the first gradient's."""
+
+    def __init__(self) -> None:
+        self.before: int | None = None
+        self._sums = 0
+
+    def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
+        if self.before is None:
+            self.before = self._sums
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        self._sums += 1
+        return 2.0 * values
+
+
+def test_ranks_agree_in_one_exchange(make_env: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    config = dataclasses.replace(LAGGED, minibatch_size=10**6, use_vtrace=True, lr=0.03)
+    alone, rollout = _collected(make_env, spec, "match", config)
+    reducer = TwinReducer()
+    twin = PPO(config, spec, 0, reducer)
+    for _ in range(2):  # the second time with a stale rollout
+        expected, metrics = alone.update(rollout), twin.update(rollout)
+    assert reducer.before == 1
+    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    for name, array in alone.weights().arrays.items():
+        np.testing.assert_allclose(twin.weights().arrays[name], array, atol=1e-5, err_msg=name)

@@ -1,60 +1,124 @@
-"""Advantages by hand and against brute force over every episode's tail."""
+"""Advantages and targets by hand, and against the papers' sums written out."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from distrlcc.learn.returns import generalized_advantages
+from distrlcc.learn.returns import generalized_advantages, vtrace
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]
+STEPS, COUNT = 25, 6
 
 
-def _random_rollout(spec: PolicySpec, steps: int, count: int) -> Rollout:
+def _random_rollout(spec: PolicySpec) -> tuple[Rollout, Any, Any]:
+    """Return a rollout, log-probabilities up to e times off, and other values."""
     generator = np.random.default_rng(0)
-    rollout = Rollout.allocate(spec, steps + 3, count)
-    rollout.steps = steps
-    shape = (steps + 3, count)
+    rollout = Rollout.allocate(spec, STEPS + 3, COUNT)
+    rollout.steps = STEPS
+    shape = (STEPS + 3, COUNT)
     rollout.rewards[:] = generator.normal(size=shape)
     rollout.values[:] = generator.normal(size=shape)
+    rollout.logp[:] = -generator.exponential(size=shape)
     rollout.terminated[:] = generator.random(shape) < 0.1
     rollout.truncated[:] = generator.random(shape) < 0.15
     rollout.final_values[:] = generator.normal(size=shape) * rollout.truncated
-    rollout.last_values[:] = generator.normal(size=count)
-    return rollout
+    rollout.last_values[:] = generator.normal(size=COUNT)
+    logp = rollout.logp[:STEPS] + generator.uniform(-1, 1, (STEPS, COUNT)).astype(np.float32)
+    values = generator.normal(size=(STEPS, COUNT)).astype(np.float32)
+    return rollout, logp, values
 
 
-def _brute_force(rollout: Rollout, gamma: float, lambda_: float) -> np.ndarray:
-    advantages = np.zeros((rollout.steps, rollout.count))
-    for n in range(rollout.count):
-        for begin in range(rollout.steps):
-            weight = 1.0
-            for t in range(begin, rollout.steps):
-                if rollout.terminated[t, n]:
-                    following = 0.0
-                elif rollout.truncated[t, n]:
-                    following = rollout.final_values[t, n]
-                elif t + 1 == rollout.steps:
-                    following = rollout.last_values[n]
-                else:
-                    following = rollout.values[t + 1, n]
-                delta = rollout.rewards[t, n] + gamma * following - rollout.values[t, n]
-                advantages[begin, n] += weight * delta
-                weight *= gamma * lambda_
-                if rollout.terminated[t, n] or rollout.truncated[t, n]:
-                    break
-    return advantages
+def _double_sum(
+    rollout: Rollout,
+    ratios: NDArray[np.float64],
+    values: NDArray[Any],
+    gamma: float,
+    lambda_: float,
+    bounds: tuple[float, float],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return advantages and targets as the paper writes them: equation 1, and section 4.2."""
+    advantages, targets = np.zeros((STEPS, COUNT)), np.zeros((STEPS, COUNT))
+    rho, c = (np.minimum(bound, ratios) for bound in bounds)
+    c = lambda_ * c
+
+    def ends(t: int, n: int) -> bool:
+        return bool(rollout.terminated[t, n] or rollout.truncated[t, n] or t + 1 == STEPS)
+
+    def next_value(t: int, n: int) -> float:
+        if rollout.terminated[t, n]:
+            return 0.0
+        if rollout.truncated[t, n]:
+            return float(rollout.final_values[t, n])
+        return float(rollout.last_values[n] if t + 1 == STEPS else values[t + 1, n])
+
+    def target(s: int, n: int) -> float:
+        total = float(values[s, n])
+        for t in range(s, STEPS):
+            error = rollout.rewards[t, n] + gamma * next_value(t, n) - values[t, n]
+            total += gamma ** (t - s) * float(np.prod(c[s:t, n])) * rho[t, n] * error
+            if ends(t, n):
+                break
+        return total
+
+    for n in range(COUNT):
+        for s in range(STEPS):
+            targets[s, n] = target(s, n)
+            following = next_value(s, n)
+            if not ends(s, n):
+                following += lambda_ * (target(s + 1, n) - following)
+            error = rollout.rewards[s, n] + gamma * following - values[s, n]
+            advantages[s, n] = rho[s, n] * error
+    return advantages, targets
 
 
 @pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (0.99, 1.0), (0.5, 0.0), (0.0, 0.9)])
-def test_equals_brute_force(make_spec: MakeSpec, gamma: float, lambda_: float) -> None:
-    rollout = _random_rollout(make_spec(), 25, 6)
-    returns = generalized_advantages(rollout, gamma, lambda_)
-    advantages, targets = returns.advantages, returns.targets
-    np.testing.assert_allclose(advantages, _brute_force(rollout, gamma, lambda_), atol=1e-5)
-    np.testing.assert_allclose(targets, advantages + rollout.values[:25], atol=1e-6)
+@pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 0.7), (100.0, 100.0)])
+def test_equals_the_double_sum(
+    make_spec: MakeSpec, gamma: float, lambda_: float, bounds: tuple[float, float]
+) -> None:
+    rollout, logp, values = _random_rollout(make_spec())
+    ratios = np.exp(logp.astype(np.float64) - rollout.logp[:STEPS])
+    advantages, targets = _double_sum(rollout, ratios, values, gamma, lambda_, bounds)
+    found = vtrace(rollout, logp, values, gamma, lambda_, rho_bound=bounds[0], c_bound=bounds[1])
+    np.testing.assert_allclose(found.advantages, advantages, atol=2e-5)
+    np.testing.assert_allclose(found.targets, targets, atol=2e-5)
+    np.testing.assert_allclose(found.residuals, targets - values, atol=2e-5)
+    np.testing.assert_allclose(found.rho, np.minimum(ratios, bounds[0]), rtol=1e-5)
+    assert found.clipped.mean() == np.mean(ratios > bounds[0])
+
+
+@pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (0.99, 1.0), (0.5, 0.0), (0.0, 0.9)])
+def test_without_lag_these_are_generalised_advantages(
+    make_spec: MakeSpec, gamma: float, lambda_: float
+) -> None:
+    rollout, _, _ = _random_rollout(make_spec())
+    ones, values = np.ones((STEPS, COUNT)), rollout.values[:STEPS]
+    expected, targets = _double_sum(rollout, ones, values, gamma, lambda_, (1.0, 1.0))
+    found = generalized_advantages(rollout, gamma, lambda_)
+    np.testing.assert_allclose(found.advantages, expected, atol=1e-5)
+    np.testing.assert_allclose(found.targets, targets, atol=1e-5)
+    np.testing.assert_allclose(found.targets, found.advantages + values, atol=1e-6)
+    assert (found.rho == 1.0).all()
+    assert not found.clipped.any()
+
+
+def test_ratios_beyond_all_bounds_stay_finite(make_spec: MakeSpec) -> None:
+    rollout, _, values = _random_rollout(make_spec())
+    rollout.logp[:] = np.where(np.arange(COUNT) % 2, -500.0, 500.0)
+    found = vtrace(rollout, np.zeros_like(values), values, 0.9, 0.9, rho_bound=3.0)
+    np.testing.assert_allclose(found.rho[0], [0.0, 3.0] * 3, rtol=1e-6)
+    assert np.isfinite(found.advantages).all()
+
+
+def test_other_shapes_are_refused(make_spec: MakeSpec) -> None:
+    rollout, logp, values = _random_rollout(make_spec())
+    with pytest.raises(ValueError, match=r"logp \(24, 6\), values \(25, 6\): expected \(25, 6\)"):
+        vtrace(rollout, logp[1:], values, 0.9, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +143,9 @@ def test_only_termination_is_not_bootstrapped(
 
 
 def test_without_critic_returns_by_hand(make_spec: MakeSpec) -> None:
-    rollout = _random_rollout(make_spec(), 4, 1)
+    rollout = Rollout.allocate(make_spec(), 4, 1)
+    rollout.steps = 4
     rollout.rewards[:4, 0] = [1.0, 2.0, 3.0, 4.0]
-    rollout.terminated[:] = False
-    rollout.truncated[:] = False
     rollout.truncated[1] = True
     returns = generalized_advantages(rollout, 0.5, 1.0, use_critic=False)
     advantages, targets = returns.advantages, returns.targets

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.transport import wire
-from distrlcc.transport.keys import session_key
-from distrlcc.transport.messages import Refuse
+from distrlcc.transport.wire import Answer, session_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -114,52 +113,35 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
         json.loads((tmp_path / "s.json").read_text())["seconds"] < 2.5
     )  # it would be 3.5 with the wait
     assert nobody.end() == 2
-    assert "standard input ended before it named the moment to begin" in nobody.said
+    assert "standard input ended before it named a start time" in nobody.said
 
 
-def test_a_receiver_that_vanishes_ends_the_transfer(
-    start: Callable[..., Command], tmp_path: Path
-) -> None:
-    target = tmp_path / "in"
-    target.mkdir()
-    (tmp_path / "big.bin").write_bytes(bytes(30_000_000))
-    receiver, address = _receive(start, "--folder", "in")
-    sender = start(
-        "send", address, "--scheme", "fixed", "--cwnd", "2", "--file", "big.bin", "--timeout", "3"
-    )
-    receiver.until("begins: big.bin, 30000000 bytes")
+def test_a_receiver_that_vanishes_ends_the_flow(start: Callable[..., Command]) -> None:
+    receiver, address = _receive(start)
+    words = ("--scheme", "fixed", "--cwnd", "2", "--seconds", "60", "--timeout", "3")
+    sender = start("send", address, *words)
+    receiver.until("begins")
     receiver.process.send_signal(signal.SIGKILL)
     assert sender.end(30.0) == 1, sender.said
     assert "the other end is gone" in sender.said
-    assert not (target / "big.bin").exists()
-    # What the killed one left is removed by the next.
-    receiver, _ = _receive(start, "--folder", "in")
-    assert "removed 1 unfinished file" in receiver.said
-    assert list(target.iterdir()) == []
-    receiver.process.send_signal(signal.SIGINT)
-    assert receiver.end(10.0) == 130
 
 
-def test_a_sender_that_vanishes_leaves_nothing(
-    start: Callable[..., Command], tmp_path: Path
+def test_a_sender_that_vanishes_is_told_from_one_that_is_stopped(
+    start: Callable[..., Command],
 ) -> None:
-    target = tmp_path / "in"
-    target.mkdir()
-    (tmp_path / "big.bin").write_bytes(bytes(30_000_000))
-    receiver, address = _receive(start, "--folder", "in", "--timeout", "1", "--count", "2")
-    words = ("send", address, "--scheme", "fixed", "--cwnd", "2", "--file", "big.bin")
+    receiver, address = _receive(start, "--timeout", "1", "--count", "2")
+    words = ("send", address, "--scheme", "fixed", "--cwnd", "2", "--seconds", "60")
     sender = start(*words)
-    receiver.until("begins: big.bin")
+    receiver.until("begins")
     sender.process.send_signal(signal.SIGKILL)
-    receiver.until("big.bin ended: the sender has said nothing")
-    assert list(target.iterdir()) == []
+    receiver.until("ended: the sender has said nothing")
     sender = start(*words)  # and one that is stopped says so
-    receiver.until("begins: big.bin[^$]*begins: big.bin")
+    receiver.until("begins[^$]*begins")
     sender.process.send_signal(signal.SIGINT)
     assert sender.end(10.0) == 130, sender.said
     assert receiver.end(20.0) == 1
-    assert "big.bin ended: the sender gave up" in receiver.said
-    assert list(target.iterdir()) == []
+    assert receiver.said.count("ended:") == 2
+    assert "packets" in receiver.said.splitlines()[-1]
 
 
 def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) -> None:
@@ -182,7 +164,7 @@ def test_a_peer_of_another_version_is_one_line(start: Callable[..., Command]) ->
         hello, address = other.recvfrom(65_535)
         message = wire.decode(hello)
         answer = bytearray(
-            wire.encode_refuse(Refuse(message.session, 1, ""), session_key(message.session, b""))
+            wire.encode_answer(Answer(message.session), session_key(message.session, b""))
         )
         answer[4] = 9  # the version
         other.sendto(answer, address)
@@ -201,9 +183,10 @@ def test_a_peer_of_another_version_is_one_line(start: Callable[..., Command]) ->
         (["send", "127.0.0.1", "--scheme", "cubic", "--plot", "x.gif"], ".png or .svg"),
         (["send", "127.0.0.1:0x", "--scheme", "cubic"], "expected HOST:PORT"),
         (["send", "127.0.0.1", "--policy", "none.safetensors"], "none.safetensors"),
-        (["send", "127.0.0.1", "--scheme", "cubic", "--file", "none"], "cannot be read"),
+        (["send", "127.0.0.1", "--scheme", "cubic", "--file", "x"], "--file is gone"),
         (["receive", "--listen", "203.0.113.9:1"], "cannot listen on 203.0.113.9:1"),
-        (["receive", "--folder", "none"], "none: there is no such folder; make one first"),
+        (["receive", "--folder", "none"], "copy files with scp or rsync, or see examples/quic.py"),
+        (["receive", "--max-mb", "1"], "--max-mb is gone"),
     ],
 )
 def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str], says: str) -> None:
@@ -215,47 +198,21 @@ def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str],
     assert command.said.count("\n") == 1
 
 
-@pytest.mark.long
-def test_the_benchmark_measures(start: Callable[..., Command], tmp_path: Path) -> None:
-    words = ("bench", "net", "--seconds", "1", "--rates", "", "--flows", "1", "--json", "b.json")
-    command = start(*words)
-    assert command.end(60.0) == 0, command.said
-    told = json.loads((tmp_path / "b.json").read_text())
-    assert told["sender"]["packets_per_second"] > 1000
-    assert 0.0 <= told["steps"]["alone"]["within_1ms"] <= 1.0
-    (world,) = told["real_time"]
-    assert world["flows"] == 1
-    assert 10.0 < world["steps_per_second"] <= 101.0
-    assert start("bench", "net", "--rates", "x").end(30.0) == 2
-
-
 @pytest.mark.net
 @pytest.mark.skipif(
     os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and /dev/net/tun"
 )
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("size", "loss"),
-    [
-        (1_500_000, 0.2),
-        pytest.param(50_000_000, 0.01, marks=pytest.mark.long),
-        pytest.param(50_000_000, 0.2, marks=pytest.mark.long),
-    ],
-)
-def test_a_file_crosses_an_emulated_link_that_loses(tmp_path: Path, size: int, loss: float) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "data.bin").write_bytes(os.urandom(size))
+def test_losses_of_an_emulated_link_are_found(tmp_path: Path) -> None:
     python = f"{sys.executable} -m distrlcc"
     done = subprocess.run(
         [
             *python.split(), "emulate", "--up", "48", "--down", "48", "--delay", "5",
-            "--loss", str(loss), "--queue", "droptail:packets=200", "--outside",
-            f"{python} receive --listen 0.0.0.0:4755 --folder in --count 1", "--", "sh", "-c",
-            f"{python} send $MAHIMAHI_BASE:4755 --wait 30 --scheme fixed --cwnd 64 --file data.bin",
+            "--loss", "0.2", "--queue", "droptail:packets=200", "--outside",
+            f"{python} receive --listen 0.0.0.0:4755 --count 1", "--", "sh", "-c",
+            f"{python} send $MAHIMAHI_BASE:4755 --wait 30 --scheme fixed --cwnd 64 --seconds 2",
         ],
-        capture_output=True, text=True, timeout=360.0, cwd=tmp_path, check=False,
+        capture_output=True, text=True, timeout=110.0, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "in" / "data.bin").read_bytes() == (tmp_path / "data.bin").read_bytes()
-    found = float(re.findall(r"loss ([\d.]+)%", done.stdout)[0]) / 100.0
-    assert 0.5 * loss < found < 1.5 * loss
+    found = float(re.findall(r"loss ([\d.]+)%", done.stdout)[0])
+    assert 10.0 < found < 30.0

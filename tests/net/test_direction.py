@@ -11,8 +11,8 @@ import pytest
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import DirectionConfig, LinkChange, direction, opportunities
 from distrlcc.net.link_log import LinkLog
+from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import QueueSpec, parse_queue
-from distrlcc.sim.replay import read_log, replay
 from distrlcc.sim.trace import parse_trace
 
 FULL = b"x" * 1500

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from distrlcc.net.device import address_and_mask
+from distrlcc.net.device import network_of
 
 pytestmark = pytest.mark.net
 
@@ -33,8 +33,8 @@ def _indices() -> set[int]:
 def _outer(base: str) -> tuple[int, str]:
     """Return the device with an address."""
     for index, name in socket.if_nameindex():
-        found = address_and_mask(name)
-        if found is not None and found[0] == base:
+        found = network_of(name)
+        if found is not None and str(found.network_address) == base:
             return index, name
     raise AssertionError(f"no device has {base}")
 

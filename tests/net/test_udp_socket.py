@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from time import monotonic_ns
 
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net.ticker import Ticker
-from distrlcc.net.udp_socket import UdpSocket, monotonic_ns, resolve
+from distrlcc.net.flow_record import Ticker
+from distrlcc.net.udp_socket import UdpSocket, resolve
 
 
 def _all(receiver: UdpSocket, count: int) -> list[bytes]:

@@ -23,7 +23,7 @@ import pytest
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.evaluate.curves import Curves
+from distrlcc.evaluate.bootstrap import Curves
 from distrlcc.parallel import launcher as launching
 from distrlcc.parallel import membership
 from distrlcc.parallel.decentralized import _check_sync

@@ -1,4 +1,6 @@
-"""NumPy's policy agrees with torch's network, and needs no torch."""
+"""Policies and normalisation in NumPy."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import torch
 
 from distrlcc import seeding
 from distrlcc.policy.network import ActorCritic
-from distrlcc.policy.normalizer import normalize
+from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 
@@ -50,7 +52,7 @@ def test_agrees_with_torch_on_recorded_states(
         heads, values, _ = network(torch.from_numpy(normal), starts, network.initial_state(COUNT))
     state = numpy_policy.initial_state(COUNT)
     for t in range(STEPS):
-        head, value, after = numpy_policy.forward(recorded[t], state)
+        head, value, after = numpy_policy.step(recorded[t], state)
         np.testing.assert_allclose(head, heads[t].numpy(), atol=1e-5)
         np.testing.assert_allclose(value, values[t].numpy(), atol=1e-5)
         actions, state = numpy_policy.act(recorded[t], state)
@@ -79,7 +81,7 @@ def test_continuous_sampling(make_policy: MakePolicy) -> None:
     file = replace(make_policy(action_kind="continuous", action_size=1), acting="sample")
     policy = NumpyPolicy(file)
     obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
-    mean = policy.forward(obs, state)[0]
+    mean = policy.step(obs, state)[0]
     actions, _ = policy.act(obs, state, np.array([[0.0], [1.0]]))
     std = np.exp(file.arrays["log_std"][0])
     np.testing.assert_allclose(actions - mean, [[0.0], [std]], atol=1e-6)
@@ -88,9 +90,9 @@ def test_continuous_sampling(make_policy: MakePolicy) -> None:
 def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
     policy = NumpyPolicy(make_policy(kind="lstm", hidden=(8,)))
     obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-    together, _, after = policy.forward(obs, policy.initial_state(4))
+    together, _, after = policy.step(obs, policy.initial_state(4))
     for n in range(4):
-        alone, _, state = policy.forward(obs[n : n + 1], policy.initial_state(1))
+        alone, _, state = policy.step(obs[n : n + 1], policy.initial_state(1))
         np.testing.assert_allclose(alone[0], together[n], atol=1e-6)
         np.testing.assert_allclose(state[:, 0], after[:, n], atol=1e-6)
 
@@ -105,3 +107,51 @@ def test_loads_without_torch(tmp_path: Path, make_policy: MakePolicy) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def _rows() -> np.ndarray:
+    return np.random.default_rng(0).normal([5.0, -1e4, 0.0], [2.0, 0.1, 30.0], (1000, 3))
+
+
+def test_updates_equal_the_plain_moments() -> None:
+    rows, normalizer = _rows(), Normalizer(3)
+    for part in np.split(rows, [1, 10, 400]):
+        normalizer.update(part)
+    normalizer.update(np.zeros((0, 3)))
+    np.testing.assert_allclose(normalizer.mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(normalizer.std, rows.std(0), rtol=1e-9)
+    assert normalizer.count == 1000
+
+
+def test_merge_equals_one_that_saw_all() -> None:
+    rows = _rows()
+    parts = [Normalizer(3) for _ in range(3)]
+    for part, chunk in zip(parts, np.split(rows, [100, 700]), strict=True):
+        part.update(chunk.reshape(-1, 2, 3) if len(chunk) % 2 == 0 else chunk)
+    for other in (parts[0], parts[1], Normalizer(3)):
+        parts[2].merge(other.count, other.mean, other.m2)
+    np.testing.assert_allclose(parts[2].mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(parts[2].std, rows.std(0), rtol=1e-9)
+
+
+def test_normalize_by_hand_and_clip() -> None:
+    obs = np.array([[3.0, 1e6, -1e6]], np.float32)
+    mean, std = np.array([1, 0, 0], np.float32), np.array([4, 1, 1], np.float32)
+    assert normalize(obs, mean, std).tolist() == [[0.5, 10.0, -10.0]]
+    assert obs[0, 1] == 1e6
+
+
+def test_without_data_or_variance_std_is_one() -> None:
+    normalizer = Normalizer(2)
+    assert normalizer.std.tolist() == [1.0, 1.0]
+    normalizer.update(np.full((7, 2), 3.0))
+    assert normalizer.std.tolist() == [1.0, 1.0]
+
+
+def test_state_round_trip() -> None:
+    normalizer, again = Normalizer(3), Normalizer(3)
+    normalizer.update(_rows())
+    again.load_state_dict(normalizer.state_dict())
+    assert again.count == normalizer.count
+    np.testing.assert_array_equal(again.mean, normalizer.mean)
+    np.testing.assert_array_equal(again.std, normalizer.std)

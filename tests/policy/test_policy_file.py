@@ -1,6 +1,9 @@
-"""Policy files come back whole, and each kind of bad file is named."""
+"""Policy files: what is written is read; what is damaged is refused; what is shipped is whole."""
+
+from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +13,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from distrlcc.errors import OutputError, PolicyFileError
-from distrlcc.policy.policy_file import FORMAT, PolicyFile, load_policy, save_policy
+from distrlcc.policy.policy_file import (
+    FORMAT,
+    PolicyFile,
+    find_policy,
+    load_policy,
+    save_policy,
+    shipped_policies,
+)
+from distrlcc.recipes.registry import RECIPES, recipe
 
 MakePolicy = Callable[..., PolicyFile]
 
@@ -131,3 +142,43 @@ def test_a_spec_of_another_shape_is_refused_on_loading(
     _rewrite(written, policy=json.dumps(header))
     with pytest.raises(PolicyFileError, match="its spec asks for"):
         load_policy(written)
+
+
+SHIPPED = shipped_policies()
+
+
+def test_a_file_and_a_runs_folder_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    file.write_bytes(b"")
+    assert find_policy(str(file)) == file
+    assert find_policy(str(tmp_path)) == file
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_policy_is_found_by_name_unless_a_file_has_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_policy(name) == SHIPPED[name]
+    (tmp_path / name).write_bytes(b"")
+    assert find_policy(name) == Path(name)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_policy_is_whole_and_small(name: str) -> None:
+    assert math.isfinite(load_policy(SHIPPED[name]).notes["held_out_reward"])
+    assert SHIPPED[name].with_suffix(".json").exists()
+    assert SHIPPED[name].stat().st_size < 160_000
+
+
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) & set(RECIPES)))
+def test_a_shipped_policy_is_what_its_recipe_trains(name: str) -> None:
+    spec, config = load_policy(SHIPPED[name]).spec, recipe(name)
+    assert (spec.observation, spec.action) == (config.env.observation, config.env.action)
+    assert (spec.kind, spec.hidden) == (config.network.kind, config.network.hidden)
+
+
+@pytest.mark.parametrize("name", ["nope", "a\0b"])
+def test_what_is_not_there_is_said_in_one_line(name: str) -> None:
+    with pytest.raises(PolicyFileError, match="no policy file at"):
+        find_policy(name)

@@ -11,7 +11,7 @@ from distrlcc.errors import DatasetError
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
 from distrlcc.recipes.reproduction import Reproduction, StoppedError
-from distrlcc.recipes.row import Row
+from distrlcc.recipes.result_row import ResultRow
 from distrlcc.sim.suites import SUITES
 
 RECIPE = """
@@ -52,7 +52,7 @@ def tiny(tmp_path: Path) -> Experiment:
     return Experiment("tiny", ("train", str(path)), (Benchmark("random", ("cubic",), links=3),))
 
 
-def _reproduce(tiny: Experiment, folder: Path, commands: Commands, seeds: int = 2) -> Row:
+def _reproduce(tiny: Experiment, folder: Path, commands: Commands, seeds: int = 2) -> ResultRow:
     return Reproduction(tiny, folder, commands, lambda line: None).row(range(seeds))
 
 

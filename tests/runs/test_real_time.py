@@ -16,7 +16,7 @@ from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.ppo import PPO
-from distrlcc.net.ticker import MOST_LATE
+from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec

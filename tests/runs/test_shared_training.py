@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from distrlcc.actors.trainer import ActorRun
-from distrlcc.cluster.ray_run import check_fit
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
@@ -88,4 +87,4 @@ def test_workers_have_whole_links(tmp_path: Any) -> None:
 def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:
     config = recipe("fair")
     rehearse(config)
-    check_fit(config, 2)
+    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.agents).first)

@@ -117,8 +117,13 @@ def _mismatches(kernel: Callable[..., int], scenarios: int = 60) -> int:
 
 
 def test_the_plain_kernel_agrees() -> None:
-    assert _mismatches(_mutant("PACKET_BITS = PACKET_BYTES * 8", "PACKET_BITS = 8 * PACKET_BYTES"),
-                       scenarios=12) == 0  # fmt: skip
+    assert (
+        _mismatches(
+            _mutant("PACKET_BITS = PACKET_BYTES * 8", "PACKET_BITS = 8 * PACKET_BYTES"),
+            scenarios=12,
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -62,9 +62,15 @@ def test_the_corners_of_the_ranges() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rate_mbps", (0.0, 1.0)), ("rtt_ms", (20.0, 10.0)), ("loss", (0.0, 1.0)),
-     ("lowest_share", (0.5, 1.5)), ("change_s", (0.0, 1.0)), ("queue_bdp", (1.0, float("nan")))],
-)  # fmt: skip
+    [
+        ("rate_mbps", (0.0, 1.0)),
+        ("rtt_ms", (20.0, 10.0)),
+        ("loss", (0.0, 1.0)),
+        ("lowest_share", (0.5, 1.5)),
+        ("change_s", (0.0, 1.0)),
+        ("queue_bdp", (1.0, float("nan"))),
+    ],
+)
 def test_ranges_that_do_not_fit_are_refused(name: str, value: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match=f"{name} is .*; expected two numbers in order"):
         LinkRanges(**{name: value})

@@ -137,12 +137,22 @@ def _shared(second: Flow, first: Flow | None = None) -> list[tuple[float, float]
 def test_the_best_window_is_shared_among_the_flows_that_send_in_the_step() -> None:
     alone, half = (pytest.approx(41.0), 41.0), (pytest.approx(20.5), 21.0)
     assert _shared(Flow("cubic", start_s=0.02, stop_s=0.04)) == [
-        alone, alone, half, half, alone, alone
-    ]  # fmt: skip
+        alone,
+        alone,
+        half,
+        half,
+        alone,
+        alone,
+    ]
     # A flow that sends during a part of the step counts; one that never runs does not.
     assert _shared(Flow("cubic", start_s=0.025, stop_s=0.031)) == [
-        alone, alone, half, half, alone, alone
-    ]  # fmt: skip
+        alone,
+        alone,
+        half,
+        half,
+        alone,
+        alone,
+    ]
     assert _shared(Flow("cubic", start_s=0.02, stop_s=0.02)) == [alone] * 6
     # Nobody sends: the whole window, not a division by zero.
     idle = Flow("oracle", start_s=0.04)

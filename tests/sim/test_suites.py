@@ -31,8 +31,9 @@ def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
     lossy = [k.loss for k in links if k.loss > 0]
     assert 0.2 < len(lossy) / 512 < 0.3
     assert max(lossy) <= 0.01
-    others = {s.link for split in ("train", "validation")
-              for s in SUITES["random"].scenarios(split, 512)}  # fmt: skip
+    others = {
+        s.link for split in ("train", "validation") for s in SUITES["random"].scenarios(split, 512)
+    }
     assert not others & set(links)
 
 

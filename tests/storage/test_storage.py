@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,37 +16,26 @@ import msgspec
 import numpy as np
 import pytest
 
+from distrlcc import storage as room
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
-from distrlcc.runs import storage_session
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
-from distrlcc.runs.storage_keeper import StorageKeeper
 from distrlcc.runs.storage_session import stored
-from distrlcc.storage import storage_claim
-from distrlcc.storage.storage import Storage, StorageLostError, stored_runs
-from distrlcc.storage.storage_claim import Owner, read_owner
-from distrlcc.storage.storage_manifest import MANIFEST
-
-LATEST = "checkpoints/latest.safetensors"
+from distrlcc.storage import (
+    LATEST,
+    MANIFEST,
+    OWNER,
+    Owner,
+    Storage,
+    StorageKeeper,
+    StorageLostError,
+    stored_runs,
+)
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """Serve S3 on loopback; give a URL."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("AWS_ACCESS_KEY_ID", "key"),
-            ("AWS_SECRET_ACCESS_KEY", "secret"),
-            ("AWS_EC2_METADATA_DISABLED", "true"),
-        ):
-            patch.setenv(name, value)
-        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        yield f"s3://runs/all?endpoint_override=http://{host}:{port}&allow_bucket_creation=true"
-        server.stop()
+def s3(s3_server: str) -> str:
+    """Give a URL at an S3 server."""
+    return f"s3://runs/all?endpoint_override={s3_server}&allow_bucket_creation=true"
 
 
 @pytest.fixture(params=["folder", "s3", "fsspec"])
@@ -92,12 +79,12 @@ def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> N
         for update in (1, 2, 3):
             write(run, update)
             assert storage.push(run).generation == update
-    names = storage.open().names()
+    names = storage.names()
     assert len({name.split("/")[0] for name in names}) == 2  # the claim is gone, too
     assert storage.name in stored_runs(storage.url)
     assert storage.read_config() == "seed = 1\n"
     again = pickle.loads(pickle.dumps(other(storage)))
-    assert again.pull(tmp_path / "copy").damage == ()
+    assert again.pull(tmp_path / "copy")[1] == []
     assert update_of(tmp_path / "copy") == 3
     files = {p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.name != ".storage"}
     for name in files:
@@ -113,18 +100,18 @@ def test_a_damaged_generation_gives_way_to_the_one_before(
         for update in (1, 2):
             write(run, update)
             manifest = storage.push(run)
-    objects, name = storage.open(), f"{manifest.place}/{LATEST}"
-    data = objects.read(name)
+    name = f"{manifest.place}/{LATEST}"
+    data = storage.read(name)
     assert data is not None
     if damage == "delete":
-        objects.delete(name)
+        storage.delete(name)
     elif damage == "manifest":
-        objects.write(f"{manifest.place}/{MANIFEST}", b'{"generation": 2')
+        storage.write(f"{manifest.place}/{MANIFEST}", b'{"generation": 2')
     else:
-        objects.write(name, data[:-9] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
-    fetched = storage.pull(tmp_path / "copy")
-    assert len(fetched.damage) == 1
-    assert manifest.place in fetched.damage[0]
+        storage.write(name, data[:-9] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+    _, damage = storage.pull(tmp_path / "copy")
+    assert len(damage) == 1
+    assert manifest.place in damage[0]
     assert update_of(tmp_path / "copy") == 1
     with stored(storage, tmp_path / "copy", resume=True):
         write(tmp_path / "copy", 5)
@@ -140,7 +127,7 @@ def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path:
     with stored(storage, run, resume=False):
         write(run, 1)
         place = storage.push(run).place
-    storage.open().write(f"{place}/config.toml", b"seed = 2\n")
+    storage.write(f"{place}/config.toml", b"seed = 2\n")
     with pytest.raises(CheckpointError, match=r"no whole checkpoint: .*config\.toml is damaged"):
         storage.pull(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
@@ -162,7 +149,7 @@ def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write("mine")
     with pytest.raises(StorageLostError, match="has gone on without"):
-        storage.is_current(run, whole=False)
+        storage.push_if_new(run)
     with stored(storage, run, resume=True):  # fetched, and nothing is lost
         assert update_of(run) == 2
     assert (tmp_path / "run-kept-1" / "metrics.jsonl").read_text().endswith("mine")
@@ -171,9 +158,9 @@ def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
 def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_claim, "WATCH_SECONDS", 3.0)
-    monkeypatch.setattr(storage_claim, "_TICK", 0.2)
-    monkeypatch.setattr(storage_claim, "BEAT_SECONDS", 0.3)
+    monkeypatch.setattr(room, "WATCH_SECONDS", 3.0)
+    monkeypatch.setattr(room, "TICK_SECONDS", 0.2)
+    monkeypatch.setattr(room, "BEAT_SECONDS", 0.3)
     run = tmp_path / "run"
     with storage.claim():
         write(run, 1)
@@ -181,26 +168,23 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
         with pytest.raises(OutputError, match=r"is being stored by process \d+ on") as alive:
             other(storage).claim().__enter__()
         refusal(alive)
+        own = storage.owner()
+        assert own is not None
         far = Owner("far", "elsewhere", 1, "another/machine/1")
-        storage.open().write("owner.json", b"{}")
+        storage.write(OWNER, b"{}")
         with pytest.raises(StorageLostError, match=r"has taken .* over"):
             storage.push(run)
     # One that ended without a word, on another machine and on this one.
-    here = replace(far, process=gone_process())
+    here = replace(far, process=own.process.rpartition("/")[0] + "/1000000000000")
     for owner, watch, least, most in ((far, 3.0, 2.8, 30.0), (here, 100.0, 0.0, 30.0)):
-        monkeypatch.setattr(storage_claim, "WATCH_SECONDS", watch)
-        storage.open().write("owner.json", msgspec.json.encode(owner))
+        monkeypatch.setattr(room, "WATCH_SECONDS", watch)
+        storage.write(OWNER, msgspec.json.encode(owner))
         begin = time.monotonic()
         with other(storage).claim():
             assert least <= time.monotonic() - begin < most
-            found = read_owner(storage.open())
+            found = storage.owner()
             assert found is not None
             assert found.run == "other"
-
-
-def gone_process() -> str:
-    boot, namespace, _ = Owner.me("x").process.split("/")
-    return f"{boot}/{namespace}/{10**12}"
 
 
 def test_what_fails_is_said_once_and_stored_later(
@@ -230,9 +214,9 @@ def test_what_fails_is_said_once_and_stored_later(
         (tmp_path / "away").rename(store)
         wait("stored again")
         assert len(news) == 2
-    assert storage.newest() is not None
-    monkeypatch.setattr(storage_session, "_LAST_SECONDS", 0.5)
-    monkeypatch.setattr(storage_session, "_PAUSE", 0.1)
+    assert storage.holds_run()
+    monkeypatch.setattr(room, "END_SECONDS", 0.5)
+    monkeypatch.setattr(room, "TICK_SECONDS", 0.1)
     ending = stored(storage, run, resume=True)
     ending.__enter__()
     write(run, 2)
@@ -285,7 +269,7 @@ def test_kills_at_any_moment_leave_the_newest_stored(
         process = subprocess.Popen(
             [sys.executable, "-c", PUSHER, url, "killed", str(run), str(last + 1)],
             stdout=subprocess.PIPE,
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         said = [int(process.stdout.readline()) for _ in range(3)]
         time.sleep(chance.uniform(0.0, 0.2))
@@ -294,9 +278,8 @@ def test_kills_at_any_moment_leave_the_newest_stored(
         said += [int(line) for line in process.stdout.read().split()]
         process.stdout.close()
         storage = Storage(url, "killed", "next")
-        fetched = storage.pull(tmp_path / f"copy{round_}")
-        assert fetched.damage == ()
+        assert storage.pull(tmp_path / f"copy{round_}")[1] == []
         last = update_of(tmp_path / f"copy{round_}")
         assert said[-1] <= last <= said[-1] + 1
-        complete = [name for name in storage.open().names() if name.endswith(MANIFEST)]
+        complete = [name for name in storage.names() if name.endswith(MANIFEST)]
         assert len(complete) >= 2

@@ -9,26 +9,23 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.storage.storage import Storage
+from distrlcc.runs.checkpoint import checksum, load_checkpoint
+from distrlcc.storage import Storage
+from tests.hosts import wait_until
 
 UPDATE = 16 * 16
-SMALL = (
-    "quickstart", "--set", "num_envs=16", "checkpoint_every=7", "held_out.every=25",
-    "held_out.links=4", "held_out.seconds=0.3", "env.episode_s=0.5", "network.hidden=[16]",
-    "ppo.rollout_length=16", "ppo.minibatch_size=64", "ppo.sequence_length=8",
-)  # fmt: skip
 UPDATES = 80
+CHANGES = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4
+    held_out.seconds=0.3 env.episode_s=0.5 network.hidden=[16] ppo.rollout_length=16
+    ppo.minibatch_size=64 ppo.sequence_length=8"""
+SMALL = ("quickstart", "--set", *CHANGES.split())
 WORDS = (*SMALL, f"total_steps={UPDATES * UPDATE}")
 LONG = (*SMALL, "total_steps=100_000_000")
 
@@ -37,7 +34,6 @@ class Server:
     """An S3 server on loopback that can go away and come back; what it holds stays."""
 
     def __init__(self) -> None:
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
@@ -47,6 +43,7 @@ class Server:
     def start(self) -> None:
         from moto.server import ThreadedMotoServer
 
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
         self._server.start()
 
@@ -55,71 +52,61 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        served = Server()
-        Storage(f"{served.url}&allow_bucket_creation=true", "").open(check=True)
-        yield served
-        served.stop()
+def server(s3_server: str) -> Iterator[Server]:
+    served = Server()  # with the credentials of the other
+    Storage(f"{served.url}&allow_bucket_creation=true", "").open(check=True)
+    yield served
+    served.stop()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    done = finish(command(out, *WORDS))
-    assert done.returncode == 0, done.stderr
+    finish(command(out, *WORDS))
     return out
 
 
-def command(out: Path, *words: str, name: str = "train") -> list[str]:
-    return [sys.executable, "-m", "distrlcc", name, "--out", str(out), "--no-tensorboard", *words]
+def command(out: Path, *words: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "distrlcc",
+        "train",
+        "--out",
+        str(out),
+        "--no-tensorboard",
+        *words,
+    ]
 
 
-def finish(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+def finish(words: list[str]) -> str:
+    """Run a command to its end; return what it says."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
-def wait_for_updates(process: subprocess.Popen[Any], out: Path, updates: int) -> None:
-    metrics = out / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < updates:
-        assert process.poll() is None, "the run ended before it could be stopped"
-        assert time.monotonic() < deadline, "the run makes no progress"
-        time.sleep(0.005)
+def wait_until_stored(storage: Storage) -> None:
+    wait_until(storage.holds_run, 60, "something is stored")
 
 
-def wait_until_stored(process: subprocess.Popen[Any], storage: Storage) -> None:
-    deadline = time.monotonic() + 60
-    while storage.newest() is None:
-        assert process.poll() is None, "the run ended before it was stored"
-        assert time.monotonic() < deadline, "nothing is stored"
-        time.sleep(0.02)
-
-
-def assert_same(a: object, b: object, place: str = "") -> None:
-    if isinstance(a, dict):
-        assert isinstance(b, dict)
-        assert a.keys() == b.keys(), place
-        for key in a:
-            if key not in ("seconds", "ring", "ring_used"):
-                assert_same(a[key], b[key], f"{place}.{key}")
-    elif hasattr(a, "shape"):
-        assert np.array_equal(np.asarray(a), np.asarray(b)), place
-    else:
-        assert a == b, place
+def updates(out: Path) -> list[int]:
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["update"] for line in lines]
 
 
 def assert_like_whole(out: Path, whole: Path) -> None:
-    states = [load_checkpoint(path / "checkpoints" / "latest.safetensors") for path in (whole, out)]
-    assert_same(*states)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["update"] for line in lines] == list(range(1, UPDATES + 1))
-    a, b = (NumpyPolicy.load(path / "policy.safetensors") for path in (whole, out))
-    assert a.notes == b.notes
+    assert updates(out) == list(range(1, UPDATES + 1))
+    paths = (path / "checkpoints" / "latest.safetensors" for path in (whole, out))
+    a, b = (checksum(timeless(load_checkpoint(path))) for path in paths)
+    assert a == b
+
+
+def timeless(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state without what depends on the time that a run takes."""
+    kept = {k: v for k, v in state.items() if k not in ("seconds", "ring", "ring_used")}
+    return {k: timeless(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
 
 def test_a_killed_run_goes_on_from_s3(
@@ -129,17 +116,16 @@ def test_a_killed_run_goes_on_from_s3(
     process = subprocess.Popen(
         command(here, *WORDS, "--storage", server.url), stderr=subprocess.DEVNULL
     )
-    wait_until_stored(process, Storage(server.url, "cut"))
+    wait_until_stored(Storage(server.url, "cut"))
     second = command(tmp_path / "c" / "cut", *WORDS, "--storage", server.url)
     assert main(second[3:]) == 2
     assert "s3://runs/all/cut already holds a run: add --resume" in capsys.readouterr().err
     process.kill()
     assert process.wait(10) == -signal.SIGKILL
     shutil.rmtree(here)  # the machine is gone
-    resumed = finish(command(there, "--resume", "--storage", server.url))
-    assert resumed.returncode == 0, resumed.stderr
-    assert "fetched" in resumed.stderr
-    assert "stored at s3://runs/all/cut" in resumed.stderr
+    said = finish(command(there, "--resume", "--storage", server.url))
+    assert "fetched" in said
+    assert "stored at s3://runs/all/cut" in said
     assert_like_whole(there, whole)
     Storage(server.url, "cut").pull(tmp_path / "copy")
     assert_like_whole(tmp_path / "copy", whole)
@@ -157,7 +143,7 @@ def test_a_killed_run_goes_on_on_another_host(
         for host, words in enumerate((WORDS, ("--resume",)))
     ]
     first = hosts.start(0, *lines[0])
-    wait_for_updates(first, tmp_path / "0" / "cut", 20)
+    wait_until_stored(Storage(str(store), "cut"))
     first.kill()
     first.wait(10)
     second = hosts.start(1, *lines[1])
@@ -169,16 +155,12 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_pat
     out, log = tmp_path / "away", tmp_path / "log"
 
     def wait_for(word: str) -> None:
-        deadline = time.monotonic() + 40
-        while word not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, f"{word}: {log.read_text()}"
-            time.sleep(0.05)
+        wait_until(lambda: word in log.read_text(), 40, word)
 
     with log.open("wb") as file:
         process = subprocess.Popen(command(out, *LONG, "--storage", server.url), stderr=file)
     storage = Storage(server.url, "away")
-    wait_until_stored(process, storage)
+    wait_until_stored(storage)
     server.stop()
     wait_for("not stored: storage s3://runs/all")
     server.start()
@@ -186,7 +168,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_pat
     process.terminate()
     assert process.wait(30) == 128 + signal.SIGTERM
     assert f"--storage '{server.url}'" in log.read_text().splitlines()[-1]
-    assert storage.is_current(out, whole=True)
+    assert not storage.push_if_new(out, whole=True)
     assert log.read_text().count("not stored") == 1
 
 
@@ -196,18 +178,17 @@ def test_two_ranks_store_one_run(server: Server, tmp_path: Path) -> None:
     words = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", server.url)
     process = subprocess.Popen(command(out, *words), stderr=subprocess.PIPE, text=True)
     storage = Storage(server.url, "two")
-    wait_until_stored(process, storage)
+    wait_until_stored(storage)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
-    assert storage.is_current(out, whole=True)
+    assert not storage.push_if_new(out, whole=True)
     shutil.rmtree(out)
     further = ("--resume", "--set", f"total_steps={20 * UPDATE}", "--processes", "2")
-    done = finish(command(out, *further, "--storage", server.url))
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["update"] for line in lines] == list(range(1, len(lines) + 1))
-    assert lines[-1]["steps"] >= 20 * UPDATE
-    assert storage.is_current(out, whole=True)
+    finish(command(out, *further, "--storage", server.url))
+    found = updates(out)
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= 10
+    assert not storage.push_if_new(out, whole=True)
 
 
 def test_what_is_wrong_with_the_storage_is_found_first(

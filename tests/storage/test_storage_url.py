@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import socket
-import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from distrlcc import storage
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
-from distrlcc.storage import storage_url
-from distrlcc.storage.storage_url import storage_filesystem
+from distrlcc.storage import storage_filesystem
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """Serve S3 on loopback; give its address."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    served = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    served.start()
-    host, port = served.get_host_and_port()
-    yield f"http://{host}:{port}"
-    served.stop()
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+pytestmark = pytest.mark.usefixtures("s3_server")
 
 
 def refusal(kind: type[DistrlccError], url: str) -> str:
@@ -60,12 +37,12 @@ def test_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_s3_is_found_by_url_and_by_environment(
-    server: str, monkeypatch: pytest.MonkeyPatch
+    s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = f"s3://made/runs/?endpoint_override={server}&allow_bucket_creation=true"
+    made = f"s3://made/runs/?endpoint_override={s3_server}&allow_bucket_creation=true"
     filesystem, path = storage_filesystem(made)
     assert (filesystem.type_name, path) == ("s3", "made/runs")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
     assert storage_filesystem("s3://made/runs")[1] == "made/runs"
     assert "no bucket 'none'; make it" in refusal(OutputError, "s3://none/runs")
 
@@ -75,11 +52,10 @@ def test_s3_is_found_by_url_and_by_environment(
     [
         ("", "expected a folder or a URL"),
         ("s3://", "expected a place after ://"),
-        ("floppy://a/b", "unknown scheme 'floppy'; expected a folder, s3://"),
+        ("floppy://a/b", "unknown scheme; expected a folder, s3://"),
         ("s3://key:secret@bucket/runs", "give credentials in the environment"),
-        ("s3://bucket/runs?endpoint=x", "did you mean endpoint_override"),
+        ("s3://bucket/runs?endpoint=x", "valid: endpoint_override"),
         ("github://x/y", "missing"),
-        ("hdfs://host/x", "libjvm"),
     ],
 )
 def test_urls_that_are_wrong(url: str, words: str) -> None:
@@ -94,13 +70,13 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot write /proc/none" in refusal(OutputError, "/proc/none")
 
 
-def test_credentials_that_do_not_do(server: str) -> None:
-    storage_filesystem(f"s3://closed?endpoint_override={server}&allow_bucket_creation=true")
-    ask(f"{server}/moto-api/reset-auth", "0")  # from now on keys count
+def test_credentials_that_do_not_do(s3_server: str) -> None:
+    storage_filesystem(f"s3://closed?endpoint_override={s3_server}&allow_bucket_creation=true")
+    ask(f"{s3_server}/moto-api/reset-auth", "0")  # from now on keys count
     try:
-        text = refusal(OutputError, f"s3://closed/runs?endpoint_override={server}")
+        text = refusal(OutputError, f"s3://closed/runs?endpoint_override={s3_server}")
     finally:
-        ask(f"{server}/moto-api/reset-auth", "1000000")
+        ask(f"{s3_server}/moto-api/reset-auth", "1000000")
     assert "access denied; check that AWS_ACCESS_KEY_ID's owner may" in text
 
 
@@ -115,9 +91,7 @@ def test_servers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"s3://bucket/runs?endpoint_override=http://127.0.0.1:{free.getsockname()[1]}"
-        begin = time.monotonic()
-        assert "no connection (http://127.0.0.1:" in refusal(OutputError, url)
-        assert time.monotonic() - begin < 10
+        assert "no connection: Failed to connect to 127.0.0.1" in refusal(OutputError, url)
         free.listen()  # takes the connection and says nothing
-        monkeypatch.setattr(storage_url, "OPEN_SECONDS", 1.0)
-        assert "no answer within 1 s (http://127.0.0.1:" in refusal(OutputError, url)
+        monkeypatch.setattr(storage, "OPEN_SECONDS", 1.0)
+        assert "no answer within 1 s; check address" in refusal(OutputError, url)

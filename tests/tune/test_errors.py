@@ -50,7 +50,6 @@ def _fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (("tune", "search", "quickstart", "--search", LR, "--sampler", "tpx"), "invalid choice"),
         (("tune", "search", "quickstart", "--search", LR, "--reduction", "1"), "reduction is 1"),
         (("tune", "search", "quickstart", "--search", "held_out.links=int:1:9"), "with --set"),
-        (("bench", "tune", "--out", "{}/b", "--seeds", "1,1"), "different whole numbers"),
         (("train", "{}/none.toml"), "cannot be read"),
     ],
 )

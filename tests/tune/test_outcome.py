@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distrlcc.learn.config import scheduled
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.outcome import best_config, rows, write_outcome
-from distrlcc.tune.plots import lineage, pieces
-from distrlcc.tune.recorder import Recorder
-from distrlcc.tune.report import Report, Segment
+from distrlcc.tune.outcome import Recorder, best_config, standings, write_outcome
+from distrlcc.tune.plots import lineage
+from distrlcc.tune.report import Report, Segment, extended, pieces, read_reports
 from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig, steps_per_update
 
 CONFIG = TuneConfig(
@@ -23,14 +24,22 @@ SECOND = {"ppo.lr": 1.2e-3, "ppo.clip_param": 0.3}
 OTHER = Segment(0, 1, {"ppo.lr": 1e-5, "ppo.clip_param": 0.1})
 
 
-def _report(update: int, score: float, *schedule: Segment) -> Report:
+def _report(update: int, score: float, *schedule: Segment, attempt: int = 0) -> Report:
+    measured = {"reward": score, "utilisation": 0.9, "queueing_delay": 0.1, "loss": 0.0}
     return Report(
-        member=schedule[-1].member, update=update, steps=update * 256 * 64, score=score,
-        reward=score, utilisation=0.9, queueing_delay=0.1, loss=0.0, acting="argmax",
-        seconds=1.0, schedule=schedule,
-    )  # fmt: skip
+        member=schedule[-1].member,
+        update=update,
+        steps=update * 256 * 64,
+        score=score,
+        acting="argmax",
+        seconds=1.0,
+        schedule=schedule,
+        attempt=attempt,
+        **measured,
+    )
 
 
+START = Segment(0, 3, {"ppo.lr": 1e-3})
 REPORTS = [
     _report(20, 0.3, Segment(0, 0, FIRST)),
     _report(20, -5.0, OTHER),
@@ -53,19 +62,13 @@ def test_the_best_recipe_has_each_value_from_its_update_on() -> None:
 
 
 def test_the_table_has_the_best_first() -> None:
-    found = rows(REPORTS, "max")
-    assert [(r.member, r.best.score, r.last.score) for r in found] == [
-        (1, 0.5, 0.4),
-        (0, 0.45, 0.45),
-    ]
-    assert [r.member for r in rows(REPORTS, "min")] == [1, 0]
+    found = [(best.member, best.score, last.score) for best, last in standings(REPORTS, "max")]
+    assert found == [(1, 0.5, 0.4), (0, 0.45, 0.45)]
+    assert [best.member for best, _ in standings(REPORTS, "min")] == [1, 0]
 
 
-def test_a_copy_begins_a_new_piece_at_its_parent() -> None:
-    found = pieces(REPORTS)
-    assert [(len(p.reports), p.parent and p.parent.update) for p in found] == [
-        (3, None), (1, None), (2, 20),
-    ]  # fmt: skip
+def test_a_copy_begins_a_new_piece() -> None:
+    assert [len(piece) for piece in pieces(REPORTS)] == [3, 1, 2]
     assert [(r.member, r.update) for r in lineage(REPORTS, BEST)] == [(0, 20), (1, 40)]
 
 
@@ -88,3 +91,30 @@ def test_everything_is_written(tmp_path: Path, searches: bool) -> None:
     assert again.best == BEST
     again.keep(_report(60, 0.49, OTHER), lambda: b"worse")
     assert (tmp_path / "policy.safetensors").read_bytes() == b"policy"
+
+
+def test_a_schedule_grows_where_values_or_members_change() -> None:
+    assert extended((), START) == (START,)
+    assert extended((START,), Segment(20, 3, {"ppo.lr": 1e-3})) == (START,)
+    copied = Segment(20, 5, {"ppo.lr": 1.2e-3})
+    assert extended((START,), copied) == (START, copied)
+
+
+def test_values_that_never_trained_are_forgotten() -> None:
+    copied = extended((START,), Segment(20, 5, {"ppo.lr": 1.2e-3}))
+    again = Segment(20, 5, {"ppo.lr": 8e-4})
+    assert extended(copied, again) == (START, again)
+
+
+def test_reports_that_a_resume_made_anew_count_once(tmp_path: Path) -> None:
+    def written(member: int, updates: Sequence[int], attempt: int) -> bytes:
+        segment = Segment(0, member, FIRST)
+        reports = [_report(update, 0.5, segment, attempt=attempt) for update in updates]
+        return b"".join(msgspec.json.encode(report) + b"\n" for report in reports)
+
+    first, second = [(0, (20, 40)), (1, (20, 40))], [(0, (40, 60)), (1, (60,))]
+    lines = [written(m, u, 0) for m, u in first] + [written(m, u, 1) for m, u in second]
+    (tmp_path / "r").write_bytes(b"".join(lines) + b'{"member": 1, "upd')
+    found = [(r.member, r.update) for r in read_reports(tmp_path / "r")]
+    assert sorted(found) == [(0, 20), (0, 40), (0, 60), (1, 20), (1, 40), (1, 60)]
+    assert read_reports(tmp_path / "none") == []

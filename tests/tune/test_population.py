@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.explore import Explore
-from distrlcc.tune.space import Space
+from distrlcc.tune.space import parse_space
 from distrlcc.tune.tune_config import PBTConfig, TuneConfig
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
@@ -29,11 +28,11 @@ def test_a_member_that_is_behind_is_not_copied(
 ) -> None:
     from ray.tune.schedulers import PopulationBasedTraining
 
-    from distrlcc.tune.population import Population
+    from distrlcc.tune.schedulers import Population
 
     words = ("ppo.lr=loguniform:1e-5:1e-2",)
     config = TuneConfig(run=recipe("quickstart"), space=words, pbt=PBTConfig())
-    population = Population(config, Explore(Space.parse(words, "--mutate"), config.run))
+    population = Population(config, parse_space(words, "--mutate"))
     copied: list[Any] = []
     monkeypatch.setattr(
         PopulationBasedTraining, "_exploit", lambda _, *arguments: copied.append(arguments)

@@ -1,14 +1,79 @@
+"""What can be tuned, what values are drawn from, and what mutation makes of them."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.space import MUTABLE, Space, with_values
+from distrlcc.tune.space import (
+    MUTABLE,
+    Distribution,
+    Space,
+    check_mutable,
+    check_searchable,
+    explorer,
+    load_function,
+    parse_space,
+    with_values,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("uniform:0:0.02", (0.0, 0.02)),
+        ("loguniform:1e-5:1e-2", (1e-5, 1e-2)),
+        ("int:1:8", (1, 8)),
+        ("choice:1,2,4", (1, 2, 4)),
+        ("choice:relu, tanh", ("relu", "tanh")),
+        ("choice:true,false", (True, False)),
+        ("choice:[64,64],[128]", ("[64, 64]", "[128]")),
+    ],
+)
+def test_forms(text: str, ends: tuple[object, ...]) -> None:
+    found = Distribution.parse(text).ends()
+    assert found == ends
+    assert [type(v) for v in found] == [type(v) for v in ends]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "expected uniform:a:b"),
+        ("normal:0:1", "expected uniform:a:b"),
+        ("uniform:1", "two bounds"),
+        ("uniform:a:b", "numbers, as in uniform"),
+        ("int:1:2.5", "whole numbers"),
+        ("uniform:2:1", "a below b"),
+        ("uniform:0:inf", "finite"),
+        ("uniform:nan:1", "finite"),
+        ("loguniform:0:1", "bounds above 0"),
+        ("choice:", "two or more"),
+        ("choice:1", "two or more different"),
+        ("choice:1,1", "two or more different"),
+        ("choice:a,,b", "numbers, words or lists"),
+    ],
+)
+def test_bad_ones_are_refused_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        Distribution.parse(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_mutation_by_a_factor_stays_within_the_bounds() -> None:
+    uniform, whole = Distribution.parse("uniform:0.9:0.99"), Distribution.parse("int:1:8")
+    assert uniform.bounded(0.95 * 1.2) == 0.99
+    assert uniform.bounded(0.95) == 0.95
+    assert whole.bounded(9) == 8
+    assert isinstance(whole.bounded(3.4), int)
+    assert Distribution.parse("choice:a,b").bounded("a") == "a"
 
 
 def _space(*words: str) -> Space:
-    return Space.parse(words, "--mutate")
+    return parse_space(words, "--mutate")
 
 
 @pytest.mark.parametrize(
@@ -44,34 +109,39 @@ def test_malformed_words(words: tuple[str, ...], says: str) -> None:
 )
 def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        _space(word).check_mutable(recipe(recipe_name))
+        check_mutable(_space(word), recipe(recipe_name))
 
 
 @pytest.mark.parametrize(
     "word",
-    ["env.reward.delay_weight=uniform:0:1", "held_out.links=int:1:9", "total_steps=int:1:9",
-     "seed=int:0:9", "actors.max_lag=int:1:9"],
-)  # fmt: skip
+    [
+        "env.reward.delay_weight=uniform:0:1",
+        "held_out.links=int:1:9",
+        "total_steps=int:1:9",
+        "seed=int:0:9",
+        "actors.max_lag=int:1:9",
+    ],
+)
 def test_what_would_make_trials_incomparable(word: str) -> None:
     with pytest.raises(ConfigError, match=r"give it with --set"):
-        _space(word).check_searchable(recipe("quickstart"))
+        check_searchable(_space(word), recipe("quickstart"))
 
 
 def test_what_can_be_tuned() -> None:
     for section, names in MUTABLE.items():
         config = recipe({"ppo": "quickstart", "dagger": "imitation"}[section])
-        for name in names:
+        for name in names.split():
             whole = name in ("minibatch_size", "num_epochs")
             kind = (
                 "int:1:8" if whole else "uniform:1:2" if name == "vtrace_rho" else "uniform:0.5:0.9"
             )
-            _space(f"{section}.{name}={kind}").check_mutable(config)
+            check_mutable(_space(f"{section}.{name}={kind}"), config)
     words = (
         "network.kind=choice:mlp,lstm",
         "network.hidden=choice:[32],[64,64]",
         "num_envs=int:8:9",
     )
-    _space(*words).check_searchable(recipe("quickstart"))
+    check_searchable(_space(*words), recipe("quickstart"))
 
 
 def test_values_reach_the_configuration() -> None:
@@ -79,3 +149,40 @@ def test_values_reach_the_configuration() -> None:
     config = with_values(recipe("quickstart"), values)
     assert config.ppo is not None
     assert (config.ppo.lr, config.network.hidden) == (1.25e-05, (32, 32))
+
+
+SPACE = parse_space(["ppo.lr=loguniform:1e-5:1e-2", "ppo.num_epochs=int:1:4"], "--mutate")
+
+
+def test_explored_values_stay_within_bounds() -> None:
+    explore = explorer(SPACE, recipe("quickstart"))
+    assert explore({"ppo.lr": 1.2e-2, "ppo.num_epochs": 5}) == {"ppo.lr": 1e-2, "ppo.num_epochs": 4}
+
+
+def test_an_own_function_has_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_explore.py").write_text(
+        "def fixed(values):\n    return values | {'ppo.lr': 5e-4}\n"
+        "def nothing(values):\n    return None\n"
+        "def bad(values):\n    return values | {'ppo.lr': -1.0}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    values = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
+    config = recipe("quickstart")
+    assert explorer(SPACE, config, "own_explore:fixed")(values)["ppo.lr"] == 5e-4
+    for name, says in (("nothing", "expected a dictionary"), ("bad", "lr is -1")):
+        with pytest.raises(ConfigError, match=says):
+            explorer(SPACE, config, f"own_explore:{name}")(values)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("own", "expected package.module:function"),
+        ("no_such_module:f", "cannot import"),
+        ("math:no_such", "no function"),
+        ("math:pi", "no function"),
+    ],
+)
+def test_paths_that_lead_nowhere(path: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load_function(path)

@@ -19,7 +19,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, build_learner
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone, train
-from distrlcc.storage.storage import Storage
+from distrlcc.storage import Storage
 
 
 @dataclass(frozen=True)

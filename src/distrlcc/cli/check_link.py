@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay; 1 when anything differs."""
-    from distrlcc.sim.replay import read_log, replay
+    from distrlcc.sim.link import read_log, replay
     from distrlcc.sim.trace import load_trace
 
     result = replay(read_log(args.log), load_trace(args.trace))

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check; 1 if they differ."""
     from distrlcc.config import override
-    from distrlcc.evaluate.curves import Curves
+    from distrlcc.evaluate.bootstrap import Curves
     from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
     from distrlcc.recipes.registry import recipe
 

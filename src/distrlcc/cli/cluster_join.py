@@ -9,34 +9,31 @@ import argparse
 import getpass
 import sys
 
-from distrlcc.cli.cluster_share import add_share_arguments, share_of
+from distrlcc.cli.cluster_start import add_share_arguments, ray_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("head", metavar="HOST:PORT", help="the cluster's head")
     add_share_arguments(parser)
-    parser.add_argument(
-        "--rejoin", action="store_true",
-        help="join again by itself whenever the head was lost, or gave this machine up",
-    )  # fmt: skip
+    text = "join again by itself whenever the head was lost, or gave this machine up"
+    parser.add_argument("--rejoin", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     """Join; 2 when that is not possible."""
-    from distrlcc.cluster.ray_cluster import join
+    from distrlcc.cluster.cluster import join
 
-    state = join(
+    node = join(
         args.head,
         interface=args.interface,
-        share=share_of(args),
+        flags=ray_flags(args),
         allow_public=args.allow_public,
         rejoin=args.rejoin,
         ask_token=lambda: _ask(args.head),
     )
-    plan = state.plan
-    print(f"This machine, {plan.address} ({plan.interface}), is in the cluster of {args.head}.")
-    print(f"Let the other machines reach ports {plan.ports} here.")
+    print(f"This machine, {node.address} ({node.interface}), is in the cluster of {args.head}.")
+    print(f"Let the other machines reach ports {node.ports} here.")
     print("'distrlcc cluster status' shows the cluster, 'distrlcc cluster stop' leaves it.")
     return 0
 

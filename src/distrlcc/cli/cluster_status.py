@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distrlcc.cli.output import check_json_target, emit_json
 
 if TYPE_CHECKING:
-    from distrlcc.cluster.ray_nodes import RayNode
+    from distrlcc.cluster.nodes import RayNode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,22 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show; 2 when this machine is in no cluster, or the head does not answer."""
-    from distrlcc.cluster.ray_cluster import join_line
-    from distrlcc.cluster.ray_nodes import connected, ray_nodes
-    from distrlcc.cluster.ray_state import node_here
+    from distrlcc.cluster.cluster import join_line
+    from distrlcc.cluster.nodes import ray_nodes
+    from distrlcc.cluster.session import AUTO, RayOptions, ray_session
+    from distrlcc.cluster.state import node_here
 
     check_json_target(args.json)
-    state = node_here()
-    with connected(state.plan.ray_address) as ray:
+    here = node_here()
+    with ray_session(RayOptions(AUTO)) as ray:
         nodes = ray_nodes(ray)
-    plan = state.plan
     if args.json != "-":
-        role = "the head" if plan.is_head else "a member"
-        print(f"This machine, {plan.address}, is {role} of the cluster {plan.ray_address}.")
+        role = "the head" if here.is_head else "a member"
+        print(f"This machine, {here.address}, is {role} of the cluster {here.ray_address}.")
         _show(nodes)
-        if plan.is_head or args.show_token:
-            print(f"Next machine:\n\n  {join_line(state, show_token=args.show_token)}\n")
-    emit_json(args.json, {"head": plan.ray_address, "nodes": [asdict(node) for node in nodes]})
+        if here.is_head or args.show_token:
+            print(f"Next machine:\n\n  {join_line(here, show_token=args.show_token)}\n")
+    emit_json(args.json, {"head": here.ray_address, "nodes": [asdict(node) for node in nodes]})
     return 0
 
 

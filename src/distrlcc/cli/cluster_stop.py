@@ -11,14 +11,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stop; 2 when there is nothing to stop."""
-    from distrlcc.cluster.ray_cluster import stop
+    from distrlcc.cluster.cluster import stop
 
-    state = stop()
-    if state.plan.is_head:
+    node = stop()
+    if node is None:
+        print("Processes that a cluster had left on this machine are ended.")
+    elif node.is_head:
         print(
-            f"The cluster at {state.plan.ray_address} has ended here; members end by themselves "
+            f"The cluster at {node.ray_address} has ended here; members end by themselves "
             "within half a minute."
         )
     else:
-        print(f"This machine has left the cluster at {state.plan.ray_address}.")
+        print(f"This machine has left the cluster at {node.ray_address}.")
     return 0

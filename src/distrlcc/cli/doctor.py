@@ -15,42 +15,33 @@ from distrlcc.cli.output import check_json_target, emit_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--cluster", action="store_true",
-        help="check every machine of the cluster that this one is in, and the links between them",
-    )  # fmt: skip
-    parser.add_argument(
-        "--address", metavar="HOST:PORT",
-        help="head of the cluster; without --cluster: see whether this machine could join it",
-    )  # fmt: skip
-    parser.add_argument(
-        "--interface", default="", metavar="NAME", help="network interface towards the head"
-    )
-    parser.add_argument(
-        "--storage", default="", metavar="PATH",
-        help="folder or URL that must be writable, and the same on all machines",
-    )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON; - for stdout")
+    add = parser.add_argument
+    what = "check every machine of the cluster that this one is in, and the links between them"
+    add("--cluster", action="store_true", help=what)
+    what = "head of the cluster; without --cluster: see whether this machine could join it"
+    add("--address", metavar="HOST:PORT", help=what)
+    add("--interface", default="", metavar="NAME", help="network interface towards the head")
+    what = "folder or URL that must be writable, and the same on all machines"
+    add("--storage", default="", metavar="PATH", help=what)
+    add("--json", metavar="FILE", help="write the rows as JSON; - for stdout")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check; 1 when anything fails."""
-    from distrlcc.doctor.row import Verdict, worst
-    from distrlcc.doctor.table import print_rows
+    from distrlcc.doctor.findings import Verdict, print_findings, worst
 
     check_json_target(args.json)
     if args.cluster:
-        from distrlcc.cluster.ray_state import node_here
-        from distrlcc.doctor.cluster import cluster_rows
+        from distrlcc.cluster.state import node_here
+        from distrlcc.doctor.cluster import check_cluster
 
-        head = args.address or node_here().plan.ray_address
-        rows = cluster_rows(head, args.storage)
+        findings = check_cluster(args.address or node_here().ray_address, args.storage)
     else:
-        from distrlcc.doctor.here import here_rows
+        from distrlcc.doctor.machine import check_here
 
-        rows = here_rows(args.address or "", args.interface, args.storage)
+        findings = check_here(args.address or "", args.interface, args.storage)
     if args.json != "-":
-        print_rows(rows)
-    verdict = worst(rows)
-    emit_json(args.json, {"verdict": verdict, "rows": [asdict(row) for row in rows]})
+        print_findings(findings)
+    verdict = worst(findings)
+    emit_json(args.json, {"verdict": verdict, "rows": [asdict(each) for each in findings]})
     return 1 if verdict == Verdict.FAIL else 0

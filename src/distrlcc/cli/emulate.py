@@ -50,27 +50,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--delay", metavar="MS", type=number(0, 60_000), help="one way, each direction (default 0)")
     add("--loss", metavar="P", type=number(0, 1), help="probability of loss, uplink (default 0)")
     add("--loss-down", metavar="P", type=number(0, 1), default=0.0, help="downlink (default 0)")
-    add("--queue", metavar="SPEC", help="both directions' queue: infinite (default), or droptail, "
-        "drophead, codel, pie, each with :packets=N or :bytes=N")  # fmt: skip
+    text = (
+        "both directions' queue: infinite (default), or droptail, drophead, codel, pie, each with "
+        ":packets=N or :bytes=N"
+    )
+    add("--queue", metavar="SPEC", help=text)
     add("--queue-down", metavar="SPEC", help="the downlink's own")
     add("--log", metavar="FILE", type=Path, help="write the uplink's log, as mahimahi does")
     add("--log-down", metavar="FILE", type=Path, help="the downlink's")
-    add("--log-port", action="append", nargs=2, default=[], metavar=("PORT", "FILE"),
-        help="write the uplink's log of the packets to or from this UDP or TCP port alone, with "
-        "all opportunities; again for further ports")  # fmt: skip
-    add("--begin", choices=("start", "data"), default="start",
-        help="the link's time begins at once, or with the first full packet from COMMAND; "
-        "until then there is delay alone (default start)")  # fmt: skip
-    add("--seed", metavar="N", type=number(0, 2**48, whole=True),
-        help="of losses and of PIE (default 0)")  # fmt: skip
-    add(
-        "--outside",
-        metavar="COMMAND",
-        help="run this program outside meanwhile, such as a server; sh -c '…' for a shell line",
+    text = (
+        "write the uplink's log of the packets to or from this UDP or TCP port alone, with all "
+        "opportunities; again for further ports"
     )
-    add("--emulator", choices=("own", "mahimahi"), default="own", help="who emulates (default own)")
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND",
-        help="what runs behind the link (default $SHELL)")  # fmt: skip
+    names = ("PORT", "FILE")
+    add("--log-port", action="append", nargs=2, default=[], metavar=names, help=text)
+    text = (
+        "the link's time begins at once, or with the first full packet from COMMAND; until then "
+        "there is delay alone (default start)"
+    )
+    add("--begin", choices=("start", "data"), default="start", help=text)
+    text = "of losses and of PIE (default 0)"
+    add("--seed", metavar="N", type=number(0, 2**48, whole=True), help=text)
+    text = "run this program outside meanwhile, such as a server; sh -c '…' for a shell line"
+    add("--outside", metavar="COMMAND", help=text)
+    add("--emulator", choices=("own", "mahimahi"), default="own", help="which one (default own)")
+    text = "what runs behind the link (default $SHELL)"
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
         from distrlcc.net.mahimahi import run_mahimahi
 
-        return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down,
-                            outside=_outside(args.outside))  # fmt: skip
+        outside = _outside(args.outside)
+        return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down, outside=outside)
     return _run_own(args, link, command)
 
 
@@ -153,7 +158,13 @@ def _outside(text: str | None) -> list[str] | None:
 
 
 def _link(args: argparse.Namespace) -> LinkConfig:
-    from distrlcc.net.link_config import LinkConfig, direction
+    from distrlcc.net.link_config import (
+        LinkConfig,
+        direction,
+        downlink,
+        load_scenario,
+        uplink,
+    )
     from distrlcc.sim.queues import QueueSpec, parse_queue
 
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
@@ -171,8 +182,6 @@ def _link(args: argparse.Namespace) -> LinkConfig:
     clash = [flag for flag in ("up", "delay", "loss", "queue") if getattr(args, flag) is not None]
     if clash:
         raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")
-    from distrlcc.net.scenario_link import downlink, load_scenario, uplink
-
     scenario = load_scenario(args.scenario)
     down = downlink(scenario.link)
     if args.down is not None:

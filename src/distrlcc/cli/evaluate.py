@@ -9,49 +9,58 @@ distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real pa
 from __future__ import annotations
 
 import argparse
+import shlex
+import signal
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import (
-    add_prefer,
-    contenders_of,
-    counted,
-    drawn_links,
-    report_info,
-    scenarios_of,
-)
+from distrlcc.cli.evaluate_arguments import add_contenders, contenders_of, counted
+from distrlcc.cli.output import add_json, check_json_target, console, emit_json
 from distrlcc.cli.parser import number
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, LinkError
+
+if TYPE_CHECKING:
+    from distrlcc.evaluate.contender import Contender
+    from distrlcc.evaluate.emulated import Measured
+    from distrlcc.evaluate.report import ReportInfo
+    from distrlcc.evaluate.scores import SchemeScores
+    from distrlcc.evaluate.sim_to_real import WorldComparison
+    from distrlcc.sim.scenario import Scenario
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
+_EMULATED_LINKS = 4
+"""Links of a suite by default where packets are real: each takes its own time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files, or runs")
+    add_contenders(parser, AGAINST, real=EMULATED_AGAINST)
     parser.add_argument(
-        "--against", metavar="A,B,…",
-        help=f"schemes (default: {AGAINST}; of real packets {EMULATED_AGAINST})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--world", choices=("simulated", "emulated"), default="simulated",
+        "--world",
+        choices=("simulated", "emulated"),
+        default="simulated",
         help="emulated: real packets on emulated links, one after another in real time, beside "
         "the kernel's TCP as kernel-NAME",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--others", choices=("ours", "kernel"),
-        help="who an emulated link's other flows are: our schemes over UDP or the kernel's TCP of "
+        "--others",
+        choices=("ours", "kernel"),
+        help="what an emulated link's other flows are: our schemes over UDP or the kernel's TCP of "
         "these names (default: beside kernel-NAME the kernel's where it has them, else ours)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--suite", metavar="SUITE", help="a suite, TOML file or folder of traces (default: random)"
     )
+    traces = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
     parser.add_argument(
-        "--trace", action="extend", nargs="+", default=[], metavar="FILE",
-        help="trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED",
-    )  # fmt: skip
-    add_prefer(parser)
+        "--trace", action="extend", nargs="+", default=[], metavar="FILE", help=traces
+    )
     whole = number(1, whole=True)
     parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
     parser.add_argument(
@@ -61,49 +70,209 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--series", default="", metavar="LINK,…", help="links drawn over time (default: two)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the report there")
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, print the table, write the report."""
-    from rich.console import Console
-
-    from distrlcc.cli.output import check_json_target, emit_json
+    """Evaluate, print the tables, write the report."""
+    from distrlcc.evaluate.emulated import real_flows
     from distrlcc.evaluate.report import write_report
-    from distrlcc.evaluate.runner import evaluate
+    from distrlcc.evaluate.sim_to_real import render
     from distrlcc.evaluate.summary import print_table, summarise, to_json
-    from distrlcc.files import require_writable
+    from distrlcc.files import require_writable, write_atomically
 
-    real = args.world == "emulated"
+    # What is measured on which links; all that can be refused is refused before the first run.
+    real, from_suite = args.world == "emulated", args.suite is not None or not args.trace
     if args.against is None:
         args.against = EMULATED_AGAINST if real else AGAINST
     args.seeds = args.seeds or (1 if real else 5)
-    if real:
-        from distrlcc.cli.evaluate_emulated import run_emulated
-
-        return run_emulated(args)
-    if args.others is not None:
+    if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
-    contenders = contenders_of(args)
-    scenarios = scenarios_of(args)
-    drawn = drawn_links(args.series, scenarios)
+    if real and args.links is None and from_suite:
+        args.links = _EMULATED_LINKS
+    contenders = contenders_of(args, real=real)
+    scenarios = _scenarios(args)
+    for scenario, contender in product(scenarios, contenders if real else ()):
+        real_flows(scenario, contender, args.others)
+    _drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
-    scores, series = [], []
-    for contender in contenders:
-        print(f"evaluating {contender.name} on {counted(scenarios)} ...", file=sys.stderr)
-        measured, recorded = evaluate(
-            contender, scenarios, seeds=args.seeds, series_links=drawn if args.out else ()
-        )
-        scores.append(measured)
-        series += recorded
+    # The runs and their table.
+    measured = _measure(args, contenders, scenarios)
+    scores = [one.scores for one in measured]
     summary = summarise(scores)
-    console = Console(stderr=args.json == "-")
-    console.width = max(console.width, 80)  # a table that wraps is better than one without digits
-    print_table(summary, console)
-    emit_json(args.json, to_json(summary))
+    table = console(args.json)
+    print_table(summary, table)
+    figures, notes = to_json(summary), list[str]()
+    # Real packets: the simulator beside them, and what a reader of the figures must know.
+    rows: list[WorldComparison] = []
+    failures = [str(run) for one in measured for run in one.failures]
+    if real:
+        rows = _compared(contenders, scores, scenarios, args.seeds)
+        notes = _notes(contenders, scenarios, args.others)
+        for line in (*rows, *notes):
+            print(line, file=table.file)
+        late = [run for one in measured for run in one.late]
+        figures["late_runs"] = [asdict(run) for run in late]
+        notes += map(str, late)
+    emit_json(args.json, figures)
+    # The report.
     if args.out is not None:
-        page = write_report(args.out, scores, series, report_info(args))
-        print(f"report: {page}", file=sys.stderr if args.json == "-" else sys.stdout)
-    return 0
+        said = "Real packets; sim-to-real.html has the simulator's figures beside these."
+        info = _report_info(args, *([said] if real else []), *notes, *failures)
+        series = [one for each in measured for one in each.series]
+        page = write_report(args.out, scores, series, info)
+        if real:
+            beside = render(rows, [*notes, *summary.common.notes()])
+            write_atomically(args.out / "sim-to-real.html", beside.encode())
+        print(f"report: {page}", file=table.file)
+    return 1 if failures else 0
+
+
+def _scenarios(args: argparse.Namespace) -> list[Scenario]:
+    """Return the links that the arguments name."""
+    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
+
+    scenarios: list[Scenario] = []
+    if args.suite is not None or not args.trace:
+        scenarios += load_suite(args.suite or "random").scenarios("test", args.links)
+    if args.trace:
+        scenarios += trace_suite(args.trace).scenarios("test")
+    for scenario in scenarios:
+        check_agents(scenario)
+    return scenarios
+
+
+def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
+    """Return the places of the links that the report draws over time; the first two by default.
+
+    Raises:
+        ConfigError: There is no such link.
+    """
+    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
+    if not names:
+        return tuple(range(min(2, len(scenarios))))
+    chosen = [name for name in names.split(",") if name]
+    for name in chosen:
+        if name not in places:
+            first = ", ".join(list(places)[:3])
+            raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
+    return tuple(places[name] for name in chosen)
+
+
+def _measure(
+    args: argparse.Namespace, contenders: Sequence[Contender], scenarios: list[Scenario]
+) -> list[Measured]:
+    """Run all; one line for each run that failed or did not keep its time.
+
+    Raises:
+        ConfigError: A link that is to be drawn does not exist.
+        LinkError: All runs failed.
+    """
+    from distrlcc.evaluate.emulated import Measured, evaluate_emulated
+    from distrlcc.evaluate.runner import evaluate
+
+    drawn = _drawn_links(args.series, scenarios) if args.out else ()
+    found: list[Measured] = []
+    for contender in contenders:
+        if args.world == "simulated":
+            _show(f"evaluating {contender.name} on {counted(scenarios)} ...")
+            scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
+            found.append(Measured(scores, tuple(series)))
+            continue
+        with _ended_by_sigterm():
+            measured = evaluate_emulated(
+                contender,
+                scenarios,
+                seeds=args.seeds,
+                others=args.others,
+                series_links=drawn,
+                show=lambda line: _show(f"{line} ..."),
+            )
+        for line in (*measured.late, *measured.failures):
+            _show(f"distrlcc: {line}")
+        found.append(measured)
+    failures = [run for one in found for run in one.failures]
+    if len(failures) == len(contenders) * len(scenarios) * args.seeds:
+        raise LinkError(f"no run succeeded: {failures[0]}")
+    return found
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that no folder is left behind."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    old = [(number, signal.signal(number, end)) for number in (signal.SIGTERM, signal.SIGHUP)]
+    try:
+        yield
+    finally:
+        for number, handler in old:
+            signal.signal(number, handler)
+
+
+def _compared(
+    contenders: Sequence[Contender],
+    scores: Sequence[SchemeScores],
+    scenarios: list[Scenario],
+    seeds: int,
+) -> list[WorldComparison]:
+    """Return what was measured beside the same in the simulator, where that has it."""
+    from distrlcc.evaluate.runner import evaluate
+    from distrlcc.evaluate.sim_to_real import compare
+
+    models = [contender.simulated() for contender in contenders]
+    pairs = [
+        (one, evaluate(model, scenarios, seeds=seeds)[0])
+        for one, model in zip(scores, models, strict=True)
+        if model is not None
+    ]
+    return compare(pairs)
+
+
+def _notes(
+    contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
+) -> list[str]:
+    """Return what a reader of real packets' figures must know."""
+    from distrlcc.evaluate.contender import kernel_note
+
+    kernels = any(contender.is_kernel for contender in contenders)
+    notes = [kernel_note()] if kernels else []
+    if any(len(scenario.flows) > 1 for scenario in scenarios):
+        what = "the kernel's TCP" if others == "kernel" else "our schemes over UDP"
+        if kernels and others is None:
+            what += ", beside kernel-NAME the kernel's TCP where it has them"
+        notes.append(
+            "Beside other flows throughput, RTT and loss are the sender's own; the others are "
+            f"{what}, and simulated our schemes."
+        )
+    return notes
+
+
+def _report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
+    """Return what the report says of the run."""
+    from datetime import UTC, datetime
+
+    from distrlcc.evaluate.report import ReportInfo
+    from distrlcc.runs.versions import package_versions
+
+    names = [args.suite or "random"] if args.suite or not args.trace else []
+    names += [Path(trace).name for trace in args.trace]
+    first = "Throughput, utilisation, delays and losses are taken after the first second, which "
+    return ReportInfo(
+        title="Congestion control evaluation",
+        suite=", ".join(names),
+        command="distrlcc " + shlex.join(sys.argv[1:]),
+        policies=tuple(args.policies),
+        seeds=tuple(range(args.seeds)),
+        versions=package_versions(),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        notes=(first + "has a column of its own.", *notes),
+    )

@@ -1,21 +1,16 @@
-"""The links that ``evaluate`` runs on, and what its report says of them, in either world."""
+"""Arguments and sentences that ``evaluate``, ``fairness`` and ``recovery`` have in common."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
-    from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.sim.scenario import Scenario
 
 
 def counted(links: Sequence[object]) -> str:
@@ -23,51 +18,65 @@ def counted(links: Sequence[object]) -> str:
     return f"{len(links)} link{'s' * (len(links) != 1)}"
 
 
-def add_prefer(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that `preferences` reads."""
+def names_in(text: str) -> list[str]:
+    """Return the names of a list with commas, each once."""
+    return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
+def add_contenders(
+    parser: argparse.ArgumentParser, against: str, *, real: str | None = None
+) -> None:
+    """Add the arguments that `contenders_of` reads.
+
+    Args:
+        parser: The command's.
+        against: The schemes by default.
+        real: Those of real packets by default, if the command has them; `against` is None then.
+    """
+    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files, or runs")
+    more = "" if real is None else f"; of real packets {real}"
     parser.add_argument(
-        "--prefer", default="", metavar="P,…",
+        "--against",
+        default=against if real is None else None,
+        metavar="A,B,…",
+        help=f"schemes (default: {against}{more})",
+    )
+    parser.add_argument(
+        "--prefer",
+        default="",
+        metavar="P,…",
         help="0: throughput, 1: delay, for policies trained with preferences; each is measured "
         "once for each (default: the policy's own)",
-    )  # fmt: skip
+    )
 
 
-def contenders_of(args: argparse.Namespace) -> list[Contender]:
-    """Return the policies and schemes that the arguments name."""
+def contenders_of(args: argparse.Namespace, *, real: bool = False) -> list[Contender]:
+    """Return the policies and schemes that the arguments name.
+
+    Args:
+        args: As `add_contenders` adds them.
+        real: They send real packets.
+    """
     from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
 
-    schemes = list(dict.fromkeys(filter(None, map(str.strip, args.against.split(",")))))
+    schemes = names_in(args.against)
     contenders: list[Contender] = []
-    for path, prefer in product(args.policies, preferences(args)):
+    for path, prefer in product(args.policies, _preferences(args)):
         taken = {*schemes, *(contender.name for contender in contenders)}
         contenders.append(contender_from_file(path, taken, prefer))
-    contenders += [contender_from_scheme(name) for name in schemes]
+    contenders += [contender_from_scheme(name, real=real) for name in schemes]
     if not contenders:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
     return contenders
 
 
-def scenarios_of(args: argparse.Namespace) -> list[Scenario]:
-    """Return the links that the arguments name."""
-    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
-
-    scenarios: list[Scenario] = []
-    if args.suite is not None or not args.trace:
-        scenarios += load_suite(args.suite or "random").scenarios("test", args.links)
-    if args.trace:
-        scenarios += trace_suite(args.trace).scenarios("test")
-    for scenario in scenarios:
-        check_agents(scenario)
-    return scenarios
-
-
-def preferences(args: argparse.Namespace) -> list[float | None]:
-    """Return what policies are told to prefer, one after another; None: their own default.
+def _preferences(args: argparse.Namespace) -> list[float | None]:
+    """Return the preferences of ``--prefer``; None: the policies' own.
 
     Raises:
         ConfigError: It is no list of numbers from 0 to 1.
     """
-    words = [word.strip() for word in args.prefer.split(",") if word.strip()]
+    words = names_in(args.prefer)
     if not words:
         return [None]
     try:
@@ -79,49 +88,3 @@ def preferences(args: argparse.Namespace) -> list[float | None]:
     if not args.policies:
         raise ConfigError("--prefer is for a POLICY; there is none")
     return list(dict.fromkeys(values))
-
-
-def drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
-    """Return the places of the links that the report draws over time.
-
-    Args:
-        names: Theirs, with commas between; none: the first two.
-        scenarios: All links.
-
-    Raises:
-        ConfigError: There is no such link.
-    """
-    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
-    if not names:
-        return tuple(range(min(2, len(scenarios))))
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in places:
-            first = ", ".join(list(places)[:3])
-            raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
-    return tuple(places[name] for name in chosen)
-
-
-def report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
-    """Return what the report says of the run."""
-    from datetime import UTC, datetime
-
-    from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.runs.versions import package_versions
-
-    names = [args.suite or "random"] if args.suite or not args.trace else []
-    names += [Path(trace).name for trace in args.trace]
-    return ReportInfo(
-        title="Congestion control evaluation",
-        suite=", ".join(names),
-        command="distrlcc " + shlex.join(sys.argv[1:]),
-        policies=tuple(args.policies),
-        seeds=tuple(range(args.seeds)),
-        versions=package_versions(),
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        notes=(
-            "Throughput, utilisation, delays and losses are taken after the first second, which "
-            "has a column of its own.",
-            *notes,
-        ),
-    )

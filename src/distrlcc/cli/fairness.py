@@ -12,26 +12,22 @@ import shlex
 import sys
 from pathlib import Path
 
-from distrlcc.cli.evaluate_arguments import add_prefer, counted
+from distrlcc.cli.evaluate_arguments import add_contenders, contenders_of, counted, names_in
+from distrlcc.cli.output import add_json, check_json_target, console, emit_json
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
-AGAINST = "cubic,bbr,vegas,copa"
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files, or runs")
-    parser.add_argument(
-        "--against", default=AGAINST, metavar="A,B,…", help=f"schemes (default: {AGAINST})"
+    add_contenders(parser, "cubic,bbr,vegas,copa")
+    suites = (
+        "suites or TOML files, all of whose agents run the policy or the scheme; on random a flow "
+        f"is alone (default: {SUITES})"
     )
-    parser.add_argument(
-        "--suite", default=SUITES, metavar="A,B,…",
-        help="suites or TOML files, all of whose agents run the policy or the scheme; on random a "
-        f"flow is alone (default: {SUITES})",
-    )  # fmt: skip
-    add_prefer(parser)
+    parser.add_argument("--suite", default=SUITES, metavar="A,B,…", help=suites)
     whole = number(1, whole=True)
     parser.add_argument(
         "--links", type=whole, default=16, metavar="N", help="at most N links of each (default: 16)"
@@ -40,50 +36,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=whole, default=1, metavar="N", help="runs of each link (default: 1)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the report there")
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, write the report."""
     from datetime import UTC, datetime
 
-    from rich.console import Console
-
-    from distrlcc.cli.evaluate_arguments import contenders_of
-    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.evaluate.fairness import LEAST_S
-    from distrlcc.evaluate.fairness_report import write_fairness
-    from distrlcc.evaluate.fairness_scores import measure, table, to_json
+    from distrlcc.evaluate.fairness_report import measure, table, to_json, write_fairness
     from distrlcc.files import require_writable
     from distrlcc.sim.suites import check_agents, load_suite
 
-    contenders = contenders_of(args)
-    names = list(dict.fromkeys(filter(None, map(str.strip, args.suite.split(",")))))
+    # All that can be refused is refused before the first run.
+    contenders, names = contenders_of(args), names_in(args.suite)
     if not names:
         raise ConfigError(f"--suite {args.suite!r}: no suite; expected names such as {SUITES}")
     suites = {name: load_suite(name).scenarios("test", args.links) for name in names}
-    for scenarios in suites.values():
-        for scenario in scenarios:
-            check_agents(scenario, len(scenario.flows))
-            if scenario.duration_s < LEAST_S:
-                raise ConfigError(
-                    f"{scenario.name}: duration_s is {scenario.duration_s:g}; expected "
-                    f"{LEAST_S:g} or more, to share a link for a while"
-                )
+    for scenario in (scenario for scenarios in suites.values() for scenario in scenarios):
+        check_agents(scenario, len(scenario.flows))
+        if scenario.duration_s < LEAST_S:
+            raise ConfigError(
+                f"{scenario.name}: duration_s is {scenario.duration_s:g}; expected "
+                f"{LEAST_S:g} or more, to share a link for a while"
+            )
     if args.out is not None:
         require_writable(args.out)
     check_json_target(args.json)
-    console = Console(stderr=args.json == "-")
-    console.width = max(console.width, 80)
-    rows = []
+    # The runs, a table of each suite, and the report.
+    out, rows = console(args.json), []
     for name, scenarios in suites.items():
         print(f"{name}: {counted(scenarios)} ...", file=sys.stderr)
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
-        console.print(table(name, found))
+        out.print(table(name, found))
         rows += found
     emit_json(args.json, to_json(rows))
     if args.out is not None:
         command = "distrlcc " + shlex.join(sys.argv[1:])
         page = write_fairness(args.out, rows, command=command, date=f"{datetime.now(UTC):%Y-%m-%d}")
-        print(f"report: {page}", file=sys.stderr if args.json == "-" else sys.stdout)
+        print(f"report: {page}", file=out.file)
     return 0

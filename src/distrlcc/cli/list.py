@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards")
 
@@ -14,32 +15,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the names."""
-    for kind in KINDS if args.kind is None else (args.kind,):
-        print(f"{kind}: {', '.join(_names(kind))}")
-    return 0
-
-
-def _names(kind: str) -> list[str]:
-    if kind == "recipes":
-        from distrlcc.recipes.registry import RECIPES
-
-        return list(RECIPES)
-    if kind == "suites":
-        from distrlcc.sim.suites import SUITES
-
-        return list(SUITES)
-    if kind == "schemes":
-        from distrlcc.control.schemes import SCHEMES
-
-        return [name for name in SCHEMES if name != "agent"]
-    if kind == "observations":
-        from distrlcc.env.observations import OBSERVATIONS
-
-        return list(OBSERVATIONS)
-    if kind == "actions":
-        from distrlcc.env.actions import ACTIONS
-
-        return list(ACTIONS)
+    from distrlcc.control.schemes import SCHEMES
+    from distrlcc.env.actions import ACTIONS
+    from distrlcc.env.observations import OBSERVATIONS
     from distrlcc.env.rewards import REWARDS
+    from distrlcc.recipes.registry import RECIPES
+    from distrlcc.sim.suites import SUITES
 
-    return list(REWARDS)
+    schemes = [name for name in SCHEMES if name != "agent"]
+    tables: list[Iterable[str]] = [RECIPES, SUITES, schemes, OBSERVATIONS, ACTIONS, REWARDS]
+    for kind, names in zip(KINDS, tables, strict=True):
+        if args.kind in (None, kind):
+            print(f"{kind}: {', '.join(names)}")
+    return 0

@@ -27,7 +27,7 @@ COMMANDS = {
     "policies": "list the policies that come with the package",
     "results": "show what the recipes scored, beside the schemes",
     "reproduce": "train a recipe anew and see whether it comes out as its results say",
-    "send": "send real packets, or a file, under a policy or a scheme",
+    "send": "send real packets under a policy or a scheme",
     "receive": "receive what 'send' sends",
     "list": "list recipes, suites, schemes, observations, actions and rewards",
     "emulate": "run a command behind an emulated link",

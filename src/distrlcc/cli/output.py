@@ -1,13 +1,31 @@
-"""``--json FILE|-``."""
+"""What a command prints and writes: a console for tables, and ``--json FILE|-``."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distrlcc.files import check_writable, require_writable, write_atomically
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "all figures") -> None:
+    """Add ``--json``, which `console`, `check_json_target` and `emit_json` take."""
+    parser.add_argument("--json", metavar="FILE", help=f"write {what} as JSON; - for stdout")
+
+
+def console(target: str | None) -> Console:
+    """Return where tables are printed: standard error if standard output takes the JSON."""
+    from rich.console import Console
+
+    result = Console(stderr=target == "-")
+    result.width = max(result.width, 80)  # a table that wraps is better than one without digits
+    return result
 
 
 def check_json_target(target: str | None) -> None:

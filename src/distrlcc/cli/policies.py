@@ -7,27 +7,23 @@ distrlcc send HOST:PORT --policy gail
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from distrlcc.recipes.row import Row
+from distrlcc.cli.output import add_json, check_json_target, console, emit_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--json", metavar="FILE", help="write the list as JSON; - for stdout")
+    add_json(parser, "the list")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each policy."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.policy.policy_file import load_policy, shipped_policies
     from distrlcc.recipes.experiment import PREFER
-    from distrlcc.recipes.row import shipped_rows
+    from distrlcc.recipes.result_row import shipped_rows
 
     check_json_target(args.json)
     rows, listed = shipped_rows(), []
@@ -36,24 +32,17 @@ def run(args: argparse.Namespace) -> int:
         right = head in ("kB", "power")
         table.add_column(head, justify="right" if right else "left", no_wrap=head == "policy")
     for name, path in shipped_policies().items():
-        policy = load_policy(path)
-        spec, size = policy.spec, path.stat().st_size
-        power = _powers(rows[name]) if name in rows else {}
+        spec, size = load_policy(path).spec, path.stat().st_size
+        # Means of power by suite; shown is the first at the policy's own preference.
+        row = rows.get(name)
+        labels = [] if row is None else [k for k, found in row.scores.items() if "power" in found]
+        power = {label: row.mean(label, "power") for label in labels if row is not None}
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
         listed.append({"name": name, "file": str(path), "bytes": size, "power": power})
-        hidden = "-".join(map(str, spec.hidden))
-        table.add_row(
-            name, f"{spec.kind} {hidden}", spec.observation, spec.action, f"{size / 1e3:.0f}",
-            suite, f"{power[suite]:.3f}" if suite else "",
-        )  # fmt: skip
-    console = Console(stderr=args.json == "-")
-    console.width = max(console.width, 80)
-    console.print(table)
+        network = f"{spec.kind} {'-'.join(map(str, spec.hidden))}"
+        scored = (suite, f"{power[suite]:.3f}" if suite else "")
+        table.add_row(name, network, spec.observation, spec.action, f"{size / 1e3:.0f}", *scored)
+    console(args.json).print(table)
     emit_json(args.json, listed)
     return 0
-
-
-def _powers(row: Row) -> dict[str, float]:
-    """Return a row's means of power by label."""
-    return {label: row.mean(label, "power") for label in row.scores if "power" in row.scores[label]}

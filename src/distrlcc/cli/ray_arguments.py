@@ -73,9 +73,9 @@ def train_on_ray(config: RunConfig, args: argparse.Namespace) -> int:
         DistrlccError: See `train_actors_on_ray` and `train_ranks_on_ray`.
     """
     from distrlcc.cli.run_arguments import group_options, run_options
-    from distrlcc.cluster.ray_actors import train_actors_on_ray
-    from distrlcc.cluster.ray_ranks import train_ranks_on_ray
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.ranks import train_ranks_on_ray
+    from distrlcc.cluster.session import RayOptions
+    from distrlcc.cluster.trainer import train_actors_on_ray
 
     config, on = _with_resources(config, args), RayOptions(args.address or "")
     if args.topology == "actor-learner":

@@ -12,38 +12,31 @@ import argparse
 import math
 import sys
 
-from distrlcc.cli.evaluate_arguments import add_prefer, counted
+from distrlcc.cli.evaluate_arguments import add_contenders, contenders_of, counted
+from distrlcc.cli.output import add_json, check_json_target, console, emit_json
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("policies", nargs="*", metavar="POLICY", help="policy files, or runs")
-    parser.add_argument(
-        "--against", default="cubic,bbr,vegas,copa,oracle", metavar="A,B,…",
-        help="schemes (default: cubic,bbr,vegas,copa,oracle)",
-    )  # fmt: skip
+    add_contenders(parser, "cubic,bbr,vegas,copa,oracle")
     parser.add_argument("--suite", default="dynamic", metavar="SUITE", help="default: dynamic")
-    parser.add_argument(
-        "--links", type=number(1, whole=True), default=128, metavar="N",
-        help="at most N of its links (default: 128)",
-    )  # fmt: skip
-    add_prefer(parser)
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    whole, most = number(1, whole=True), "at most N of its links (default: 128)"
+    parser.add_argument("--links", type=whole, default=128, metavar="N", help=most)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print a table."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    from distrlcc.cli.evaluate_arguments import contenders_of
-    from distrlcc.cli.output import check_json_target, emit_json
-    from distrlcc.evaluate.recovery import RECOVERY_METRICS, recovery_scores
+    from distrlcc.evaluate.recovery import recovery_scores
+    from distrlcc.evaluate.scores import RECOVERY_METRICS
     from distrlcc.sim.suites import check_agents, load_suite
 
+    # All that can be refused is refused before the first run.
     contenders = contenders_of(args)
     scenarios = load_suite(args.suite).scenarios("test", args.links)
     for scenario in scenarios:
@@ -57,23 +50,18 @@ def run(args: argparse.Namespace) -> int:
     if not changes:
         raise ConfigError(f"--suite {args.suite}: none of its links changes; take --suite dynamic")
     check_json_target(args.json)
+    # The runs, a table, and JSON, in which None stands for never.
     table = Table(title=f"{changes} changes on {counted(scenarios)}", box=box.SIMPLE_HEAD)
     table.add_column("scheme")
-    for metric in RECOVERY_METRICS:
-        table.add_column(metric.title, justify="right")
-    found = {}
+    for m in RECOVERY_METRICS:
+        table.add_column(m.title, justify="right")
+    finite = {}
     for contender in contenders:
         print(f"measuring {contender.name} on {counted(scenarios)} ...", file=sys.stderr)
-        scores = found[contender.name] = recovery_scores(contender, scenarios)
-        cells = [
-            f"{scores[m.key] * m.scale:.{m.digits}f}".replace("inf", "never")
-            for m in RECOVERY_METRICS
-        ]
-        table.add_row(contender.name, *cells)
-    Console(stderr=args.json == "-").print(table)
-    finite = {
-        name: {key: None if math.isinf(value) else value for key, value in scores.items()}
-        for name, scores in found.items()
-    }
+        found = recovery_scores(contender, scenarios)
+        cells = [f"{found[m.key] * m.scale:.{m.digits}f}" for m in RECOVERY_METRICS]
+        table.add_row(contender.name, *(cell.replace("inf", "never") for cell in cells))
+        finite[contender.name] = {k: None if math.isinf(v) else v for k, v in found.items()}
+    console(args.json).print(table)
     emit_json(args.json, finite)
     return 0

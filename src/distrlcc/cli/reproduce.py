@@ -20,16 +20,14 @@ from distrlcc.errors import ConfigError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("recipe", metavar="RECIPE", help="one with results; see 'policies'")
-    parser.add_argument(
-        "--seeds", type=number(1, 10, whole=True), default=3, metavar="N",
-        help="train with the seeds 0 to N - 1 (default: 3)",
-    )  # fmt: skip
+    seeds, kind = "train with the seeds 0 to N - 1 (default: 3)", number(1, 10, whole=True)
+    parser.add_argument("--seeds", type=kind, default=3, metavar="N", help=seeds)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce/RECIPE")
-    parser.add_argument(
-        "--record", action="store_true",
-        help="do not compare: make this the row, and the best seed's policy the one that comes "
-        "with the package",
-    )  # fmt: skip
+    record = (
+        "do not compare: make this the row, and the best seed's policy the one that comes with the "
+        "package"
+    )
+    parser.add_argument("--record", action="store_true", help=record)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.main import main
     from distrlcc.recipes.experiment import experiment
     from distrlcc.recipes.reproduction import Reproduction, StoppedError
-    from distrlcc.recipes.row import shipped_rows
+    from distrlcc.recipes.result_row import shipped_rows
 
     chosen = experiment(args.recipe)
     expected = shipped_rows().get(args.recipe)
@@ -48,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.record and args.seeds < 2:
         raise ConfigError("--record with --seeds 1: a row needs a spread; expected 2 seeds or more")
+    # Train and score.
     folder = args.out or Path("runs") / "reproduce" / args.recipe
     reproduction = Reproduction(chosen, folder, main, _tell)
     try:
@@ -57,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
             _tell("stopped; the same command goes on")
         return stopped.code
     row.save(folder / "row.json")
-    if args.record:
+    # Record, or compare.
+    if args.record or expected is None:
         reproduction.ship(row)
         print(f"{args.recipe}: recorded, with the policy of seed {row.shipped}")
         return 0
-    assert expected is not None
     differences = expected.differences(row)
     for line in differences:
         print(f"differs: {line}")
-    count = sum(len(metrics) for metrics in expected.scores.values())
+    count = len(expected.measured())
     print(f"{args.recipe}: {count - len(differences)} of {count} scores as the results say")
     return 1 if len(differences) > expected.tolerated else 0
 

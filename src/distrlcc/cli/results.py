@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the page."""
+    from distrlcc.recipes.result_row import shipped_rows
     from distrlcc.recipes.results_page import results_page
-    from distrlcc.recipes.row import shipped_rows
 
     page = results_page(shipped_rows())
     if args.markdown:

@@ -104,7 +104,7 @@ def run_config(args: argparse.Namespace) -> RunConfig:
 
 def _stored(args: argparse.Namespace) -> str:
     """Name the runs that the storage has."""
-    from distrlcc.storage.storage import stored_runs
+    from distrlcc.storage import stored_runs
 
     names = stored_runs(args.storage) if args.storage else []
     return f"; the storage has {', '.join(names[:10])}" if names else ""

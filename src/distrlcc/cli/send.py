@@ -2,7 +2,6 @@
 
 distrlcc send 10.0.0.2 --policy runs/demo/policy.safetensors --seconds 30 --plot flow.png
 distrlcc send 10.0.0.2:4730 --scheme cubic --seconds 30 --json -
-distrlcc send 10.0.0.2 --policy runs/demo --file backup.tar
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distrlcc.control.base import Controller
-    from distrlcc.net.sent import Sent, Step
+    from distrlcc.net.flow_record import Sent, Step
 
 PORT = 4730
 _EVERY_SECONDS = 0.5
@@ -30,71 +29,65 @@ _EVERY_SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "receiver", metavar="HOST[:PORT]", help=f"where 'distrlcc receive' is (port {PORT})"
+    add = parser.add_argument
+    add("receiver", metavar="HOST[:PORT]", help=f"where 'distrlcc receive' is (port {PORT})")
+    steers = parser.add_mutually_exclusive_group(required=True)
+    steers.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
+    steers.add_argument("--scheme", metavar="NAME", help="as cubic; see 'distrlcc list schemes'")
+    text = "how long (default: 10)"
+    add("--seconds", type=number(0.1, 86_400.0), default=10.0, metavar="S", help=text)
+    add("--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets")
+    text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
+    add("--prefer", type=number(0.0, 1.0), metavar="P", help=text)
+    text = (
+        "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
+        "takes its part"
     )
-    who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
-    who.add_argument("--scheme", metavar="NAME", help="such as cubic; see 'distrlcc list schemes'")
-    parser.add_argument(
-        "--seconds", type=number(0.1, 86_400.0), metavar="S",
-        help="how long (default: 10); with --file the most that it may take",
-    )  # fmt: skip
-    parser.add_argument("--file", type=Path, metavar="PATH", help="send this file, whole")
-    parser.add_argument(
-        "--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets"
-    )
-    parser.add_argument(
-        "--prefer", type=number(0.0, 1.0), metavar="P",
-        help="0: throughput, 1: delay, for a --policy trained with preferences (default: its own)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--datagram", type=number(512, 1472, whole=True), default=0, metavar="BYTES",
-        help="UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
-        "takes its part",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=number(0.5, 600.0), default=10.0, metavar="S",
-        help="how long to wait for an answer at the start, at the end and meanwhile (default: 10)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--wait", type=number(0.0, 600.0), default=0.0, metavar="S",
-        help="wait so long for a receiver that is not there yet (default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--hold", action="store_true",
-        help="when the receiver has answered say 'ready', and begin at the moment that a line of "
+    size = number(512, 1472, whole=True)
+    add("--datagram", type=size, default=0, metavar="BYTES", help=text)
+    text = "how long to wait for an answer at the start, at the end and meanwhile (default: 10)"
+    add("--timeout", type=number(0.5, 600.0), default=10.0, metavar="S", help=text)
+    text = "wait so long for a receiver that is not there yet (default: 0)"
+    add("--wait", type=number(0.0, 600.0), default=0.0, metavar="S", help=text)
+    text = (
+        "when the receiver has answered say 'ready', and begin at the start time that a line of "
         "standard input names, s of the monotonic clock, or at once if it is empty: so several "
-        "senders begin together",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random: a policy "
-        "that acts by sampling, BBR's first phase")  # fmt: skip
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
-    parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+        "senders begin together"
+    )
+    add("--hold", action="store_true", help=text)
+    text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
+    add("--seed", type=int, default=0, help=text)
+    add("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
+    add("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
+    add("--file", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send; 1 when the receiver vanishes or the file does not arrive."""
+    """Send; 1 when the receiver vanishes."""
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
     from distrlcc.files import check_writable, require_writable, write_atomically
-    from distrlcc.net.moment import wait_for_moment
+    from distrlcc.net.command_group import wait_for_start
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
     from distrlcc.runs.stopper import Stopper
     from distrlcc.scheduling import run_soon
 
+    refuse_files("--file", args.file)
     check_json_target(args.json)
     if args.plot is not None:
         if args.plot.suffix not in (".png", ".svg"):
             raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
         check_writable(args.plot.resolve().parent)
     name, controller, step_ns = _controller(args)
-    seconds = args.seconds if args.seconds is not None else (0.0 if args.file else 10.0)
     request = Request(
-        seconds, args.file, args.datagram, args.timeout, args.wait, args.timeout,
+        seconds=args.seconds,
+        datagram=args.datagram,
+        handshake_s=args.timeout,
+        wait_s=args.wait,
+        silence_s=args.timeout,
         keep_series=bool(args.plot or args.json),
-    )  # fmt: skip
+    )
     remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
     if remote[1] == 0:
@@ -107,12 +100,17 @@ def run(args: argparse.Namespace) -> int:
         def stopping() -> bool:
             return bool(stopper.signal)
 
-        hold = partial(wait_for_moment, out, stopping=stopping) if args.hold else None
+        hold = partial(wait_for_start, out, stopping=stopping) if args.hold else None
         try:
             sent = send(
-                remote, controller, request, step_ns=step_ns, on_step=line.show,
-                stopping=stopping, on_open=partial(_begin, controller, hold),
-            )  # fmt: skip
+                remote,
+                controller,
+                request,
+                step_ns=step_ns,
+                on_step=line.show,
+                stopping=stopping,
+                on_open=partial(_begin, controller, hold),
+            )
         except LinkError as error:
             if not stopper.signal:
                 raise
@@ -127,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if args.plot is not None:
-        from distrlcc.evaluate.flow_plot import flow_plot
-        from distrlcc.evaluate.plots import to_png, to_svg
+        from distrlcc.evaluate.figures import to_png, to_svg
+        from distrlcc.evaluate.plots import flow_plot
 
         figure = flow_plot(sent.series, name, wire_bytes)
         draw: Callable[[Any], Any] = to_svg if args.plot.suffix == ".svg" else to_png
@@ -142,8 +140,21 @@ def run(args: argparse.Namespace) -> int:
     return 128 + stopper.signal if stopper.signal else 0
 
 
+def refuse_files(flag: str, value: str | None) -> None:
+    """Refuse a flag of the file transfer, which is gone.
+
+    Raises:
+        ConfigError: The flag was given.
+    """
+    if value is not None:
+        raise ConfigError(
+            f"{flag} is gone, as 'send' and 'receive' measure alone; copy files with scp or rsync, "
+            "or see examples/quic.py, which sends bytes encrypted under our controllers"
+        )
+
+
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
-    """Wait for the moment, if one is to be named, and let a scheme's time begin."""
+    """Wait for the start time, if one is to be named, and let a scheme's time begin."""
     from distrlcc.control.schemes import SchemeController
 
     if hold is not None:
@@ -155,7 +166,7 @@ def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
 def _controller(
     args: argparse.Namespace,
 ) -> tuple[str, Controller, Callable[[float], int]]:
-    """Return who steers, ready to act at once, and the length of its steps."""
+    """Return a controller that is ready to act at once, its name and the length of its steps."""
     from distrlcc.control.schemes import SchemeController
     from distrlcc.control.state import INITIAL_CWND
     from distrlcc.errors import unknown_name
@@ -165,8 +176,7 @@ def _controller(
     if args.prefer is not None and args.policy is None:
         raise ConfigError("--prefer is for --policy")
     if args.policy is not None:
-        from distrlcc.evaluate.contender import contender_from_file
-        from distrlcc.evaluate.policy_controller import PolicyController
+        from distrlcc.evaluate.contender import PolicyController, contender_from_file
 
         contender = contender_from_file(args.policy, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)
@@ -225,9 +235,8 @@ class _LiveLine:
 
 
 def _summary(name: str, sent: Sent) -> str:
-    size = f"{sent.file_bytes / 1e6:.1f} MB, " if sent.file_bytes else ""
     return (
-        f"{name}: {size}{sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; RTT mean "
+        f"{name}: {sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; RTT mean "
         f"{sent.mean_rtt_ms:.1f}, p95 {sent.p95_rtt_ms:.1f}, min {sent.min_rtt_ms:.1f} ms; loss "
         f"{sent.loss:.2%} of {sent.packets} packets, {sent.timeouts} timeouts; steps late "
         f"{sent.late_share:.2%} (p50 {sent.lateness_p50_ms:.2f}, p99 {sent.lateness_p99_ms:.2f} ms)"
@@ -242,6 +251,6 @@ def _figures(sent: Sent) -> dict[str, Any]:
 
 
 def _columns(sent: Sent) -> dict[str, list[float]]:
-    from distrlcc.net.sent import Step
+    from distrlcc.net.flow_record import Step
 
     return {name: [round(getattr(step, name), 6) for step in sent.series] for name in Step._fields}

@@ -7,71 +7,62 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.session import RayOptions
     from distrlcc.runs.run_config import RunConfig
-    from distrlcc.tune.tune_config import TuneConfig
+    from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
 METRICS = ("reward", "utilisation", "queueing_delay", "loss")
+DISTRIBUTIONS = "uniform:a:b, loguniform:a:b, int:a:b or choice:x,y,…"
 
 
-def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of every tuner."""
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see 'distrlcc list recipes'")
+def add_tune_arguments(parser: argparse.ArgumentParser, flag: str) -> None:
+    """Add the arguments of every tuner.
+
+    Args:
+        parser: The command's.
+        flag: The option that takes ``KEY=DISTRIBUTION``.
+    """
+    add = parser.add_argument
+    add("recipe", nargs="?", metavar="RECIPE", help="see 'distrlcc list recipes'")
     add_member_arguments(parser)
-    parser.add_argument("--seed", type=int, help="short for --set seed=N")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="folder (default: runs/tune-…)")
-    parser.add_argument("--resume", action="store_true", help="go on with the tuner in --out")
-    parser.add_argument(
-        "--metric", choices=METRICS, default="reward",
-        help="what is compared, a mean over held-out links (default: reward)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--mode", choices=("max", "min"), help="default: max, for queueing_delay and loss min"
-    )
-    parser.add_argument(
-        "--storage", metavar="DIR|URL", default="",
-        help="where members' checkpoints go, such as an NFS folder or s3://bucket/path (default: "
-        "checkpoints in --out)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--keep", type=number(1, whole=True), default=4, metavar="N",
-        help="checkpoints kept of each member (default: 4)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--failures", type=number(0, whole=True), default=2, metavar="N",
-        help="times that a member that failed is started again (default: 2)",
-    )  # fmt: skip
+    what = f"what is tuned: {DISTRIBUTIONS}"
+    add(flag, action="extend", nargs="+", default=[], metavar="KEY=DIST", dest="space", help=what)
+    add("--seed", type=int, help="short for --set seed=N")
+    add("--out", metavar="DIR", type=Path, help="folder (default: runs/tune-…)")
+    add("--resume", action="store_true", help="go on with the tuner in --out")
+    what = "what is compared, a mean over held-out links (default: reward)"
+    add("--metric", choices=METRICS, default="reward", help=what)
+    what = "default: max, for queueing_delay and loss min"
+    add("--mode", choices=("max", "min"), help=what)
+    what = "where members' checkpoints go: an NFS folder, s3://bucket/path … (default: in --out)"
+    add("--storage", metavar="DIR|URL", default="", help=what)
+    what = "checkpoints kept of each member (default: 4)"
+    add("--keep", type=int, default=4, metavar="N", help=what)
+    what = "times that a member that failed is started again (default: 2)"
+    add("--failures", type=int, default=2, metavar="N", help=what)
 
 
 def add_member_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what a member trains, and where."""
-    parser.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="change a key of the recipe; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--updates", type=number(1, whole=True), metavar="N",
-        help="updates of one member (default: the recipe's total_steps)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cpus-per-trial", type=number(0.01, 1e4), metavar="C",
-        help="cores of one member, may be a fraction",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cpus", type=number(1, whole=True), metavar="C",
-        help="cores of this machine that are used (default: all)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--address", default="", metavar="HOST:PORT",
-        help="a Ray cluster's head, or auto (default: a Ray of its own on this machine)",
-    )  # fmt: skip
+    add, assign = parser.add_argument, "change a key of the recipe; may be repeated"
+    form: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
+    add("--set", **form, metavar="KEY=VALUE", dest="assignments", help=assign)
+    what = "updates of one member (default: the recipe's total_steps)"
+    add("--updates", type=number(1, whole=True), metavar="N", help=what)
+    what = "cores of one member, may be a fraction"
+    add("--cpus-per-trial", type=number(0.01, 1e4), metavar="C", help=what)
+    what = "cores of this machine that are used (default: all)"
+    add("--cpus", type=number(1, whole=True), metavar="C", help=what)
+    what = "a Ray cluster's head, or auto (default: a Ray of its own on this machine)"
+    add("--address", default="", metavar="HOST:PORT", help=what)
 
 
 def member_config(args: argparse.Namespace) -> RunConfig:
@@ -97,9 +88,46 @@ def member_config(args: argparse.Namespace) -> RunConfig:
     return config
 
 
+def tune_config(args: argparse.Namespace, method: PBTConfig | SearchConfig) -> TuneConfig:
+    """Return the tuner that the arguments describe.
+
+    Args:
+        args: The arguments.
+        method: How members' values are chosen.
+
+    Raises:
+        ConfigError: Something does not exist or fit.
+    """
+    from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
+
+    shrinks = args.metric in ("queueing_delay", "loss")
+    cpus = args.cpus_per_trial or 1.0
+    if isinstance(method, PBTConfig):
+        cpus = core_share(args, method.population, synch=method.synch)
+    return TuneConfig(
+        run=member_config(args),
+        space=tuple(args.space),
+        storage=args.storage,
+        name=f"{args.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members",
+        report_every=args.report_every,
+        metric=args.metric,
+        mode=args.mode or ("min" if shrinks else "max"),
+        cpus_per_trial=cpus,
+        keep=args.keep,
+        failures=args.failures,
+        pbt=method if isinstance(method, PBTConfig) else None,
+        search=method if isinstance(method, SearchConfig) else None,
+    )
+
+
+def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
+    """Return the arguments that have the names of a dataclass's fields."""
+    return {field.name: getattr(args, field.name) for field in fields(cls)}
+
+
 def ray_options(args: argparse.Namespace) -> RayOptions:
     """Return which Ray is meant."""
-    from distrlcc.cluster.ray_session import RayOptions
+    from distrlcc.cluster.session import RayOptions
 
     if args.address and args.cpus is not None:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
@@ -120,92 +148,40 @@ def core_share(args: argparse.Namespace, members: int, *, synch: bool) -> float:
     return max(round(min(1.0, cores / members), 3), 0.01)
 
 
-def storage_name(args: argparse.Namespace) -> str:
-    """Return the name of the members' folder in the storage, which others may share."""
-    return f"{args.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members"
-
-
-def mode_of(args: argparse.Namespace) -> Literal["max", "min"]:
-    """Return whether the metric is to grow or to shrink."""
-    if args.mode is None:
-        return "min" if args.metric in ("queueing_delay", "loss") else "max"
-    return "min" if args.mode == "min" else "max"
-
-
-def check_resume(args: argparse.Namespace, given: list[str]) -> None:
-    """See that ``--resume`` comes alone.
-
-    Args:
-        args: The arguments.
-        given: What was given of the command's own ``KEY=DISTRIBUTION`` words.
-
-    Raises:
-        ConfigError: It does not.
-    """
-    if args.out is None:
-        raise ConfigError("--resume needs --out DIR, the tuner to go on with")
-    if args.recipe is not None or args.assignments or given or args.updates is not None:
-        raise ConfigError(
-            f"--resume takes recipe, keys and length from {args.out / 'config.toml'}: give only "
-            "--out (and --address or --cpus)"
-        )
-
-
-def run_tuner(
-    args: argparse.Namespace, command: str, build: Callable[[], TuneConfig], given: list[str]
-) -> int:
+def run_tuner(args: argparse.Namespace, command: str, build: Callable[[], TuneConfig]) -> int:
     """Begin or go on with a tuner; return the exit code.
 
     Args:
         args: The arguments.
         command: ``pbt`` or ``search``.
         build: Returns the configuration of a new tuner.
-        given: See `check_resume`.
 
     Raises:
         DistrlccError: What does not fit, or what ended the tuner.
     """
-    from distrlcc.tune import directory
+    # Find what does not fit before what takes seconds to import.
     from distrlcc.tune.space import checked_space
 
     options = ray_options(args)
-    if args.resume:
-        check_resume(args, given)
-        config = directory.read_config(args.out)
-        own = "pbt" if config.pbt is not None else "search"
-        if own != command:
-            raise ConfigError(f"{args.out} is of 'distrlcc tune {own}': resume it with that")
-    else:
-        config = build()
-    checked_space(config)  # before what takes seconds to import
-    from distrlcc.storage.storage_url import storage_filesystem
+    config = _resumed(args, command) if args.resume else build()
+    checked_space(config)
+    from distrlcc.storage import storage_filesystem
     from distrlcc.tune.outcome import write_outcome
-    from distrlcc.tune.tuner import prepare, run
+    from distrlcc.tune.tuner import open_folder, prepare, run
 
     prepare(config, options)
-    if args.resume:
-        folder, config = directory.resume(args.out)
-    else:
-        if config.storage:
-            storage_filesystem(config.storage)
-        folder = directory.create(args.out, config)
-    with folder:
-        ended = run(
-            config,
-            folder,
-            options,
-            resume=args.resume,
-            show=lambda line: print(line, file=sys.stderr, flush=True),
-        )
+    if config.storage and not args.resume:
+        storage_filesystem(config.storage)
+    # Run, and write what was found.
+    with open_folder(args.out, config, resume=args.resume) as folder:
+        ended = run(config, folder, options, resume=args.resume, show=_show)
         text = write_outcome(folder.path, config, ended.failures, draw=not ended.signal)
+    # Say how it ended.
     if text is not None:
         print(text, end="")
     if ended.signal:
-        print(
-            f"distrlcc: stopped; saved. Go on with: distrlcc tune {command} --resume --out "
-            f"{folder.path}",
-            file=sys.stderr,
-        )
+        goes_on = f"distrlcc tune {command} --resume --out {folder.path}"
+        _show(f"distrlcc: stopped; saved. Go on with: {goes_on}")
         return 128 + ended.signal
     if text is None:
         reasons = sorted(set(ended.failures.values()))
@@ -213,3 +189,25 @@ def run_tuner(
     for name in ("best.toml", "policy.safetensors", "population.png", "table.txt"):
         print(f"{name.partition('.')[0]}: {folder.path / name}")
     return 0
+
+
+def _resumed(args: argparse.Namespace, command: str) -> TuneConfig:
+    """Return the configuration of the tuner in ``--out``; nothing else may be given."""
+    from distrlcc.tune.tuner import read_config
+
+    if args.out is None:
+        raise ConfigError("--resume needs --out DIR, the tuner to go on with")
+    if args.recipe is not None or args.assignments or args.space or args.updates is not None:
+        raise ConfigError(
+            f"--resume takes recipe, keys and length from {args.out / 'config.toml'}: give only "
+            "--out (and --address or --cpus)"
+        )
+    config = read_config(args.out)
+    own = "pbt" if config.pbt is not None else "search"
+    if own != command:
+        raise ConfigError(f"{args.out} is of 'distrlcc tune {own}': resume it with that")
+    return config
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -14,30 +14,11 @@ from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.errors import unknown_name
 from distrlcc.types import Ack, FloatArray, IntervalStats
 
-AGENT = 0
-"""The window comes from outside, such as a policy."""
-ORACLE = 1
-"""The simulator sets the window from the link at each step."""
-FIXED = 2
-"""The window is the parameter."""
-RENO = 3
-CUBIC = 4
-VEGAS = 5
-COPA = 6
-BBR = 7
-LEDBAT = 8
-
-SCHEMES: dict[str, int] = {
-    "agent": AGENT,
-    "oracle": ORACLE,
-    "fixed": FIXED,
-    "reno": RENO,
-    "cubic": CUBIC,
-    "vegas": VEGAS,
-    "copa": COPA,
-    "bbr": BBR,
-    "ledbat": LEDBAT,
-}
+AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = range(9)
+"""The window of AGENT comes from outside, such as a policy; that of ORACLE is set by the simulator
+from the link at each step; that of FIXED is the parameter."""
+_NAMES = ("agent", "oracle", "fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat")
+SCHEMES: dict[str, int] = {name: number for number, name in enumerate(_NAMES)}
 """Number of each scheme by its name."""
 
 

@@ -1,30 +1,35 @@
-"""The same checks on every machine of a Ray cluster, and between each two of them."""
+"""The checks of every machine of a Ray cluster, and of what passes between each two of them."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from distrlcc.cluster.ray_address import parse_address
-from distrlcc.cluster.ray_nodes import Failed, RayNode, connected, gather, hands, ray_nodes
-from distrlcc.cluster.ray_ports import Ports
-from distrlcc.doctor import storage
-from distrlcc.doctor.emulation import emulation_rows
-from distrlcc.doctor.links import measure_links
-from distrlcc.doctor.machine import Machine, common_rows, look, machine_rows
-from distrlcc.doctor.members import Members
-from distrlcc.doctor.row import Row
+from distrlcc.cluster.nodes import Failed, RayNode, gather, probes, ray_nodes
+from distrlcc.cluster.session import RayOptions, parse_address, ray_session
+from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, Ports
+from distrlcc.doctor import machine, wire
+from distrlcc.doctor.findings import Finding, finding
 from distrlcc.errors import GroupError
 from distrlcc.parallel.interface import interface_towards
 
-_START_SECONDS = 40.0
-_WAY_SECONDS = 10.0
+OBJECT_BYTES = 8_000_000
+"""Large enough to leave the sender's process, as weights and segments are."""
+_START_SECONDS, _ANSWER_SECONDS, _REACH_SECONDS = 40.0, 10.0, 2.0
+_STORAGE_SECONDS = 105.0
+"""What a machine takes at most to open a storage, to write and to read."""
+_WIRE_SECONDS = 5.0
+"""Time of all streams together, s; each lasts a quarter of a second at most."""
+_TOTAL_SECONDS = 30.0
+"""No new round of pairs is begun after this long."""
+_SLOW_MBIT, _FAR_MS, _SKEWED_MS, _WRONG_MS = 50.0, 100.0, 100.0, 60e3
 
 
-def cluster_rows(head: str, place: str = "") -> list[Row]:
+def check_cluster(head: str, place: str = "") -> list[Finding]:
     """Check a cluster that this machine is in.
 
     Args:
@@ -34,24 +39,72 @@ def cluster_rows(head: str, place: str = "") -> list[Row]:
     Raises:
         GroupError: There is no such cluster, or it does not let us in.
     """
+    # Find the machines.
     host, port = parse_address(head)
-    with connected(head) as ray:
+    with ray_session(RayOptions(head)) as ray:
         known = ray_nodes(ray)
         nodes = [node for node in known if node.alive]
         if not nodes:
             raise GroupError(f"the cluster at {head} has no machine that is alive", exit_code=2)
-        with hands(ray, nodes) as made:
-            members = Members(ray, host, Ports(port), nodes, made)
-            _gone(members, known)
+        with probes(ray, nodes) as made:
+            # Say which have gone; then look at each, at the storage, and between each two.
+            survey = _Survey(ray, Ports(port), nodes, made)
+            for node in known:
+                if not node.alive:
+                    found = f"gone: {node.death or 'no reason known'}"
+                    survey.add("alive", node, found, warn=f"there: distrlcc cluster join {head}")
             with _said(f"asking {len(nodes)} machine{'s' if len(nodes) > 1 else ''}"):
-                _machines(members)
+                _machines(survey, host)
             if place:
                 with _said("trying the storage"):
-                    _storage(members, place)
-            if len(members.nodes) > 1:
+                    _storage(survey, place)
+            if len(survey.nodes) > 1:
                 with _said("trying ports and measuring between machines"):
-                    measure_links(members)
-            return members.rows
+                    ports = _ports(survey)
+                    plan = wire.rounds(len(survey.nodes))
+                    _wires(survey, ports, plan)
+                    _objects(survey, plan)
+            return survey.findings
+
+
+@dataclass
+class _Survey:
+    """The machines of a cluster, and what is known of them so far."""
+
+    ray: Any
+    ports: Ports
+    nodes: list[RayNode]
+    probes: dict[RayNode, Any]
+    """A process on each."""
+    findings: list[Finding] = field(default_factory=list)
+
+    def ask(self, seconds: float, calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
+        """Call functions at once, each given as node, function and arguments, by any key."""
+        references = {
+            key: self.probes[node].call.remote(*call) for key, (node, *call) in calls.items()
+        }
+        return gather(self.ray, references, seconds)
+
+    def each(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[Any, Any]:
+        """Call a function on all machines at once; each gives a result or a `Failed`."""
+        return self.ask(seconds, {node: (node, function, *arguments) for node in self.nodes})
+
+    def add(self, check: str, node: RayNode, found: str, *, fail: str = "", warn: str = "") -> None:
+        """Add a finding."""
+        self.findings.append(finding(check, node.address, found, fail=fail, warn=warn))
+
+    def rounds(
+        self, check: str, plan: list[list[tuple[int, int]]]
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Yield rounds of pairs, as many as there is time for."""
+        deadline = time.monotonic() + _TOTAL_SECONDS
+        for number, pairs in enumerate(plan):
+            if time.monotonic() > deadline:
+                left = f"{len(plan) - number} of {len(plan)} rounds of pairs left out after "
+                warn = "mend what failed, and ask again"
+                self.add(check, self.nodes[0], f"{left}{_TOTAL_SECONDS:.0f} s", warn=warn)
+                return
+            yield pairs
 
 
 @contextmanager
@@ -65,69 +118,149 @@ def _said(what: str) -> Iterator[None]:
         sys.stderr.write(f"{time.monotonic() - begin:.1f} s\n")
 
 
-def _gone(members: Members, known: list[RayNode]) -> None:
-    for node in known:
-        if not node.alive:
-            members.add(
-                "alive", node, f"gone: {node.death or 'no reason known'}",
-                warn=f"there: distrlcc cluster join {members.head}:{members.ports.first}",
-            )  # fmt: skip
-
-
-def _machines(members: Members) -> None:
-    """Look at each machine; who does not answer is left out of what follows."""
-    machines: dict[str, Machine] = {}
-    answers = members.each(look, _START_SECONDS)
-    for node, answer in answers.items():
+def _machines(survey: _Survey, host: str) -> None:
+    """Look at each machine; one that does not answer is left out of what follows."""
+    # What each machine has.
+    machines: dict[str, machine.Machine] = {}
+    for node, answer in survey.each(_START_SECONDS, machine.look).items():
         if isinstance(answer, Failed):
-            members.add(
-                "alive", node, f"runs nothing for us: {answer.reason}",
-                fail=f"open ports {members.ports} between this machine and all others",
-            )  # fmt: skip
-            continue
-        machines[node.address] = answer
-        members.rows += machine_rows(answer, node.address, cluster=True)
-    members.nodes = [node for node in members.nodes if node.address in machines]
-    if len(machines) > 1:
-        members.rows += common_rows(machines)
-    for node, rows in members.each(emulation_rows, _START_SECONDS, "").items():
-        if not isinstance(rows, Failed):
-            members.rows += [replace(row, machine=node.address) for row in rows]
-    for node, way in members.each(_way, _WAY_SECONDS, members.head).items():
+            fail = f"open ports {survey.ports} between this machine and all others"
+            survey.add("alive", node, f"runs nothing for us: {answer.reason}", fail=fail)
+        else:
+            machines[node.address] = answer
+            survey.findings += machine.check_machine(answer, node.address, cluster=True)
+    survey.nodes = [node for node in survey.nodes if node.address in machines]
+    if machines:
+        survey.findings += machine.check_common(machines)
+    for node, found in survey.each(_START_SECONDS, machine.check_emulation, "").items():
+        if not isinstance(found, Failed):
+            survey.findings += [replace(each, machine=node.address) for each in found]
+    # The interface that leads to the head, and whether Ray has its address.
+    for node, way in survey.each(_ANSWER_SECONDS, interface_towards, host).items():
         if isinstance(way, Failed):
-            members.add("interface", node, way.reason, fail="see what was found")
-            continue
-        name, address = way
-        wrong = address != node.address and not node.is_head
-        members.add(
-            "interface", node,
-            f"{name} ({address}) leads to the head{f'; Ray has {node.address}' if wrong else ''}",
-            fail="leave and join again with --interface" if wrong else "",
-        )  # fmt: skip
+            survey.add("interface", node, way.reason, fail="see what was found")
+        elif way.address != node.address and not node.is_head:
+            found = f"{way} leads to the head; Ray has {node.address}"
+            survey.add("interface", node, found, fail="leave and join again with --interface")
+        else:
+            survey.add("interface", node, f"{way} leads to the head")
 
 
-def _way(head: str) -> tuple[str, str]:
-    way = interface_towards(head)
-    return way.name, way.address
-
-
-def _storage(members: Members, place: str) -> None:
-    marks = storage.Marks.new(place)
-    seconds = storage.STORAGE_SECONDS + 5.0
-    calls = {
-        node: members.hands[node].call.remote(storage.leave, marks, node.address)
-        for node in members.nodes
-    }
-    problems = gather(members.ray, calls, seconds)
-    wrote = [node.address for node in members.nodes if problems[node] == ""]
-    missing = members.each(storage.find, seconds, marks, wrote)
-    for node in members.nodes:
-        problem = problems[node]
-        lacks = missing[node]
+def _storage(survey: _Survey, place: str) -> None:
+    """Let each machine leave a mark, and look for those of all others."""
+    marks = machine.new_marks(place)
+    calls = {n: (n, machine.leave_mark, marks, n.address) for n in survey.nodes}
+    problems = survey.ask(_STORAGE_SECONDS, calls)
+    wrote = [node.address for node in survey.nodes if problems[node] == ""]
+    missing = survey.each(_STORAGE_SECONDS, machine.missing_marks, marks, wrote)
+    for node in survey.nodes:
+        problem, lacks = problems[node], missing[node]
         reason = problem.reason if isinstance(problem, Failed) else problem
-        members.rows.append(
-            storage.storage_row(
-                place, node.address, reason, wrote if isinstance(lacks, Failed) else lacks
+        lacks = wrote if isinstance(lacks, Failed) else lacks
+        survey.findings.append(machine.judge_storage(place, node.address, reason, lacks))
+    survey.each(_STORAGE_SECONDS, machine.sweep_marks, marks)
+
+
+def _ports(survey: _Survey) -> dict[RayNode, int]:
+    """Try each port of each machine from each other one; return where machines listen for us."""
+    # Listen on a worker's port.
+    calls = {
+        node: (node, wire.listen, node.address, FIRST_WORKER_PORT, LAST_WORKER_PORT)
+        for node in survey.nodes
+    }
+    ports: dict[RayNode, int] = {}
+    for node, port in survey.ask(_ANSWER_SECONDS, calls).items():
+        if isinstance(port, Failed):
+            survey.add("ports", node, port.reason, fail="free some of the workers' ports")
+        else:
+            ports[node] = port
+    # Connect to it and to Ray's.
+    targets: dict[RayNode, list[tuple[str, int]]] = {}
+    for node in survey.nodes:
+        others = [other for other in survey.nodes if other is not node]
+        targets[node] = [
+            (other.address, port)
+            for other in others
+            for port in (
+                *([survey.ports.first] if other.is_head else []),
+                other.manager_port,
+                other.object_port,
+                *([ports[other]] if other in ports else []),
             )
-        )
-    members.each(storage.sweep, seconds, marks)
+        ]
+    seconds = _REACH_SECONDS * (1 + max(map(len, targets.values())) / 64) + 5.0
+    tries = {node: (node, wire.reach, targets[node], _REACH_SECONDS) for node in survey.nodes}
+    for node, answer in survey.ask(seconds, tries).items():
+        if isinstance(answer, Failed):
+            survey.add("ports", node, answer.reason, fail="see what was found")
+            continue
+        tried = list(zip(targets[node], answer, strict=True))
+        closed = [f"{address}:{port} ({problem})" for (address, port), problem in tried if problem]
+        numbers = ", ".join(map(str, sorted({port for _, port in targets[node]})))
+        found, fail = f"reaches {numbers} of the others", ""
+        if closed:
+            found = f"does not reach {', '.join(closed)}"
+            fail = f"open ports {survey.ports} there for {node.address}"
+        survey.add("ports", node, found, fail=fail)
+    return ports
+
+
+def _wires(survey: _Survey, ports: dict[RayNode, int], plan: list[list[tuple[int, int]]]) -> None:
+    """Measure between each two, as many at once as do not disturb each other."""
+    # Round trips and rates.
+    nodes, offsets = survey.nodes, dict[RayNode, float]()
+    seconds = min(0.25, _WIRE_SECONDS / (2 * len(plan)))
+    for pairs in survey.rounds("link", plan):
+        calls = {
+            (a, b): (nodes[a], wire.measure, nodes[b].address, ports[nodes[b]], seconds)
+            for a, b in pairs
+            if nodes[b] in ports
+        }
+        for (a, b), found in survey.ask(_WIRE_SECONDS + 2 * seconds, calls).items():
+            to = f"to {nodes[b].address}: "
+            if isinstance(found, Failed):
+                fail = f"open ports {survey.ports} between the two"
+                survey.add("link", nodes[a], f"{to}{found.reason}", fail=fail)
+                continue
+            warn = ""
+            if min(found.up_mbit, found.down_mbit) < _SLOW_MBIT:
+                warn = "slow: is it the right network? use actor-learner rather than decentralized"
+            elif found.round_trip_ms > _FAR_MS:
+                warn = "far: use actor-learner rather than decentralized"
+            rates = f"{_rate(found.up_mbit)} there, {_rate(found.down_mbit)} back"
+            survey.add("link", nodes[a], f"{to}{found.round_trip_ms:.2f} ms, {rates}", warn=warn)
+            if a == 0:
+                offsets[nodes[b]] = found.offset_ms
+    # Clocks, as far as they were compared with the first machine's.
+    for node, offset in offsets.items():
+        fail = "set it: storage and certificates fail" if abs(offset) > _WRONG_MS else ""
+        skewed = abs(offset) > _SKEWED_MS
+        warn = "let NTP set it, or logs cannot be compared" if skewed else ""
+        found = f"{offset:+.1f} ms from {nodes[0].address}'s"
+        survey.add("clock", node, found, fail=fail, warn=warn)
+
+
+def _objects(survey: _Survey, plan: list[list[tuple[int, int]]]) -> None:
+    """Move a large object to the other one of each pair, and one back to the first."""
+    nodes, seconds = survey.nodes, _ANSWER_SECONDS
+    made = [survey.probes[node] for node in nodes]
+    for pairs in survey.rounds("object", plan):
+        ways = [way for a, b in pairs for way in ((a, b), (b, a))]
+        held = {way: made[way[0]].hold.remote(OBJECT_BYTES) for way in ways}
+        calls = {way: made[way[1]].fetch.remote(held[way], seconds) for way in ways}
+        for (source, target), took in gather(survey.ray, calls, 2 * seconds).items():
+            first, second = nodes[source], nodes[target]
+            what = f"{OBJECT_BYTES / 1e6:.0f} MB from {first.address}"
+            if isinstance(took, float):
+                survey.add("object", second, f"{what} in {took * 1e3:.0f} ms")
+                continue
+            reason = took.reason if took else f"does not come within {seconds:.0f} s"
+            fail = (
+                f"let {second.address} reach {first.address} at port {first.object_port}; if that "
+                "is not its address, join with --interface"
+            )
+            survey.add("object", second, f"{what}: {reason}", fail=fail)
+
+
+def _rate(mbit: float) -> str:
+    return f"{mbit / 1e3:.1f} Gbit/s" if mbit >= 1e3 else f"{mbit:.1f} Mbit/s"

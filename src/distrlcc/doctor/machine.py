@@ -1,27 +1,61 @@
-"""What a machine has: versions, cores, memory, disk and GPUs."""
+"""The checks of one machine: versions, cores, memory, disk, GPUs, head, emulation, storage."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
+import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.cluster.ray_identity import node_identity
-from distrlcc.doctor.row import Row, judged
+from distrlcc.cluster.session import differences, node_identity, parse_address, read_row
+from distrlcc.cluster.state import known_token
+from distrlcc.doctor.findings import HERE, Finding, finding
+from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.parallel.interface import interface_towards, interfaces, resolve
+from distrlcc.parallel.token import TOKEN
 from distrlcc.runs.versions import package_versions
+from distrlcc.storage import OPEN_SECONDS, Storage, within
 
 NOT_INSTALLED = "not installed"
 _MEMORY_GB = 2.0
 """A small run with Ray beside it takes 1.5 GB."""
-_DISK_GB = 2.0
-_SHARED_GB = 0.5
+_DISK_GB, _SHARED_GB = 2.0, 0.5
+_CONTROLS = ("reno", "cubic", "bbr")
+
+
+def check_here(head: str = "", interface: str = "", place: str = "") -> list[Finding]:
+    """Check this machine.
+
+    Args:
+        head: HOST:PORT of a cluster that it could join; empty leaves that out.
+        interface: Network interface towards it instead of the route's.
+        place: Storage to write to, a folder or a URL; empty leaves that out.
+
+    Raises:
+        ConfigError: The head's address is none.
+    """
+    found = check_machine(look(), HERE, cluster=bool(head))
+    if head:
+        found += check_head(head, interface)
+    else:
+        names = ", ".join(map(str, interfaces()))
+        warn = "" if names else "is it up?"
+        found.append(finding("interfaces", HERE, names or "none", warn=warn))
+    found += check_emulation(HERE)
+    if place:
+        marks = new_marks(place)
+        found.append(judge_storage(place, HERE, leave_mark(marks, HERE), []))
+        sweep_marks(marks)
+    return found
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found."""
+    """What a machine has."""
 
     versions: dict[str, str]
     common: dict[str, str]
@@ -42,17 +76,17 @@ class Machine:
 
 def look() -> Machine:
     """Look at this machine."""
-    memory = dict(
-        line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
-    )
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    memory = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+    total, free = (int(memory.get(n, ["0"])[0]) * 1024e-9 for n in ("MemTotal", "MemAvailable"))
     common = node_identity()
     return Machine(
         versions={**package_versions(), "ray": common["ray"]},
         common=common,
         cores=len(os.sched_getaffinity(0)),
         load=os.getloadavg()[0],
-        memory_gb=_kilobytes(memory, "MemTotal"),
-        free_gb=_kilobytes(memory, "MemAvailable"),
+        memory_gb=total,
+        free_gb=free,
         disk_gb=_free_gb(Path.cwd()),
         temporary_gb=_free_gb(Path(tempfile.gettempdir())),
         shared_gb=_free_gb(Path("/dev/shm")),
@@ -60,7 +94,7 @@ def look() -> Machine:
     )
 
 
-def machine_rows(machine: Machine, name: str, *, cluster: bool) -> list[Row]:
+def check_machine(machine: Machine, name: str, *, cluster: bool) -> list[Finding]:
     """Judge a machine.
 
     Args:
@@ -68,60 +102,187 @@ def machine_rows(machine: Machine, name: str, *, cluster: bool) -> list[Row]:
         name: Of the machine.
         cluster: Whether it is to be in a cluster, which needs Ray.
     """
+    # What is missing.
     versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items())
     torch = "pip install torch" if machine.versions["torch"] == NOT_INSTALLED else ""
     ray = "pip install 'distrlcc[ray]'" if machine.versions["ray"] == NOT_INSTALLED else ""
-    busy = machine.load > 0.75 * machine.cores
-    full = min(machine.disk_gb, machine.temporary_gb)
+    later = f"for clusters and searches: {ray}" if ray else ""
+    # What there is too little of.
+    cores = f"{machine.cores}, load {machine.load:.1f}"
+    busy = "other programs compute here; measurements will be off"
+    memory = f"{machine.free_gb:.1f} of {machine.memory_gb:.1f} GB free"
+    small = f"less than {_MEMORY_GB:g} GB: end other programs"
+    disk = (
+        f"{machine.disk_gb:.1f} GB free here, {machine.temporary_gb:.1f} in "
+        f"{tempfile.gettempdir()}, {machine.shared_gb:.1f} in /dev/shm"
+    )
+    full, room = "make room: nothing can be written", ""
+    free = min(machine.disk_gb, machine.temporary_gb)
+    if free < _DISK_GB:
+        room = f"less than {_DISK_GB:g} GB: make room"
+    elif machine.shared_gb < _SHARED_GB:
+        room = "Ray's objects will be slow: a larger /dev/shm (docker run --shm-size)"
     return [
-        judged(
-            "versions", name, versions,
-            fail=torch or (ray if cluster else ""),
-            warn=f"for clusters and searches: {ray}" if ray else "",
-        ),
-        judged(
-            "cores", name, f"{machine.cores}, load {machine.load:.1f}",
-            warn="other programs compute here; measurements will be off" if busy else "",
-        ),
-        judged(
-            "memory", name, f"{machine.free_gb:.1f} of {machine.memory_gb:.1f} GB free",
-            warn=f"less than {_MEMORY_GB:g} GB: end other programs" if machine.free_gb < _MEMORY_GB
-            else "",
-        ),
-        judged(
-            "disk", name,
-            f"{machine.disk_gb:.1f} GB free here, {machine.temporary_gb:.1f} in "
-            f"{tempfile.gettempdir()}, {machine.shared_gb:.1f} in /dev/shm",
-            fail="make room: nothing can be written" if full < 0.05 else "",
-            warn=f"less than {_DISK_GB:g} GB: make room" if full < _DISK_GB
-            else "Ray's objects will be slow: a larger /dev/shm (docker run --shm-size)"
-            if machine.shared_gb < _SHARED_GB else "",
-        ),
-        judged("GPUs", name, ", ".join(machine.gpus) or "none; the CPU is used"),
-    ]  # fmt: skip
+        finding("versions", name, versions, fail=torch or (ray if cluster else ""), warn=later),
+        finding("cores", name, cores, warn=busy if machine.load > 0.75 * machine.cores else ""),
+        finding("memory", name, memory, warn=small if machine.free_gb < _MEMORY_GB else ""),
+        finding("disk", name, disk, fail=full if free < 0.05 else "", warn=room),
+        finding("GPUs", name, ", ".join(machine.gpus) or "none; the CPU is used"),
+    ]
 
 
-def common_rows(machines: dict[str, Machine]) -> list[Row]:
+def check_common(machines: dict[str, Machine]) -> list[Finding]:
     """Compare what a cluster's machines must have in common with the first one's."""
-    names = list(machines)
-    head = machines[names[0]].common
-    rows = []
-    for name in names[1:]:
+    first, *others = machines
+    head = machines[first].common
+    findings = []
+    for name in others:
         own = machines[name].common
         differing = [key for key in {**head, **own} if head.get(key) != own.get(key)]
         found = ", ".join(f"{k} {own.get(k, '-')} != {head.get(k, '-')}" for k in differing)
-        rows.append(
-            judged(
-                "same versions", name, found or f"as on {names[0]}",
-                fail=f"install what {names[0]} has" if differing else "",
-            )
-        )  # fmt: skip
-    return rows
+        fail = f"install what {first} has" if differing else ""
+        findings.append(finding("same versions", name, found or f"as on {first}", fail=fail))
+    return findings
 
 
-def _kilobytes(memory: dict[str, str], name: str) -> float:
-    """Return an entry of /proc/meminfo in GB."""
-    return int(memory.get(name, "0 kB").split()[0]) * 1024 / 1e9
+def check_head(head: str, interface: str = "") -> list[Finding]:
+    """Look at the way to a cluster's head, and at the versions that it has written.
+
+    Raises:
+        ConfigError: The address is none.
+    """
+    host, port = parse_address(head)
+    try:
+        address = resolve(host)
+        own = interface_towards(address, interface)
+    except DistrlccError as error:
+        remedy = "give an address of the head's network"
+        return [finding("interface", HERE, str(error), fail=remedy)]
+    findings = [finding("interface", HERE, f"{own} leads to {host}")]
+    token = known_token()
+    if not token:
+        warn = f"set {TOKEN} to that cluster's"
+        return [*findings, finding("head", HERE, "not asked", warn=warn)]
+    try:
+        versions = read_row(f"{address}:{port}", token)
+    except GroupError as error:
+        return [*findings, finding("head", HERE, str(error), fail="see what was found")]
+    findings.append(finding("head", HERE, f"{head} knows the token"))
+    table = differences(versions)
+    fail = "install the head's ('master')" if table else ""
+    return [*findings, finding("same versions", HERE, table or f"as on {host}", fail=fail)]
+
+
+def check_emulation(name: str) -> list[Finding]:
+    """Check what emulated links and hosts need; training works without, so nothing fails."""
+    found = shutil.which("mm-link")
+    warn = "" if found else "only to compare with mahimahi itself: install its package"
+    mahimahi = finding("mahimahi", name, found or "no mm-link", warn=warn)
+    return [_namespaces(name), _tun(name), mahimahi, _controls(name)]
+
+
+def _namespaces(name: str) -> Finding:
+    root = os.geteuid() == 0
+    tools = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
+    if tools:
+        warn = "for emulated hosts: install util-linux and iproute2"
+        return finding("namespaces", name, f"{', '.join(tools)} not found", warn=warn)
+    words = ["unshare", "-n" if root else "-Urn", "true"]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=5.0, check=False)
+        said = done.stderr.decode(errors="replace").strip() if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        said = "unshare hangs"
+    warn = (
+        "for emulated hosts: run as root, or sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: "
+        "kernel.apparmor_restrict_unprivileged_userns=0)"
+    )
+    how = f"can be made, {'as root' if root else 'without root'}"
+    return finding("namespaces", name, said or how, warn=warn if said else "")
+
+
+def _tun(name: str) -> Finding:
+    device = Path("/dev/net/tun")
+    try:
+        os.close(os.open(device, os.O_RDWR))
+    except OSError as error:
+        warn = "for emulated links: modprobe tun, and in a container --device /dev/net/tun"
+        return finding("TUN", name, f"{device}: {error.strerror}", warn=warn)
+    return finding("TUN", name, f"{device} opens")
+
+
+def _controls(name: str) -> Finding:
+    kernel = Path("/proc/sys/net/ipv4")
+    try:
+        available = (kernel / "tcp_available_congestion_control").read_text().split()
+        allowed = (kernel / "tcp_allowed_congestion_control").read_text().split()
+    except OSError as error:
+        warn = "congestion controls cannot be chosen"
+        return finding("kernel's TCP", name, str(error.strerror), warn=warn)
+    usable = available if os.geteuid() == 0 else [c for c in available if c in allowed]
+    remedies = [
+        f"add {control} to net.ipv4.tcp_allowed_congestion_control"
+        if control in available
+        else f"modprobe tcp_{control}"
+        for control in _CONTROLS
+        if control not in usable
+    ]
+    warn = f"for comparisons with the kernel's: {', '.join(remedies)}" if remedies else ""
+    return finding("kernel's TCP", name, ", ".join(usable), warn=warn)
+
+
+def new_marks(place: str) -> Storage:
+    """Return a folder in a storage in which each machine leaves a file, and nobody else."""
+    return Storage(place, f".distrlcc-doctor-{uuid.uuid4().hex[:8]}")
+
+
+def leave_mark(marks: Storage, name: str) -> str:
+    """Leave this machine's mark and read it back; return what went wrong."""
+    try:
+        _open(marks)
+        marks.write(name, name.encode())
+        if marks.read(name) != name.encode():
+            return f"{marks.url} gives back something else than was written"
+    except (DistrlccError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def missing_marks(marks: Storage, names: list[str]) -> list[str]:
+    """Return the machines whose marks this one does not find."""
+    try:
+        _open(marks)
+        return [name for name in names if marks.read(name) != name.encode()]
+    except (DistrlccError, OSError):
+        return names
+
+
+def sweep_marks(marks: Storage) -> None:
+    """Remove the marks, where that is possible."""
+    with suppress(DistrlccError, OSError):
+        marks.delete("", folder=True)
+
+
+def judge_storage(place: str, name: str, problem: str, missing: list[str]) -> Finding:
+    """Judge what a machine found: a problem of its own, or marks that are missing."""
+    shown = place.partition("?")[0]
+    if problem:
+        mount = "mount it, and let this user write there"
+        fail = "see address and credentials" if "://" in place else mount
+        return finding("storage", name, problem, fail=fail)
+    if missing:
+        found = f"{shown} is writable, but what {', '.join(missing)} wrote is not there"
+        fail = "mount the same storage at the same place on all machines"
+        return finding("storage", name, found, fail=fail)
+    return finding("storage", name, f"{shown} is writable")
+
+
+def _open(marks: Storage) -> None:
+    """Open a storage, which must be there: a folder may be where a mount is missing."""
+    is_url = "://" in marks.url
+    if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
+        raise FileNotFoundError(f"{marks.url}: there is no such folder")
+    marks.open(check=is_url)
 
 
 def _free_gb(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""One connection's worth of measurement between two machines: round trip, clocks and bandwidth.
+"""Measurement between two machines: ports, round trip, clocks and bandwidth.
 
 The far side listens on one of the ports that Ray's workers use, so that what is measured has
 passed the same firewall. It takes three kinds of connections: pings, which it answers with its
@@ -11,7 +11,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,10 +20,12 @@ _CHUNK = bytes(1 << 16)
 _SECONDS = 3.0
 """Time limit of each connection, s."""
 _LIFE_SECONDS = 120.0
-"""A listener ends after this long."""
+"""A listener ends after so long without a connection."""
 _CLOCKS = struct.Struct("!qq")
 _LENGTH = struct.Struct("!d")
 _PING, _UP, _DOWN = b"P", b"U", b"D"
+_ALL = 8
+"""Up to so many machines every pair is measured; beyond, each with the head and its next two."""
 
 
 @dataclass(frozen=True)
@@ -40,45 +41,41 @@ class Wire:
     down_mbit: float
 
 
-class Listener:
-    """Answers measurements until it is closed, for two minutes at most."""
+def rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Return rounds of pairs of numbers in which no number is twice, as at a tournament.
 
-    def __init__(self, address: str, ports: range) -> None:
-        """Listen on the first of the ports that is free.
-
-        Raises:
-            OSError: None is.
-        """
-        self._socket = _bound(address, ports)
-        self.port = int(self._socket.getsockname()[1])
-        self._socket.settimeout(_LIFE_SECONDS)
-        threading.Thread(target=self._serve, daemon=True, name="doctor").start()
-
-    def close(self) -> None:
-        """Stop listening."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed, or too old
-                self._socket.close()
-                return
-            threading.Thread(target=_answer, args=(connection,), daemon=True).start()
-
-
-_listeners: list[Listener] = []
-"""Of this process, so that a function that runs elsewhere can leave one behind."""
+    Each pair meets once. Of more than eight machines not all pairs meet: that would take too long.
+    """
+    even = count + count % 2
+    found = []
+    for turn in range(even - 1 if count > 1 else 0):
+        # The circle method: the last one stays, the others move on by one seat.
+        seats = [(turn + seat) % (even - 1) for seat in range(even - 1)]
+        meets = [(seats[0], even - 1)]
+        meets += [(seats[k], seats[even - 1 - k]) for k in range(1, even // 2)]
+        pairs = [(min(meet), max(meet)) for meet in meets if max(meet) < count]
+        found.append([(a, b) for a, b in pairs if count <= _ALL or a == 0 or b - a <= 2])
+    return [pairs for pairs in found if pairs]
 
 
 def listen(address: str, first: int, last: int) -> int:
-    """Listen on the first free port of a range; return it."""
-    # From the far end, where Ray's own workers come last.
-    _listeners.append(Listener(address, range(last, first - 1, -1)))
-    return _listeners[-1].port
+    """Answer measurements on the last free port of a range, where Ray's own come last; return it.
+
+    Raises:
+        OSError: None is free.
+    """
+    for port in range(last, first - 1, -1):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind((address, port))
+            listener.listen(16)
+        except OSError:
+            listener.close()
+            continue
+        listener.settimeout(_LIFE_SECONDS)
+        threading.Thread(target=_serve, args=(listener,), daemon=True, name="doctor").start()
+        return port
+    raise OSError(f"none of the ports {first}-{last} is free on {address}")
 
 
 def measure(address: str, port: int, seconds: float) -> Wire:
@@ -92,8 +89,25 @@ def measure(address: str, port: int, seconds: float) -> Wire:
     Raises:
         OSError: The connection fails or takes too long.
     """
-    round_trip, offset = _ping(address, port)
-    return Wire(round_trip, offset, _send(address, port, seconds), _take(address, port, seconds))
+    # The shortest round trip, and the clocks' offset, ns.
+    best = (float("inf"), 0.0)
+    with _connect(address, port) as connection:
+        for _ in range(_PINGS):
+            begin = time.time_ns()
+            connection.sendall(_PING)
+            came, left = _CLOCKS.unpack(_exactly(connection, _CLOCKS.size))
+            end = time.time_ns()
+            best = min(best, (end - begin - (left - came), ((came - begin) + (left - end)) / 2))
+    # What the other side takes, and what comes from there.
+    with _connect(address, port) as connection:
+        connection.sendall(_UP)
+        _stream(connection, seconds)
+        connection.shutdown(socket.SHUT_WR)
+        up = _mbit(*_CLOCKS.unpack(_exactly(connection, _CLOCKS.size)))
+    with _connect(address, port) as connection:
+        connection.sendall(_DOWN + _LENGTH.pack(seconds))
+        down = _mbit(*_drain(connection))
+    return Wire(best[0] / 1e6, best[1] / 1e6, up, down)
 
 
 def reach(targets: list[tuple[str, int]], seconds: float) -> list[str]:
@@ -110,22 +124,24 @@ def reach(targets: list[tuple[str, int]], seconds: float) -> list[str]:
         return list(pool.map(attempt, targets))
 
 
-def _bound(address: str, ports: range) -> socket.socket:
-    for port in ports:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.bind((address, port))
-            listener.listen(16)
-        except OSError:
-            listener.close()
-            continue
-        return listener
-    raise OSError(f"none of the ports {min(ports)}-{max(ports)} is free on {address}")
+def _serve(listener: socket.socket) -> None:
+    with listener, suppress(OSError):  # too old
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_answer, args=(connection,), daemon=True).start()
 
 
-def _clock() -> int:
-    """Return this machine's wall clock, ns."""
-    return time.clock_gettime_ns(time.CLOCK_REALTIME)
+def _answer(connection: socket.socket) -> None:
+    connection.settimeout(_SECONDS)
+    with connection, suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while (kind := connection.recv(1)) == _PING:
+            connection.sendall(_CLOCKS.pack(time.time_ns(), time.time_ns()))
+        if kind == _UP:
+            connection.sendall(_CLOCKS.pack(*_drain(connection)))
+        elif kind == _DOWN:
+            (seconds,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+            _stream(connection, min(_SECONDS, seconds))
 
 
 def _connect(address: str, port: int) -> socket.socket:
@@ -142,37 +158,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
             raise ConnectionError("the other side closed the connection")
         data += more
     return data
-
-
-def _ping(address: str, port: int) -> tuple[float, float]:
-    """Return the shortest round trip and the clocks' offset, ms."""
-    best = (float("inf"), 0.0)
-    with _connect(address, port) as connection:
-        for _ in range(_PINGS):
-            begin = _clock()
-            connection.sendall(_PING)
-            came, left = _CLOCKS.unpack(_exactly(connection, _CLOCKS.size))
-            end = _clock()
-            sample = (end - begin - (left - came), ((came - begin) + (left - end)) / 2)
-            best = min(best, sample)
-    return best[0] / 1e6, best[1] / 1e6
-
-
-def _send(address: str, port: int, seconds: float) -> float:
-    """Return what the other side took, Mbit/s."""
-    with _connect(address, port) as connection:
-        connection.sendall(_UP)
-        _stream(connection, seconds)
-        connection.shutdown(socket.SHUT_WR)
-        count, took = _CLOCKS.unpack(_exactly(connection, _CLOCKS.size))
-    return _mbit(count, took)
-
-
-def _take(address: str, port: int, seconds: float) -> float:
-    """Return what came from the other side, Mbit/s."""
-    with _connect(address, port) as connection:
-        connection.sendall(_DOWN + _LENGTH.pack(seconds))
-        return _mbit(*_drain(connection))
 
 
 def _stream(connection: socket.socket, seconds: float) -> None:
@@ -193,22 +178,3 @@ def _drain(connection: socket.socket) -> tuple[int, int]:
 
 def _mbit(count: int, nanoseconds: int) -> float:
     return count * 8e3 / max(nanoseconds, 1)
-
-
-def _answer(connection: socket.socket) -> None:
-    connection.settimeout(_SECONDS)
-    handlers: dict[bytes, Callable[[socket.socket], None]] = {
-        _UP: lambda c: c.sendall(_CLOCKS.pack(*_drain(c))),
-        _DOWN: lambda c: _stream(c, min(_SECONDS, *_LENGTH.unpack(_exactly(c, _LENGTH.size)))),
-    }
-    with connection, suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while kind := connection.recv(1):
-            came = _clock()
-            if kind == _PING:
-                connection.sendall(_CLOCKS.pack(came, _clock()))
-            elif kind in handlers:
-                handlers[kind](connection)
-                return
-            else:
-                return

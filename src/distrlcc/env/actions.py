@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,28 +16,6 @@ MIN_CWND, MAX_CWND = 2.0, 8000.0
 """Bounds of the window, packets (as DistRLCC's)."""
 
 
-class ActionSpace(Protocol):
-    """Turns actions into what the senders do."""
-
-    space: gymnasium.Space[Any]
-    """One agent's space."""
-    size: int
-    """Elements of the previous action's encoding in an observation."""
-    initial: tuple[float, float]
-    """First window (packets) and pacing rate (packets/s; 0: none)."""
-    least_rate: float
-    """Least pacing rate, packets/s."""
-
-    def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
-        """Return new windows and pacing rates, ``[N]``."""
-
-    def encode(self, actions: NDArray[Any]) -> Floats:
-        """Encode actions for the next observation, ``[N, size]``."""
-
-    def label(self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats) -> NDArray[Any]:
-        """Return the expert's actions: those nearest to the best windows, ``[N]``."""
-
-
 def _bounded(cwnd: Floats) -> Floats:
     return np.maximum(np.minimum(cwnd, MAX_CWND), MIN_CWND)
 
@@ -45,8 +23,13 @@ def _bounded(cwnd: Floats) -> Floats:
 class WindowActions:
     """A discrete action changes the window: ``cwnd * factor + offset``."""
 
+    size: int
+    """Elements of the previous action's encoding in an observation."""
+
     initial = (INITIAL_CWND, 0.0)
+    """First window, packets, and pacing rate, packets/s; 0: none."""
     least_rate = 0.0
+    """Least pacing rate, packets/s."""
 
     def __init__(self, factors: tuple[float, ...], offsets: tuple[float, ...]) -> None:
         """Take one factor and one offset (packets) per action."""
@@ -106,7 +89,7 @@ class RateActions:
         return np.asarray(np.clip(a, -10.0, 10.0), np.float32)
 
 
-ACTIONS: dict[str, ActionSpace] = {
+ACTIONS: dict[str, WindowActions | RateActions] = {
     "multiplicative": WindowActions((0.5, 1 / 1.1, 1.0, 1.1, 1.5, 2.0), (0.0,) * 6),
     "fine": WindowActions((0.5, 0.75, 1 / 1.1, 1 / 1.03, 1.0, 1.03, 1.1, 1.33, 2.0), (0.0,) * 9),
     "indigo": WindowActions((0.5, 1.0, 1.0, 1.0, 2.0), (0.0, -10.0, 0.0, 10.0, 0.0)),

@@ -1,7 +1,8 @@
 """N senders on N links, without episodes: what they see, do and are paid for.
 
 The vector environment adds episodes to it, and evaluation drives it as it is. `AgentBatch` is what
-all worlds have in common; `LinkBatch` is the simulated one.
+all worlds have in common; `LinkBatch` is the simulated one. In a `DemonstrationBatch` a scheme
+drives the links, and the batch shows what an agent in its place would see and would have to do.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.schemes import SCHEMES
 from distrlcc.control.state import CWND, PACING
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
+from distrlcc.errors import unknown_name
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
-from distrlcc.sim.suites import mean_rate_mbps
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
+from distrlcc.sim.suites import mean_rate_mbps, with_scheme
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
 
@@ -176,6 +179,7 @@ class AgentBatch(ABC):
         return np.where(pacing > 0, paced, cwnd)
 
 
+_STATE = "previous preference mean_rate base_rtt searched"
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
@@ -277,19 +281,77 @@ class LinkBatch(AgentBatch):
         return {
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
-            "previous": self._previous.copy(),
-            "preference": self.preference.copy(),
-            "mean_rate": self.mean_rate.copy(),
-            "base_rtt": self.base_rtt.copy(),
-            "searched": self._searched.copy(),
+            **copy_arrays(self, _STATE),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
-        self._previous = np.array(state["previous"], float)
-        self.preference = np.array(state["preference"], float)
-        self.mean_rate = np.array(state["mean_rate"], float)
-        self.base_rtt = np.array(state["base_rtt"], float)
-        self._searched = np.array(state["searched"], float)
+        restore_arrays(self, _STATE, state)
+
+
+class DemonstrationBatch(LinkBatch):
+    """A `LinkBatch` whose actions do not reach the links; a scheme sends in the agents' place.
+
+    The scheme's acknowledgements fill the observations. What an agent would hold, its window or its
+    pacing rate, is kept beside it: it follows the actions that are passed to `step`, and stands in
+    the observations. The label is the action that brings it nearest to what the scheme holds at
+    that moment. Errors of coarse actions do not add up, since each label starts from where the ones
+    before have led.
+    """
+
+    def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:
+        """Allocate N links of ``n_flows`` flows, the first of which runs the scheme.
+
+        Raises:
+            ConfigError: There is no such scheme.
+        """
+        if scheme not in SCHEMES or scheme == "agent":
+            raise unknown_name("scheme", scheme, [name for name in SCHEMES if name != "agent"])
+        super().__init__(n, config, n_flows=n_flows, with_labels=False)
+        self._scheme = scheme
+        self._held = np.zeros((2, n))
+
+    def load(self, n: int, scenario: Scenario) -> None:
+        """Put a scenario at link n, at its time zero."""
+        super().load(n, scenario)  # for an agent's first window and rate
+        self._held[:, n] = [values[n] for values in super().held()]
+        super().load(n, with_scheme(scenario, self._scheme))
+
+    def held(self) -> tuple[Floats, Floats]:
+        """Return what agents would hold: windows, packets, and pacing rates, packets/s."""
+        return self._held[0], self._held[1]
+
+    def stats(self) -> IntervalStats:
+        """Return what the flows saw, with the windows and rates that agents would hold."""
+        stats = super().stats()
+        stats.cwnd, stats.pacing_rate = self._held.copy()
+        return stats
+
+    def labels(self) -> NDArray[Any]:
+        """Return the actions that follow the scheme, ``[N]``."""
+        return self.actions.label(self.target(), *self.held(), self._rtt())
+
+    def target(self) -> Floats:
+        """Return the windows that the scheme's sending amounts to, packets ``[N]``.
+
+        A paced sender has its rate's worth of a round trip in flight, unless its window is less.
+        """
+        control = self.simulator.control[:: self.n_flows]
+        cwnd, pacing = control[:, CWND], control[:, PACING]
+        return np.where(pacing > 0, np.minimum(cwnd, pacing * self._rtt()), cwnd)
+
+    def _rtt(self) -> Floats:
+        """Return the newest RTTs, s; before the first sample, those of the empty links."""
+        last = super().stats().rtt_last
+        return np.where(last > 0, last, self.base_rtt)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that changes, for a checkpoint."""
+        return super().state_dict() | copy_arrays(self, "held")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a `state_dict` of a batch of the same size and configuration."""
+        super().load_state_dict(state)
+        restore_arrays(self, "held", state)

@@ -62,31 +62,26 @@ class EnvConfig:
             )
         if not all(0 <= w < float("inf") for w in weights) or sum(weights) <= 0:
             raise ConfigError(f"suite_weights {weights}: expected a positive sum")
-        for name, value, low in (
-            ("step_ms", self.step_ms, 0.1),
-            ("interval_rtts", self.interval_rtts, 0.0),
-            ("episode_s", self.episode_s, 0.05),
+        for name, low, high in (
+            ("step_ms", 0.1, 1e5),
+            ("interval_rtts", 0.0, 1e5),
+            ("episode_s", 0.05, 1e5),
+            ("action_delay_steps", 0, 100),
+            ("jitter_ms", 0.0, 1000.0),
+            ("agents", 1, MAX_AGENTS),
         ):
-            if not low <= value <= 1e5:
-                raise ConfigError(f"{name} is {value}; expected {low:g} to 100000")
-        self._check_agents()
-        if self.world not in WORLDS:
-            raise unknown_name("world", self.world, WORLDS)
-        if self.world == "emulated":
-            self._check_emulated()
-
-    def _check_agents(self) -> None:
-        if not 0 <= self.action_delay_steps <= 100:
-            raise ConfigError(f"action_delay_steps is {self.action_delay_steps}; expected 0 to 100")
-        if not 0.0 <= self.jitter_ms <= 1000.0:
-            raise ConfigError(f"jitter_ms is {self.jitter_ms}; expected 0 to 1000")
-        if not 1 <= self.agents <= MAX_AGENTS:
-            raise ConfigError(f"agents is {self.agents}; expected 1 to {MAX_AGENTS}")
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is {value}; expected {low:g} to {high:.6g}")
         if self.agents > 1 and self.disturbed:
             raise ConfigError(
                 f"agents is {self.agents}: action_delay_steps and jitter_ms are for links of one "
                 "agent; take 0 for both, or agents=1"
             )
+        if self.world not in WORLDS:
+            raise unknown_name("world", self.world, WORLDS)
+        if self.world == "emulated":
+            self._check_emulated()
 
     def _check_emulated(self) -> None:
         if not hasattr(select, "epoll"):

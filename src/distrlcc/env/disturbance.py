@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.seeding import normal, uniform
-from distrlcc.types import IntervalStats
+from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -29,6 +29,7 @@ _SPREAD = 1.0
 _EULER = 0.5772156649015329
 _DELAY, _STRENGTH, _STEP = 3, 4, 5
 """Names of draws, beside the environment's own."""
+_STATE = "waiting delay age episode strength least last late late_rtt"
 
 
 class Disturbance:
@@ -88,12 +89,14 @@ class Disturbance:
         age, self._age = self._age, self._age + 1
         if not self._jitter:
             return stats
+        # The step's mean wait, and the acknowledgements that it carries into the next step.
         z = normal(self._key, self._indices, self._episode, _STEP, age)
         mean = self._strength * np.exp(_SPREAD * z - 0.5 * _SPREAD**2)
         late = np.floor(stats.acked * np.minimum(mean / stats.duration, 1.0))
         rtt = stats.rtt_sum / np.maximum(stats.acked, 1)
         acked = stats.acked - late + self._late
         rtt_sum = (stats.acked - late) * rtt + self._late_rtt + acked * mean
+        # The least and greatest sample, those carried from the step before included.
         seen, carried = acked > 0, self._late > 0
         before = self._late_rtt / np.maximum(self._late, 1)
         low = np.where(stats.acked > 0, stats.rtt_min, np.inf)
@@ -120,15 +123,10 @@ class Disturbance:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes."""
-        return {name: getattr(self, f"_{name}").copy() for name in _CHANGES}
+        return copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any], key: np.uint64) -> None:
         """Take a `state_dict` of the same size; the key is the environments'."""
-        for name in _CHANGES:
-            setattr(self, f"_{name}", np.array(state[name]))
+        self._waiting = np.array(state["waiting"])  # of the actions' type
+        restore_arrays(self, _STATE, state)
         self._key = key
-
-
-_CHANGES = (
-    "waiting", "delay", "age", "episode", "strength", "least", "last", "late", "late_rtt",
-)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +13,12 @@ Observation = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_MBPS = 8 * 1504 * 1e-6
 
-
-class ObservationSpace(Protocol):
-    """Turns a step's statistics into an observation."""
+class _Running:
+    """A space's running arrays ``[N]`` or ``[N, ...]`` by name, with their values at the start."""
 
     size: int
     """Elements of an observation, without the previous action's."""
-
-    def reset(self, which: Indices) -> None:
-        """Forget the history of some senders."""
-
-    def observe(self, stats: IntervalStats) -> Floats:
-        """Return ``[N, size]`` and remember what the next call needs."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the running state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the running state."""
-
-
-class _Running:
-    """Running arrays ``[N]`` or ``[N, ...]`` by name, with their values at an episode's start."""
 
     def __init__(self, n: int, **initial: float | Floats) -> None:
         self._initial = initial
@@ -60,10 +42,9 @@ class ScaleFree(_Running):
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
 
     In order: the log of interval RTT over min RTT; its slow average; its change; the log of
-    delivered * min RTT over cwnd for the fast rate, the slow rate and the greatest rate; log cwnd;
-    log min RTT; share of packets lost in the step and its slow average; time without ACK and time
-    since the start in min RTTs (logs, the latter bounded); packets in flight over cwnd; log of
-    packets acknowledged.
+    delivered * min RTT over cwnd for the fast, the slow and the greatest rate; log cwnd; log min
+    RTT; share of packets lost in the step and its slow average; time without ACK and time since the
+    start in min RTTs (logs, the latter bounded); in flight over cwnd; log of packets acknowledged.
     """
 
     size = 14
@@ -71,10 +52,9 @@ class ScaleFree(_Running):
     """The minimum RTT is taken over one to two windows of this length, s."""
 
     def __init__(self, n: int) -> None:
-        super().__init__(
-            n, delay=0.0, slow_delay=0.0, fast=0.0, slow=0.0, top=0.0, loss=0.0, idle=0.0, age=0.0,
-            least=np.inf, least_before=np.inf, window=0.0,
-        )  # fmt: skip
+        names = "delay slow_delay fast slow top loss idle age window"
+        zeros = dict.fromkeys(names.split(), 0.0)
+        super().__init__(n, **zeros, least=np.inf, least_before=np.inf)
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
@@ -83,6 +63,7 @@ class ScaleFree(_Running):
 
     def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
         v = self.values
+        # Delay: of the step, smoothed, and its change.
         seen = stats.acked > 0
         known = stats.min_rtt > 0
         mean_rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
@@ -95,6 +76,7 @@ class ScaleFree(_Running):
         change, v["delay"] = delay - v["delay"], delay
         weight = np.clip(stats.duration / min_rtt, 0.0, 1.0)
         v["slow_delay"] += 0.25 * weight * (delay - v["slow_delay"])
+        # Delivery rates and loss.
         rate = stats.acked / stats.duration
         fresh = (v["fast"] == 0) & seen
         v["fast"] = np.where(fresh, rate, v["fast"] + weight * (rate - v["fast"]))
@@ -156,10 +138,8 @@ class ScaleFreeRecent(ScaleFree):
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
-        more = _Running(
-            n, recent_least=np.inf, recent_least_before=np.inf, recent_window=0.0,
-            quick=0.0, cwnd_fast=0.0, cwnd_slow=0.0,
-        )  # fmt: skip
+        zeros = dict.fromkeys(["recent_window", "quick", "cwnd_fast", "cwnd_slow"], 0.0)
+        more = _Running(n, **zeros, recent_least=np.inf, recent_least_before=np.inf)
         self._initial |= more._initial
         self.values |= more.values
 
@@ -205,15 +185,8 @@ class Indigo(_Running):
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, 4]``."""
-        return np.stack(
-            [
-                stats.delay_ewma / 200.0,
-                stats.delivery_rate_ewma / 200.0,
-                stats.send_rate_ewma / 200.0,
-                stats.cwnd / 5000.0,
-            ],
-            axis=1,
-        )
+        rates = stats.delivery_rate_ewma / 200.0, stats.send_rate_ewma / 200.0
+        return np.stack([stats.delay_ewma / 200.0, *rates, stats.cwnd / 5000.0], axis=1)
 
 
 class IndigoMinRtt(Indigo):

@@ -38,10 +38,10 @@ Observation = NDArray[np.float32]
 class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no types
     """One link at a time, with up to K agents; each reset draws the next link.
 
-    Agents are ``agent_0`` to ``agent_K-1``, the first flows of the link's scenario. Who starts
-    later enters ``agents`` then, with an observation of zeros; who stops is truncated, and so are
-    all when the link's time is over. Nobody is ever terminated. While nobody runs, time goes on by
-    itself.
+    Agents are ``agent_0`` to ``agent_K-1``, the first flows of the link's scenario. An agent that
+    starts later enters ``agents`` then, with an observation of zeros; one that stops is truncated,
+    as are all when the link's time is over. None is ever terminated. While no agent runs, time goes
+    on by itself.
     """
 
     metadata: dict[str, Any] = {"name": "distrlcc_shared_link_v0", "render_modes": []}  # noqa: RUF012
@@ -82,19 +82,13 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
         """Start an episode on the next link; a seed starts the sequence of links anew."""
         observation, info = self._vector.reset(seed=seed)
-        over = False
-        while not (self._enter(info) or over):
-            observation, _, _, over, info = self._advance(self._idle)
+        observation, info = self._until_active(observation, info)
         return self._of(self.agents, observation), self._infos(self.agents, info)
 
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[
-        dict[str, Observation],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
+        dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]
     ]:
         """Advance by one step; actions are of all ``agents``.
 
@@ -108,22 +102,22 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         for agent in self.agents:
             rows[self.possible_agents.index(agent)] = actions[agent]
         before = self.agents
-        observation, reward, truncated, over, info = self._advance(rows)
+        observation, reward, _, truncated, info = self._vector.step(rows)
+        # What those see that were there before; the last of their episode where it ended.
         cut = {agent: bool(truncated[k]) for k, agent in enumerate(self.possible_agents)}
-        ending = [agent for agent in before if cut[agent]]
-        final = info.get("final_obs", observation)
-        seen = self._of(before, final if ending else observation)
+        seen = self._of(before, info.get("final_obs", observation))
         told = self._infos(before, info)
-        for agent in ending:
-            k = self.possible_agents.index(agent)
-            told[agent]["link_episode"] = {
-                name: float(values[k]) for name, values in info["link_episode"].items()
-            }
-        if over:
+        for agent in before:
+            if cut[agent]:
+                k = self.possible_agents.index(agent)
+                told[agent]["link_episode"] = {
+                    name: float(values[k]) for name, values in info["link_episode"].items()
+                }
+        # Agents that join now, or later where none is left.
+        if self._vector.over[0]:
             self.agents = []
         else:
-            while not (self._enter(info) or over):
-                observation, _, _, over, info = self._advance(self._idle)
+            observation, info = self._until_active(observation, info)
         joined = [agent for agent in self.agents if agent not in before]
         return (
             seen | self._of(joined, observation),
@@ -134,29 +128,27 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
             told | self._infos(joined, info),
         )
 
-    def _advance(
-        self, actions: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool, dict[str, Any]]:
-        """Advance the link; return what agents see, are paid, who ended, and whether it is over."""
-        observation, reward, _, truncated, info = self._vector.step(actions)
-        return observation, reward, truncated, bool(self._vector.over[0]), info
-
-    def _enter(self, info: dict[str, Any]) -> list[str]:
-        """Let those be `agents` who are active; return them."""
-        active = info.get("active", np.ones(len(self.possible_agents), bool))
-        self.agents = [a for a, there in zip(self.possible_agents, active, strict=True) if there]
-        return self.agents
+    def _until_active(
+        self, observation: NDArray[Any], info: dict[str, Any]
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Let time go on until an agent is active or the link's time is over; set `agents`."""
+        over = False
+        while True:
+            active = info.get("active", np.ones(len(self.possible_agents), bool))
+            self.agents = [a for a, on in zip(self.possible_agents, active, strict=True) if on]
+            if self.agents or over:
+                return observation, info
+            observation, _, _, _, info = self._vector.step(self._idle)
+            over = bool(self._vector.over[0])
 
     def _of(self, agents: list[str], rows: NDArray[Any]) -> dict[str, Observation]:
         return {agent: rows[self.possible_agents.index(agent)].copy() for agent in agents}
 
     def _infos(self, agents: list[str], info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        places = {agent: self.possible_agents.index(agent) for agent in agents}
         return {
-            agent: {
-                name: info[name][self.possible_agents.index(agent)]
-                for name in ("cwnd", "expert_action")
-            }
-            for agent in agents
+            agent: {name: info[name][k] for name in ("cwnd", "expert_action")}
+            for agent, k in places.items()
         }
 
     def close(self) -> None:

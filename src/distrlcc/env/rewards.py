@@ -129,17 +129,10 @@ def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floa
 def preferred(
     stats: IntervalStats, link: LinkView, config: RewardConfig, preference: Floats
 ) -> Floats:
-    """Ours, with each sender's own price of delay: ``low * (high / low) ** preference``.
+    """Ours, with a price of delay ``low * (high / low) ** preference``, preferences 0 to 1 ``[N]``.
 
-    Args:
-        stats: Of the step.
-        link: Of the step.
-        config: Has `delay_weights`, low and high.
-        preference: ``[N]``, from 0 (throughput) to 1 (delay).
-
-    Returns:
-        Rewards ``[N]``, divided by 1 + the price: what is best for a sender stays so, and those to
-        whom delay is dear do not outshout the others in what all learn from.
+    Rewards are divided by 1 + the price: what is best for a sender stays so, and the rewards
+    of senders with a high price do not outweigh the others' in what all learn from.
     """
     low, high = config.delay_weights
     price = low * np.exp(math.log(high / low) * preference)
@@ -182,15 +175,11 @@ def with_window(
 ) -> Floats:
     """Take off the price of packets in flight that are not the agent's part of the BDP.
 
-    ``weight * log(1 + max(|log(inflight / part)| - 0.05, 0) / 0.1)``. What utilisation and delay
-    are paid for is linear: a window that is a quarter of what fits costs less than one four times
-    as great, and one that is nearly right costs nearly nothing. This is alike on both sides, and
-    steepest near the goal: what pays is to be there, soon. Far off it is flat, where a trace's
-    noise would else be all that it tells.
-
-    The BDP is that of the step's capacity, divided among the link's flows, and a packet at least.
-    Beside a scheme's flow there is no price, in the simulator: what fits is up to that flow then,
-    and an agent that keeps to its part of the BDP beside one that fills the queue gets nothing.
+    ``weight * log(1 + max(|log(inflight / part)| - 0.05, 0) / 0.1)``: alike for too many and too
+    few, steepest near the goal, and flat far off, where a trace's noise would else be all that it
+    tells. The BDP is that of the step's capacity, divided among the link's flows, and a packet at
+    least. Beside a scheme's flow there is no price, in the simulator: an agent that keeps to its
+    part of the BDP beside a flow that fills the queue gets nothing.
     """
     if not config.window_weight:
         return reward
@@ -206,10 +195,8 @@ def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Float
     """Take off the price of a share that is not fair: the size of its logarithm.
 
     A share is relative to an equal one among the flows that run; alone it is 1, and the price 0.
-    Who has too much pays as who has too little does: where only the logarithm itself was paid, each
-    gained by pushing until a queue cost it more, and between shares where that balances none moved.
-    Each pays for its own, not for the mean over a link's agents: that taught all of them to hold
-    the least window, where shares are equal too.
+    Too much costs as too little does: with the logarithm itself each agent gained by pushing. Each
+    pays for its own share: the mean over a link's agents taught all to hold the least window.
     """
     if link.share is None or not config.fairness_weight:
         return reward

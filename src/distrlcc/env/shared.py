@@ -19,32 +19,21 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, IntervalStats
+from distrlcc.types import NANOSECONDS, IntervalStats, copy_arrays, restore_arrays
 
 Bools = NDArray[np.bool_]
 
 _HELD = np.array([CWND, PACING])
+_STATE = "held rates is_agent active acted"
 
 
 class SharedBatch(LinkBatch):
     """A `LinkBatch` with K agents on each link; every array that it returns is ``[N * K]``."""
 
-    def __init__(
-        self,
-        n: int,
-        config: EnvConfig,
-        *,
-        n_flows: int = 1,
-        with_histograms: bool = False,
-        with_labels: bool = True,
-    ) -> None:
+    def __init__(self, n: int, config: EnvConfig, *, n_flows: int = 1, **options: Any) -> None:
         """Allocate N links of ``n_flows`` flows, or of K if that is more; see `LinkBatch`."""
-        agents = config.agents
-        super().__init__(
-            n, config, n_flows=max(n_flows, agents), with_histograms=with_histograms,
-            with_labels=with_labels,
-        )  # fmt: skip
-        self.agents = agents
+        self.agents = agents = config.agents
+        super().__init__(n, config, n_flows=max(n_flows, agents), **options)
         rows = np.arange(n * agents)
         self._link = rows // agents
         self._flow = self._link * self.n_flows + rows % agents
@@ -142,10 +131,8 @@ class SharedBatch(LinkBatch):
         flows = ran.sum(axis=1)
         agents = ran[:, : self.agents] & self._is_agent.reshape(-1, self.agents)
         schemes = flows - agents.sum(axis=1)
-        return LinkView(
-            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt,
-            self._share, flows[self._link], schemes[self._link],
-        )  # fmt: skip
+        known = results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt
+        return LinkView(*known, self._share, flows[self._link], schemes[self._link])
 
     def share(self) -> Floats:
         """Return what agents deliver, relative to an equal share among their link's flows.
@@ -167,19 +154,9 @@ class SharedBatch(LinkBatch):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
-        return {
-            **super().state_dict(),
-            "held": self._held.copy(),
-            "rates": self._rates.copy(),
-            "is_agent": self._is_agent.copy(),
-            "active": self.active.copy(),
-            "acted": self.acted.copy(),
-        }
+        return super().state_dict() | copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         super().load_state_dict(state)
-        self._held = np.array(state["held"], float)
-        self._rates = np.array(state["rates"], float)
-        self._is_agent = np.array(state["is_agent"], bool)
-        self.active, self.acted = np.array(state["active"], bool), np.array(state["acted"], bool)
+        restore_arrays(self, _STATE, state)

@@ -30,9 +30,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.env.batch import AgentBatch, LinkBatch
+from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.demonstration import DemonstrationBatch
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome
@@ -41,6 +40,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
+from distrlcc.types import copy_arrays, restore_arrays
 
 BOUND = 1000.0
 """Observations lie within plus and minus this."""
@@ -52,6 +52,8 @@ def observation_box(batch: AgentBatch) -> gymnasium.spaces.Box:
 
 
 Array = NDArray[Any]
+
+_STATE = "episodes ends time sums"
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
@@ -104,6 +106,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 f"{num_envs} environments from number {first_index} on, with agents={self.agents} "
                 f"on each link; expected multiples of {self.agents}"
             )
+        # The suites that links are drawn from; none may have more agents than there is room for.
         links, first_link = num_envs // self.agents, first_index // self.agents
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
@@ -113,6 +116,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         for suite in self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_agents(suite.scenario(split, index), self.agents)
+        # The links' batch, and the spaces it makes.
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
@@ -120,6 +124,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        # What names draws, and the episodes' progress.
         self._indices = np.arange(first_link, first_link + links)
         self._link = np.arange(num_envs) // self.agents
         self._preferences = preferences
@@ -136,28 +141,20 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums = np.zeros((num_envs, 7))
 
     def _build_batch(self, expert: str) -> AgentBatch:
-        if self.config.world == "emulated":
-            if expert != "oracle":
-                raise ConfigError(
-                    f"expert {expert!r}: emulated links have the oracle's labels alone; "
-                    "take world=simulated"
-                )
+        emulated, flows, labels = self.config.world == "emulated", self._n_flows, self._with_labels
+        if expert != "oracle" and (emulated or self.agents > 1):
+            raise ConfigError(
+                f"expert {expert!r}: emulated links, and links of several agents, have the "
+                "oracle's labels alone; take world=simulated and agents=1"
+            )
+        if emulated:
             return EmulatedBatch(self.num_envs, self.config)
         if self.agents > 1:
-            if expert != "oracle":
-                raise ConfigError(
-                    f"expert {expert!r}: links of several agents have the oracle's labels alone; "
-                    "take agents=1"
-                )
-            return SharedBatch(
-                len(self._links()), self.config, n_flows=self._n_flows,
-                with_labels=self._with_labels,
-            )  # fmt: skip
+            links = self.num_envs // self.agents
+            return SharedBatch(links, self.config, n_flows=flows, with_labels=labels)
         if expert == "oracle":
-            return LinkBatch(
-                self.num_envs, self.config, n_flows=self._n_flows, with_labels=self._with_labels
-            )
-        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=self._n_flows)
+            return LinkBatch(self.num_envs, self.config, n_flows=flows, with_labels=labels)
+        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
@@ -286,20 +283,14 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return {
             "batch": self.batch.state_dict(),
             "disturbance": None if disturbance is None else disturbance.state_dict(),
-            "episodes": self._episodes.copy(),
-            "ends": self._ends.copy(),
-            "time": self._time.copy(),
-            "sums": self._sums.copy(),
+            **copy_arrays(self, _STATE),
             "key": np.array([self._key], np.uint64),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
         self.batch.load_state_dict(state["batch"])
-        self._episodes = np.array(state["episodes"], np.int64)
-        self._ends = np.array(state["ends"], float)
-        self._time = np.array(state["time"], float)
-        self._sums = np.array(state["sums"], float)
+        restore_arrays(self, _STATE, state)
         self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
         if self.batch.disturbance is not None:
             self.batch.disturbance.load_state_dict(state["disturbance"], self._key)

@@ -8,6 +8,8 @@ there is no interval, and its bounds are NaN.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from distrlcc.types import FloatArray
@@ -16,7 +18,7 @@ RESAMPLES = 2000
 CONFIDENCE = 0.95
 
 _CHUNK = 4_000_000
-"""Elements of one block of weights or of resampled means; bounds the memory to some 32 MB."""
+"""Elements of one block of resampled means; bounds the memory to some 32 MB."""
 
 
 def mean_intervals(
@@ -41,71 +43,63 @@ def mean_intervals(
     Returns:
         ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
     """
-    links = values.shape[1]
-    units = _nanmean(values) if links > 1 else values[:, 0, :]  # [M, U]
-    rng = np.random.default_rng(seed)
-    return _intervals(units, resamples, confidence, rng)
+    units = _nanmean(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
+    return _intervals(units, resamples, confidence, seed)
 
 
-def link_intervals(
-    values: FloatArray,
-    *,
-    resamples: int = RESAMPLES // 2,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> FloatArray:
-    """Return each link's mean over its seeds with a bootstrap interval over seeds.
-
-    Args:
-        values: ``[M, L, S]``, NaN as in :func:`mean_intervals`.
-        resamples: Draws.
-        confidence: Probability that the interval is to hold.
-        seed: Seed of the draws.
-
-    Returns:
-        ``[M, L, 3]``: mean, low, high.
-    """
-    metrics, links, seeds = values.shape
-    rows = values.reshape(metrics * links, seeds)
-    rng = np.random.default_rng(seed)
-    return _intervals(rows, resamples, confidence, rng).reshape(metrics, links, 3)
+def link_intervals(values: FloatArray) -> FloatArray:
+    """Return each link's mean over its seeds, ``[M, L, S]``, with an interval, ``[M, L, 3]``."""
+    rows = values.reshape(-1, values.shape[2])
+    return _intervals(rows, RESAMPLES // 2, CONFIDENCE, 0).reshape(*values.shape[:2], 3)
 
 
-def _intervals(
-    units: FloatArray, resamples: int, confidence: float, rng: np.random.Generator
-) -> FloatArray:
+@dataclass(frozen=True)
+class Curves:
+    """Learning curves of two ways of training from the same S seeds, in Q parts: ``[S, Q]``."""
+
+    one: FloatArray
+    other: FloatArray
+
+    def intervals(self) -> tuple[FloatArray, FloatArray]:
+        """Return mean, low and high over seeds of each part, ``[Q, 3]``, of one and the other."""
+        one, other = (mean_intervals(curve.T[:, None, :]) for curve in (self.one, self.other))
+        return one, other
+
+    @property
+    def agree(self) -> bool:
+        """Whether each one's mean lies within the other's interval, in every part."""
+        one, other = self.intervals()
+        return bool(
+            ((other[:, 1] <= one[:, 0]) & (one[:, 0] <= other[:, 2])).all()
+            and ((one[:, 1] <= other[:, 0]) & (other[:, 0] <= one[:, 2])).all()
+        )
+
+
+def _intervals(units: FloatArray, resamples: int, confidence: float, seed: int) -> FloatArray:
     """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
     rows, count = units.shape
-    result = np.empty((rows, 3))
+    result = np.full((rows, 3), np.nan)
     result[:, 0] = _nanmean(units)
-    result[:, 1:] = np.nan
     if count == 1:
         return result
     defined = np.isfinite(units)
-    filled = np.where(defined, units, 0.0)
-    whole = bool(defined.all())
+    filled, whole = np.where(defined, units, 0.0), bool(defined.all())
     # How often each unit is drawn is multinomial, and a resampled mean is one product with that.
-    block = max(1, _CHUNK // count)
-    sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
-    share = np.full(count, 1.0 / count)
-    weights = [rng.multinomial(count, share, size=size).astype(np.float64) for size in sizes]
-    tail = (1.0 - confidence) / 2
-    step = max(1, _CHUNK // resamples)
+    share, draws = np.full(count, 1.0 / count), np.random.default_rng(seed)
+    weights = draws.multinomial(count, share, size=resamples).astype(np.float64)
+    tail, step = (1.0 - confidence) / 2, max(1, _CHUNK // resamples)
     for start in range(0, rows, step):
         part = slice(start, start + step)
-        sums = np.concatenate([w @ filled[part].T for w in weights])  # [resamples, step]
-        counts: FloatArray | float = float(count)
-        if not whole:
-            counts = np.concatenate([w @ defined[part].T.astype(np.float64) for w in weights])
+        counts = float(count) if whole else weights @ defined[part].T.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            means = np.asarray(sums / counts)
+            means = np.asarray(weights @ filled[part].T / counts)  # [resamples, step]
         if whole:
             result[part, 1:] = np.quantile(means, [tail, 1.0 - tail], axis=0).T
-        else:
-            for row in range(means.shape[1]):
-                found = means[:, row][np.isfinite(means[:, row])]
-                if defined[start + row].sum() > 1:
-                    result[start + row, 1:] = np.quantile(found, [tail, 1.0 - tail])
+            continue
+        # Draws without a defined unit have no mean, and a single unit has no interval.
+        for row in np.flatnonzero(defined[part].sum(axis=1) > 1):
+            found = means[:, row][np.isfinite(means[:, row])]
+            result[start + row, 1:] = np.quantile(found, [tail, 1.0 - tail])
     return result
 
 

@@ -1,8 +1,10 @@
-"""Who is evaluated: a scheme by name, or a policy from its file."""
+"""What is evaluated: a scheme by name, a policy from its file, or the kernel's TCP."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,14 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.schemes import SCHEMES
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
+from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile, find_policy
 from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.suites import BEST_CWND
+from distrlcc.types import NANOSECONDS, Ack, IntervalStats
+
+KERNEL = "kernel-"
+"""Before the names of the kernel's own congestion controls."""
+_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 @dataclass(frozen=True)
@@ -26,17 +35,42 @@ class Contender:
 
     name: str
     policy: NumpyPolicy | None = None
-    """None for a scheme that is named ``name``."""
+    """None for a scheme, or the kernel's TCP, that is named ``name``."""
     preference: float | None = None
-    """From 0 (throughput) to 1 (delay), of a policy that has this for its last input."""
+    """From 0 (throughput) to 1 (delay), for a policy that has this as its last input."""
+    path: Path | None = None
+    """The policy's file, which a sender of real packets reads."""
+
+    @property
+    def learned(self) -> bool:
+        """Whether it is a policy."""
+        return self.policy is not None
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is the kernel's TCP, which only sends real packets."""
+        return self.policy is None and self.name.startswith(KERNEL)
 
     @property
     def scheme(self) -> str:
-        """The scheme that its flow runs in the simulator."""
-        return self.name if self.policy is None else "agent"
+        """The scheme that its flow runs in the simulator, or the kernel's control."""
+        return self.name.removeprefix(KERNEL) if self.policy is None else "agent"
+
+    def simulated(self) -> Contender | None:
+        """Return the same in the simulator; None where that has no such scheme."""
+        if not self.is_kernel:
+            return self
+        return Contender(self.scheme) if self.scheme in _real_schemes() else None
+
+    def words(self) -> tuple[str, ...]:
+        """Return the arguments with which ``distrlcc send`` runs it."""
+        if self.policy is None:
+            return ("--scheme", self.name)
+        prefer = () if self.preference is None else ("--prefer", str(self.preference))
+        return ("--policy", str(self.path), *prefer)
 
     def env_config(self) -> EnvConfig:
-        """Return what its agent sees and does; the default's 10 ms steps for a scheme."""
+        """Return what its agent observes and does; the default's 10 ms steps for a scheme."""
         if self.policy is None:
             return EnvConfig()
         spec = self.policy.spec
@@ -47,11 +81,6 @@ class Contender:
             interval_rtts=spec.interval_rtts or 0.0,
             reward=RewardConfig(delay_weights=spec.delay_weights),
         )
-
-    def tell(self, batch: LinkBatch) -> None:
-        """Tell its agents what to prefer, after their links were loaded."""
-        if self.preference is not None:
-            batch.preference[:] = self.preference
 
     def actor(self, count: int, seed: int) -> Actor:
         """Return the policy's running state for ``count`` senders."""
@@ -68,9 +97,9 @@ class Actor:
         self._state = policy.initial_state(count)
         self._key, self._step = stream_key(seed, "evaluate"), 0
 
-    def begin(self, which: NDArray[np.bool_]) -> None:
-        """Let some senders, ``[N]``, begin anew: without a past."""
-        self._state = np.where(which[:, None], np.float32(0.0), self._state)
+    def reset(self, senders: NDArray[np.bool_]) -> None:
+        """Let some senders, ``[N]``, start anew: without a past."""
+        self._state = np.where(senders[:, None], np.float32(0.0), self._state)
 
     def act(self, observation: NDArray[np.float32]) -> NDArray[Any]:
         """Return the actions for ``[N, D]`` observations."""
@@ -87,15 +116,119 @@ class Actor:
         return actions
 
 
-def contender_from_scheme(name: str) -> Contender:
+class PolicyController:
+    """A `distrlcc.control.base.Controller` that acts once per step, as in the environment."""
+
+    def __init__(self, contender: Contender, *, seed: int = 0) -> None:
+        """Act for the first time, on an observation of zeros, as at an episode's start.
+
+        Args:
+            contender: Has a policy.
+            seed: Seed of its draws, if it acts by sampling.
+        """
+        assert contender.policy is not None
+        spec = contender.policy.spec
+        self._least_step = round(spec.step_ms * 1e6)
+        self._interval_rtts = spec.interval_rtts or 0.0
+        self._observations = OBSERVATIONS[spec.observation](1)
+        self._actions = ACTIONS[spec.action]
+        preference = [] if contender.preference is None else [contender.preference]
+        self._preference = np.array([preference], float)
+        self._actor = contender.actor(1, seed)
+        cwnd, pacing = self._actions.initial
+        self._cwnd, self._pacing = np.array([cwnd]), np.array([pacing])
+        unseen = self._observations.size + self._actions.size
+        self._act(np.concatenate([np.zeros((1, unseen)), self._preference], axis=1))
+
+    def _act(self, observation: NDArray[np.float64]) -> None:
+        action = self._actor.act(observation.astype(np.float32))
+        self._cwnd, self._pacing = self._actions.apply(action, self._cwnd, self._pacing)
+        self._previous = self._actions.encode(action)
+
+    @property
+    def cwnd(self) -> float:
+        """Congestion window, packets."""
+        return float(self._cwnd[0])
+
+    @property
+    def pacing_rate(self) -> float:
+        """Pacing rate, packets/s; 0: the window alone limits."""
+        return float(self._pacing[0])
+
+    def step_ns(self, min_rtt: float) -> int:
+        """Return the next step's length, ns, given the minimum RTT, s."""
+        return max(self._least_step, int(min_rtt * NANOSECONDS * self._interval_rtts))
+
+    def on_ack(self, ack: Ack, *, now: int) -> None:
+        """Leave the window as it is until the step's end."""
+
+    def on_timeout(self, *, now: int, sent: int) -> None:
+        """Leave the window as it is until the step's end."""
+
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
+        """Act on one step's statistics."""
+        seen = (self._observations.observe(stats), self._previous, self._preference)
+        self._act(np.concatenate(seen, axis=1))
+
+
+def kernel_controls() -> list[str]:
+    """Return the congestion controls that the kernel's TCP has."""
+    return _CONTROLS.read_text().split()
+
+
+def kernel_note() -> str:
+    """Return a sentence that says what stands beside a kernel's control in the simulator."""
+    return (
+        f"{KERNEL}NAME is the TCP of this machine's kernel (Linux {os.uname().release}; the BBR of "
+        "Linux is version 1, unless somebody has replaced it); simulated is our own NAME, which "
+        "shares no code with it."
+    )
+
+
+def _real_schemes() -> list[str]:
+    """Return our schemes that can send real packets."""
+    return [scheme for scheme in SCHEMES if scheme not in ("agent", "oracle")]
+
+
+def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
     """Return a scheme as a contender.
 
+    Args:
+        name: The scheme's name.
+        real: It sends real packets: ``kernel-NAME`` is one of the kernel's controls.
+
     Raises:
-        ConfigError: There is no such scheme.
+        ConfigError: There is no such scheme, or the kernel does not have it.
     """
-    if name != BEST_CWND and (name not in SCHEMES or name == "agent"):
-        raise unknown_name("scheme", name, [*(n for n in SCHEMES if n != "agent"), BEST_CWND])
+    if real:
+        names = [*(KERNEL + control for control in kernel_controls()), *_real_schemes()]
+    else:
+        names = [*(scheme for scheme in SCHEMES if scheme != "agent"), BEST_CWND]
+    if name not in names:
+        raise unknown_name("scheme of the emulated world" if real else "scheme", name, names)
     return Contender(name)
+
+
+def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
+    """Return what sends real packets as another flow's scheme.
+
+    Args:
+        scheme: Its name in the scenario.
+        contender: What is measured beside it.
+        others: ``ours`` or ``kernel``; None: the kernel's where it has it beside a contender of the
+            kernel's, else ours.
+
+    Raises:
+        ConfigError: It cannot send real packets, or the kernel does not have it.
+    """
+    controls = kernel_controls()
+    if others == "kernel" and scheme not in controls:
+        raise ConfigError(
+            f"the kernel's TCP has no {scheme} (it has {', '.join(controls)}); load its module, or "
+            "leave out --others kernel"
+        )
+    wanted = contender.is_kernel and scheme in controls if others is None else others == "kernel"
+    return contender_from_scheme(KERNEL + scheme if wanted else scheme, real=True)
 
 
 def contender_from_file(path: str, taken: set[str], prefer: float | None = None) -> Contender:
@@ -123,7 +256,13 @@ def contender_from_file(path: str, taken: set[str], prefer: float | None = None)
     name += "" if prefer is None else f"@{prefer:g}"
     while name in taken:
         name += "'"
-    return Contender(name, policy, policy.spec.preference if prefer is None else prefer)
+    preference = policy.spec.preference if prefer is None else prefer
+    return Contender(name, policy, preference, place.resolve())
+
+
+def contender_from_policy(name: str, policy: PolicyFile) -> Contender:
+    """Return a policy that is in memory as a contender."""
+    return Contender(name, NumpyPolicy(policy), policy.spec.preference)
 
 
 def _check_spaces(path: str, policy: NumpyPolicy) -> None:
@@ -147,8 +286,3 @@ def _check_spaces(path: str, policy: NumpyPolicy) -> None:
                 f"{path}: its network takes {has} elements for {what}, this distrlcc has "
                 f"{expected}; train it again, or use the distrlcc that wrote it"
             )
-
-
-def contender_from_policy(name: str, policy: PolicyFile) -> Contender:
-    """Return a policy that is in memory as a contender."""
-    return Contender(name, NumpyPolicy(policy), policy.spec.preference)

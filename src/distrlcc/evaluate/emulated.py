@@ -1,35 +1,279 @@
 """Runs contenders as real packets on emulated links, one link after another in real time.
 
 A policy or one of our schemes sends over UDP as ``distrlcc send`` does; ``kernel-cubic`` and the
-like are the kernel's own TCP. All are scored by the emulated link's log, so that they differ in
-what they put on the link alone.
+like are the kernel's own TCP. All are scored by the emulated link's log, so that they differ only
+in what they put on the link.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from distrlcc.errors import LinkError, OutputError, TraceError
-from distrlcc.evaluate.link_scores import LinkScores
-from distrlcc.evaluate.real_contender import RealContender
-from distrlcc.evaluate.real_flow import real_flows
-from distrlcc.evaluate.real_run import RealRun, run_link
+from distrlcc.config import to_toml
+from distrlcc.errors import ConfigError, LinkError, OutputError, TraceError
+from distrlcc.evaluate.contender import Contender, rival
+from distrlcc.evaluate.link_log import link_series, read_flow_log, read_sender_log, score_log
 from distrlcc.evaluate.runner import reseed
-from distrlcc.evaluate.scores import SchemeScores, Series
-from distrlcc.net.ticker import MOST_LATE
-from distrlcc.sim.scenario import Scenario
-from distrlcc.types import FloatArray
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Series
+from distrlcc.net.command import ENDED
+from distrlcc.net.command_group import BASE, Part, write_parts
+from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.net.kernel_calls import die_with_parent
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
+FIRST_PORT = 24_730
+"""Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
 _ATTEMPTS = 2
+_WAIT = "30"
+"""How long a sender waits for a receiver that is not there yet, s."""
+_SILENCE = "30"
+"""How long a sender sends on into an outage, s."""
+_PATIENCE_SECONDS = 60
+"""How long beyond the scenario a receiver waits for a silent sender."""
+_MOST_PATIENCE_SECONDS = 3600
+_SPARE_SECONDS = 90.0
+_AT_ONCE_S = 1e-6
+_GRAIN_S = 1e-3
+"""The emulator knows whole milliseconds."""
+_DISTRLCC = (sys.executable, "-m", "distrlcc")
+_TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
+_TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
+_ERROR = "error: "
 
 
 @dataclass(frozen=True)
-class Failure:
+class RealFlow:
+    """One flow on an emulated link, as commands that send real packets and receive them."""
+
+    number: int
+    """Among the scenario's, from 1."""
+    contender: Contender
+    start_s: float
+    seconds: float
+    """How long it sends."""
+    seed: int
+    cwnd: float | None = None
+    """Window of the scheme ``fixed``, packets."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"flow {self.number} ({self.contender.name})"
+
+    @property
+    def port(self) -> int:
+        """Port of its receiver."""
+        return FIRST_PORT + self.number - 1
+
+    def figures(self, folder: Path) -> Path:
+        """Return where its sender writes its figures."""
+        return folder / f"sent-{self.number}.json"
+
+    def sender(self, folder: Path) -> Part:
+        """Return what runs behind the link."""
+        contender, figures, seconds = self.contender, str(self.figures(folder)), f"{self.seconds:g}"
+        if contender.is_kernel:
+            said = ("send", BASE, str(self.port), contender.scheme, seconds, "hold", figures)
+            return Part(self.name, (*_TCP, *said), self.start_s)
+        window = () if self.cwnd is None else ("--cwnd", f"{self.cwnd:g}")
+        what = ("send", f"{BASE}:{self.port}", *contender.words(), *window)
+        how = ("--seed", str(self.seed), "--seconds", seconds, "--wait", _WAIT, "--hold")
+        said = (*what, *how, "--timeout", _SILENCE, "--json", figures)
+        return Part(self.name, (*_DISTRLCC, *said), self.start_s)
+
+    def receiver(self) -> Part:
+        """Return what runs outside."""
+        # It is there before the first flow begins, and hears nothing until its own does.
+        patience = min(self.start_s + self.seconds + _PATIENCE_SECONDS, _MOST_PATIENCE_SECONDS)
+        name = f"the receiver of {self.name}"
+        if self.contender.is_kernel:
+            return Part(name, (*_TCP, "sink", BASE, str(self.port), f"{patience:g}"))
+        listen = ("--timeout", f"{patience:g}", "--listen", f"{BASE}:{self.port}")
+        return Part(name, (*_DISTRLCC, "receive", "--count", "1", *listen))
+
+
+def real_flows(
+    scenario: Scenario, contender: Contender, others: str | None = None
+) -> list[RealFlow]:
+    """Return a scenario's flows, the contender's first; those that never send are left out.
+
+    Args:
+        scenario: The link and when its flows send.
+        contender: Runs the first flow.
+        others: What runs the others; see `distrlcc.evaluate.contender.rival`.
+
+    Raises:
+        ConfigError: A flow cannot send real packets.
+    """
+    found = []
+    for number, flow in enumerate(scenario.flows, 1):
+        stop = scenario.duration_s if flow.stop_s is None else flow.stop_s
+        seconds = min(stop, scenario.duration_s) - flow.start_s
+        try:
+            runs = contender if number == 1 else rival(flow.scheme, contender, others)
+            _check(flow, runs)
+        except ConfigError as error:
+            raise ConfigError(f"{scenario.name}, flow {number}: {error}") from None
+        if seconds > 0:
+            # As the simulator seeds it, so that two of one scheme do not draw the same.
+            seed = scenario.seed * 64 + number - 1
+            found.append(RealFlow(number, runs, flow.start_s, seconds, seed, flow.cwnd))
+    return found
+
+
+def _check(flow: Flow, contender: Contender) -> None:
+    if flow.extra_rtt_ms:
+        raise ConfigError(
+            "extra_rtt_ms is for the simulated world; real flows share the link's delay"
+        )
+    if flow.pacing_mbps is not None:
+        raise ConfigError("pacing_mbps is for the simulated world; real flows find their own rate")
+    if flow.cwnd is not None and contender.name != "fixed":
+        raise ConfigError(
+            "cwnd is for the simulated world; of real packets only fixed takes it, not "
+            f"{contender.name}"
+        )
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """What a run of real packets gave; all except the lateness is of the first flow."""
+
+    figures: dict[str, float]
+    """By metric: by the link's log, and as its sender reports, from the first second's end on."""
+    series: Series
+    late_share: float
+    """Share of the steps that were more than 1 ms late, of the worst flow; 0 for the kernel's."""
+
+
+def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
+    """Emulate a link, send over it, and score the first flow by its log.
+
+    Args:
+        scenario: The link.
+        flows: Its flows.
+
+    Raises:
+        LinkError: A sender or the emulator failed.
+        OutputError: Nothing crossed the link.
+        TraceError: The log cannot be read.
+    """
+    with TemporaryDirectory(prefix="distrlcc-") as folder:
+        place = Path(folder)
+        whole, own, first = place / "up.log", place / "own.log", flows[0]
+        ports = {FIRST_PORT: own} if len(scenario.flows) > 1 else {}
+        _run(
+            emulation(scenario, flows, place, log=whole, port_logs=ports),
+            scenario.duration_s + _SPARE_SECONDS,
+        )
+        late = [
+            float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
+            for flow in flows
+            if not flow.contender.is_kernel
+        ]
+        log = read_flow_log(whole, scenario, own=own if ports else None)
+        sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
+        said = sender.over(np.array([log.warm_ms - log.begin_ms, log.end_ms - log.begin_ms]) / 1e3)
+        figures = {
+            "mean_cwnd_packets": float(said.cwnd_packets[0]),
+            "mean_smoothed_rtt_ms": float(said.smoothed_rtt_ms[0]),
+            "retransmitted_share": float(said.retransmitted_share[0]),
+        }
+        series = link_series(log, sender, first.contender)
+        return RealRun(score_log(log) | figures, series, max(late, default=0.0))
+
+
+def emulation(
+    scenario: Scenario,
+    flows: Sequence[RealFlow],
+    folder: Path,
+    *,
+    log: Path,
+    port_logs: dict[int, Path],
+) -> list[str]:
+    """Return the command that emulates a link and runs flows over it, its inputs written.
+
+    Args:
+        scenario: The link.
+        flows: Its flows.
+        folder: Where the inputs are written.
+        log: Where the log of all packets goes.
+        port_logs: Where the logs of single receivers' packets go, by port.
+    """
+    # The link's time begins when the first flow starts.
+    begin = min(flow.start_s for flow in flows)
+    link = link_from(scenario.link, begin)
+    if link.trace is not None and Path(link.trace).is_file():
+        link = replace(link, trace=str(Path(link.trace).resolve()))
+    plain = Scenario(scenario.name, link, (Flow("agent"),), scenario.duration_s, scenario.seed)
+    (folder / "link.toml").write_text(to_toml(plain), encoding="utf-8")
+    # What runs outside and behind the link.
+    senders, receivers = folder / "senders.json", folder / "receivers.json"
+    parts = [flow.sender(folder) for flow in flows]
+    write_parts(senders, [replace(part, start_s=(part.start_s or 0.0) - begin) for part in parts])
+    write_parts(receivers, [flow.receiver() for flow in flows])
+    words = ["emulate", "--scenario", str(folder / "link.toml"), "--begin", "data"]
+    for port, path in port_logs.items():
+        words += ["--log-port", str(port), str(path)]
+    outside = shlex.join([*_TOGETHER, str(receivers)])
+    words += ["--log", str(log), "--outside", outside, "--", *_TOGETHER, str(senders)]
+    return [*_DISTRLCC, *words]
+
+
+def link_from(link: Link, seconds: float) -> Link:
+    """Return a link as it goes on from a time."""
+    if link.trace is not None:
+        link = replace(link, trace_start_s=link.trace_start_s + seconds)
+    past = Change(_AT_ONCE_S)
+    changes = []
+    for change in link.changes:
+        if change.at_s > seconds + _GRAIN_S:
+            changes.append(replace(change, at_s=change.at_s - seconds))
+        else:
+            past = Change(
+                _AT_ONCE_S,
+                past.rate_mbps if change.rate_mbps is None else change.rate_mbps,
+                past.delay_ms if change.delay_ms is None else change.delay_ms,
+                past.loss if change.loss is None else change.loss,
+            )
+    if past != Change(_AT_ONCE_S):
+        changes.insert(0, past)
+    return replace(link, changes=tuple(changes))
+
+
+def _run(words: Sequence[str], seconds: float) -> None:
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
+        )
+    except subprocess.TimeoutExpired:
+        raise LinkError(f"it did not end within {seconds:.0f} s") from None
+    if done.returncode or ENDED in done.stderr:
+        lines = done.stderr.splitlines()
+        reasons = [line.partition(_ERROR)[2] for line in lines if _ERROR in line]
+        raise LinkError((reasons or lines[-1:] or [f"exit code {done.returncode}"])[0])
+
+
+@dataclass(frozen=True)
+class FailedRun:
     """A run that failed each time that it was tried."""
 
     contender: str
@@ -41,13 +285,13 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Late:
+class LateRun:
     """A run whose senders did not keep their time, so that its figures do not count."""
 
     contender: str
     link: str
     share: float
-    """Of the steps that were more than 1 ms late, of the flow that had most."""
+    """Share of the steps that were more than 1 ms late, of the worst flow."""
 
     def __str__(self) -> str:
         return (
@@ -63,13 +307,13 @@ class Measured:
     scores: SchemeScores
     """``[L, S]``; NaN where a run failed."""
     series: tuple[Series, ...]
-    """Of the links asked for, as far as their first run did not fail."""
-    late: tuple[Late, ...]
-    failures: tuple[Failure, ...]
+    """Series of the links asked for whose first run did not fail."""
+    late: tuple[LateRun, ...] = ()
+    failures: tuple[FailedRun, ...] = ()
 
 
 def evaluate_emulated(
-    contender: RealContender,
+    contender: Contender,
     scenarios: Sequence[Scenario],
     *,
     seeds: int = 1,
@@ -80,60 +324,45 @@ def evaluate_emulated(
     """Measure a contender on every link, once per seed, in real time; a failed run once more.
 
     Args:
-        contender: Who sends as each link's first flow.
+        contender: Sends as each link's first flow.
         scenarios: L links.
         seeds: Runs of each link, S, as `distrlcc.evaluate.runner.evaluate` has them.
-        others: Who the other flows are; see `distrlcc.evaluate.real_contender.rival`.
+        others: What sends as the other flows; see `distrlcc.evaluate.contender.rival`.
         series_links: Links whose time series are kept, from the first seed.
-        show: Told of each run.
+        show: Called with a line on each run.
 
     Raises:
         ConfigError: A flow cannot send real packets.
     """
-    found: list[list[RealRun | None]] = []
-    series, late, failures = list[Series](), list[Late](), list[Failure]()
+    found: dict[tuple[int, int], RealRun] = {}
+    late, failures = list[LateRun](), list[FailedRun]()
     for place, scenario in enumerate(scenarios):
-        row: list[RealRun | None] = []
         for seed in range(seeds):
-            run = f"{contender.name} on {scenario.name}"
+            run, reason = f"{contender.name} on {scenario.name}", ""
             show(f"{run}, {scenario.duration_s:g} s")
-            seeded, done, reason = reseed(scenario, seed), None, ""
+            seeded = reseed(scenario, seed)
             flows = real_flows(seeded, contender, others)
             for attempt in range(_ATTEMPTS):
                 if attempt:
                     show(f"{run}, once more ({reason})")
                 try:
-                    done = run_link(seeded, flows)
+                    done = found[place, seed] = run_link(seeded, flows)
                 except (LinkError, OutputError, TraceError) as error:
                     reason = str(error)
-                else:
-                    if done.late_share > MOST_LATE:
-                        late.append(Late(contender.name, scenario.name, done.late_share))
-                    if place in series_links and seed == 0:
-                        series.append(done.series)
-                    break
+                    continue
+                if done.late_share > MOST_LATE:
+                    late.append(LateRun(contender.name, scenario.name, done.late_share))
+                break
             else:
-                failures.append(Failure(contender.name, scenario.name, reason))
-            row.append(done)
-        found.append(row)
-    scores = _scores(contender, [scenario.name for scenario in scenarios], found)
+                failures.append(FailedRun(contender.name, scenario.name, reason))
+    # The figures as arrays; runs that failed have none.
+    links, runs = tuple(scenario.name for scenario in scenarios), range(seeds)
+    nothing = dict.fromkeys((*(m.key for m in METRICS + SENDER_METRICS), "base_rtt_ms"), math.nan)
+    rows = [
+        [found[k, seed].figures if (k, seed) in found else nothing for seed in runs]
+        for k in range(len(links))
+    ]
+    columns = {key: np.array([[one[key] for one in row] for row in rows]) for key in nothing}
+    scores = SchemeScores(contender.name, links, learned=contender.learned, **columns)
+    series = [run.series for (k, seed), run in found.items() if k in series_links and seed == 0]
     return Measured(scores, tuple(series), tuple(late), tuple(failures))
-
-
-def _scores(
-    contender: RealContender, links: Sequence[str], runs: Sequence[Sequence[RealRun | None]]
-) -> SchemeScores:
-    """Return runs' figures as arrays; None are runs that failed."""
-
-    def column(figure: Callable[[RealRun], float]) -> FloatArray:
-        return np.array([[figure(run) if run else math.nan for run in row] for row in runs])
-
-    return SchemeScores(
-        scheme=contender.name,
-        links=tuple(links),
-        learned=contender.learned,
-        mean_cwnd_packets=column(lambda run: run.sender.cwnd_packets[0]),
-        mean_smoothed_rtt_ms=column(lambda run: run.sender.smoothed_rtt_ms[0]),
-        retransmitted_share=column(lambda run: run.sender.retransmitted_share[0]),
-        **{each.name: column(attrgetter(f"scores.{each.name}")) for each in fields(LinkScores)},
-    )

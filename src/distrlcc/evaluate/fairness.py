@@ -1,5 +1,8 @@
 """How flows share a link: Jain's index, convergence after a join, friendliness.
 
+All agents of a scenario run the policy, or the scheme where a scheme is measured; the other flows
+run their own schemes. `run_shared` keeps what each flow does over time, `fairness_of` scores it.
+
 Rates are means over windows of `WINDOW_S` that slide by a bucket. A flow counts in a window that
 lies within its running time.
 
@@ -15,13 +18,19 @@ lies within its running time.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.evaluate.shared_run import BUCKET_S, MBIT, SharedRun
-from distrlcc.types import FloatArray
+from distrlcc.env.shared import SharedBatch
+from distrlcc.evaluate.contender import Contender
+from distrlcc.evaluate.runner import MBIT, WARMUP_S, reseed, simulate
+from distrlcc.evaluate.scores import BUCKET_S
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import NANOSECONDS, FloatArray
 
 WINDOW_S = 1.0
 SETTLE_S = 3.0
@@ -29,32 +38,92 @@ TOLERANCE = 0.25
 HOLD_RTTS = 20.0
 LEAST_S = 2.0
 """Scenarios are not shorter: the warm-up, and one window."""
-WARMUP_S = 1.0
-"""Utilisation, queueing delay and drops are taken from then on."""
-
 _WIDTH = round(WINDOW_S / BUCKET_S)
+
+_FLOW = (col.STEP_ACKED, col.QUEUEING_SUM, col.SENT, col.DROPPED)
+_CUMULATIVE = slice(1, 4)
 
 
 @dataclass(frozen=True)
-class FairnessScores:
-    """One run's figures; NaN where there is nothing to measure."""
+class SharedRun:
+    """One link's run: F flows in B buckets of `BUCKET_S`; packets where nothing else is said."""
 
-    jain: float
-    """Mean over settled windows in which two flows or more run."""
-    converged: float
-    """Share of the joins that converged."""
-    convergence_s: float
-    """Mean time from a join until it has converged, of those that have."""
-    share: float
-    """What an agent delivers beside a scheme's flow, of what both do, in settled windows; 0.5 is
-    equal. Of several flows the means of each kind are compared."""
-    tolerable: float
-    """1 where that is between a third and three times what the scheme's flow has, else 0."""
-    utilisation: float
-    queueing_delay_rtt: float
-    """Mean over packets of all flows, in their own base RTTs."""
-    excess_loss: float
-    """Share of the packets sent that the queue dropped."""
+    scenario: Scenario
+    """As it was run: with the agents as agents."""
+    acked: FloatArray
+    """Acknowledged, ``[F, B]``."""
+    queueing_s: FloatArray
+    """Time that these waited in the queue, s, summed, ``[F, B]``."""
+    sent: FloatArray
+    dropped: FloatArray
+    """By the queue, ``[F, B]``."""
+    capacity: FloatArray
+    """What the link could carry, ``[B]``."""
+    used: FloatArray
+    """And carried, ``[B]``."""
+    base_rtt_s: FloatArray
+    """Each flow's round trip without a queue, ``[F]``, in the mean over time."""
+
+    @property
+    def agents(self) -> int:
+        """How many of the flows are agents: the first ones."""
+        return sum(flow.scheme == "agent" for flow in self.scenario.flows)
+
+    @property
+    def rates_mbps(self) -> FloatArray:
+        """Throughput, ``[F, B]``."""
+        return np.asarray(self.acked * MBIT / BUCKET_S)
+
+
+def run_shared(
+    contender: Contender, scenarios: Sequence[Scenario], seed: int = 0
+) -> list[SharedRun]:
+    """Run a contender once on every scenario, all in one batched simulator call.
+
+    Args:
+        contender: Runs as every agent.
+        scenarios: L links.
+        seed: Other seeds have other losses, random phases and draws of a sampling policy.
+    """
+    seeded = [reseed(scenario, seed) for scenario in scenarios]
+    count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
+    agents = max(sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios)
+    config = replace(contender.env_config(), agents=agents)
+    batch = SharedBatch(count, config, n_flows=n_flows, with_labels=False)
+    ends = np.array([round(s.duration_s * NANOSECONDS) for s in seeded])
+    buckets = round(float(ends.max()) / NANOSECONDS / BUCKET_S) + 1
+    flows = np.zeros((len(_FLOW), count, n_flows, buckets))
+    links = np.zeros((3, count, buckets))  # capacity, used, base RTT * capacity
+    everyone, counted = np.arange(count), np.zeros((len(_FLOW), count, n_flows))
+    for then, _ in simulate(contender, batch, seeded, seed):
+        running = then < ends
+        bucket = np.minimum((then / (BUCKET_S * NANOSECONDS) + 1e-6).astype(int), buckets - 1)
+        # What the step added; some columns count from the beginning on.
+        counts = batch.simulator.flows[:, _FLOW].T.reshape(counted.shape).astype(float)
+        added = counts.copy()
+        added[_CUMULATIVE] -= counted[_CUMULATIVE]
+        counted = counts
+        flows[:, everyone, :, bucket] += (added * running[:, None]).transpose(1, 0, 2)
+        capacity, used, base = batch.simulator.results[:, [col.CAPACITY, col.USED, col.BASE_RTT]].T
+        links[:, everyone, bucket] += running * np.array([capacity, used, base * capacity])
+    return [_run_of(scenario, flows[:, n], links[:, n]) for n, scenario in enumerate(scenarios)]
+
+
+def _run_of(scenario: Scenario, flows: NDArray[np.float64], links: FloatArray) -> SharedRun:
+    count, length = len(scenario.flows), round(scenario.duration_s / BUCKET_S)
+    acked, queueing, sent, dropped = flows[:, :count, :length]
+    capacity, used, weighted = links[:, :length]
+    extra = np.array([flow.extra_rtt_ms * 1e-3 for flow in scenario.flows])
+    return SharedRun(
+        scenario=scenario,
+        acked=acked,
+        queueing_s=queueing / NANOSECONDS,
+        sent=sent,
+        dropped=dropped,
+        capacity=capacity,
+        used=used,
+        base_rtt_s=weighted.sum() / max(capacity.sum(), 1e-9) + extra,
+    )
 
 
 def jain_index(rates: FloatArray) -> FloatArray:
@@ -92,26 +161,25 @@ def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
     return calm
 
 
-def fairness_of(run: SharedRun) -> FairnessScores:
-    """Measure one run."""
+def fairness_of(run: SharedRun) -> dict[str, float]:
+    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
     rates = windowed_rates(run)
     calm = settled(run, rates.shape[1])
-    jain = jain_index(rates)[calm]
     times = convergence_times(run)
     warm = slice(round(WARMUP_S / BUCKET_S), None)
-    acked, sent = run.acked[:, warm], run.sent[:, warm]
+    acked, sent = run.acked[:, warm].sum(), run.sent[:, warm].sum()
     delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
     share = _share(run, rates[:, calm])
-    return FairnessScores(
-        jain=_mean(jain),
-        converged=_mean(np.isfinite(times).astype(float)),
-        convergence_s=_mean(times),
-        share=share,
-        tolerable=float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
-        utilisation=float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
-        queueing_delay_rtt=float(delay / acked.sum()) if acked.sum() else math.nan,
-        excess_loss=float(run.dropped[:, warm].sum() / max(sent.sum(), 1.0)),
-    )
+    return {
+        "jain": _mean(jain_index(rates)[calm]),
+        "converged": _mean(np.isfinite(times).astype(float)),
+        "convergence_s": _mean(times),
+        "share": share,
+        "tolerable": float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
+        "utilisation": float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
+        "queueing_delay_rtt": float(delay / acked) if acked else math.nan,
+        "excess_loss": float(run.dropped[:, warm].sum() / max(sent, 1.0)),
+    }
 
 
 def running_rates(run: SharedRun) -> FloatArray:
@@ -145,6 +213,7 @@ def convergence_times(run: SharedRun) -> FloatArray:
 
 
 def _share(run: SharedRun, rates: FloatArray) -> float:
+    """Return what an agent delivers beside a scheme's flow, of what both do: means of each kind."""
     own, others = rates[: run.agents], rates[run.agents :]
     if not len(others):
         return math.nan

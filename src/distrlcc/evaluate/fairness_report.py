@@ -1,30 +1,103 @@
-"""The fairness report: one self-contained HTML page, its figures as PNG and PDF, JSON.
+"""The fairness report: means and intervals, a table, JSON, and one self-contained HTML page.
 
 ``write_fairness`` writes into a folder::
 
     fairness.html            the page
-    fairness.json            all figures (distrlcc.evaluate.fairness_scores says which keys)
+    fairness.json            all figures
     fairness-CONTENDER.png   a link on which flows join and leave; .pdf likewise
+
+``to_json`` gives, with keys that stay::
+
+    {"format": "distrlcc-fairness", "version": 1, "confidence": 0.95, "seeds": S,
+     "metrics": {metric: {"unit", "better", "definition"}},
+     "suites": {suite: {contender: {
+         "learned": bool,
+         "overall": {metric: {"mean", "low", "high"}},
+         "links": {link: {
+             metric: mean over seeds, ...,
+             "flows": [{"scheme", "start_s", "stop_s", "extra_rtt_ms", "throughput_mbps"},
+                       ...]}}}}}}
+
+What is undefined, such as Jain's index of a link with one flow, is null. Flows' throughputs are
+those of the first seed while they run; the contender's flows are those of scheme ``agent``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
+import numpy as np
+from rich.table import Table
 
-from distrlcc.evaluate.fairness_plot import fairness_plot, to_pdf
-from distrlcc.evaluate.fairness_scores import FAIRNESS_METRICS, SuiteFairness, to_json
-from distrlcc.evaluate.palette import DARK, LIGHT
-from distrlcc.evaluate.plots import svg_pictures, to_png
-from distrlcc.evaluate.shared_run import SharedRun
+from distrlcc.evaluate.bootstrap import CONFIDENCE, mean_intervals
+from distrlcc.evaluate.contender import Contender
+from distrlcc.evaluate.fairness import SharedRun, fairness_of, run_shared, running_rates
+from distrlcc.evaluate.figures import DARK, LIGHT, svg_pictures, to_pdf, to_png
+from distrlcc.evaluate.plots import fairness_plot
+from distrlcc.evaluate.report import file_stem, template
+from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric
+from distrlcc.evaluate.summary import Interval, figure, interval_table
 from distrlcc.files import require_writable, write_together
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import FloatArray
+
+
+@dataclass(frozen=True)
+class SuiteFairness:
+    """A contender's figures on a suite's links."""
+
+    contender: str
+    learned: bool
+    suite: str
+    values: FloatArray
+    """``[M, L, S]``, in the order of `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
+    runs: tuple[SharedRun, ...]
+    """Those of the first seed, one for each link."""
+
+    @property
+    def overall(self) -> dict[str, Interval]:
+        """Means over links and seeds, with intervals, by metric."""
+        rows = mean_intervals(self.values).tolist()
+        return {m.key: Interval(*row) for m, row in zip(FAIRNESS_METRICS, rows, strict=True)}
+
+    def cells(self, metrics: Sequence[Metric]) -> list[tuple[str, str]]:
+        """Return means and half widths as shown."""
+        overall = self.overall
+        return [overall[m.key].texts(m) for m in metrics]
+
+
+def measure(
+    contender: Contender, suite: str, scenarios: Sequence[Scenario], seeds: int = 1
+) -> SuiteFairness:
+    """Run a contender on a suite's links, once per seed."""
+    by_seed = [run_shared(contender, scenarios, seed) for seed in range(seeds)]
+    scores = [[fairness_of(run) for run in runs] for runs in by_seed]  # [S][L]
+    values = np.array(
+        [[[one[m.key] for one in row] for row in scores] for m in FAIRNESS_METRICS]
+    ).swapaxes(1, 2)
+    return SuiteFairness(contender.name, contender.learned, suite, values, tuple(by_seed[0]))
+
+
+def shown_metrics(rows: Sequence[SuiteFairness]) -> list[Metric]:
+    """Return the metrics that any contender has a mean of."""
+    found = [row.overall for row in rows]
+    return [m for m in FAIRNESS_METRICS if any(math.isfinite(o[m.key].mean) for o in found)]
+
+
+def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
+    """Return a suite's table for a terminal: a row for each contender, learned ones bold."""
+    links, seeds = rows[0].values.shape[1:]
+    shown = shown_metrics(rows)
+    return interval_table(
+        f"{suite}: {links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each",
+        ["flows", *(m.title for m in shown)],
+        [(row.contender, row.learned, row.cells(shown)) for row in rows],
+    )
 
 
 def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str, date: str) -> Path:
@@ -51,7 +124,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str,
     pictures = []
     for number, contender in enumerate(order):
         run = drawn[contender]
-        stem = re.sub(r"[^A-Za-z0-9.]+", "-", contender).strip("-.")[:80] or str(number)
+        stem = file_stem(contender) or str(number)
         name = f"fairness-{stem}" if f"fairness-{stem}.png" not in files else f"fairness-{number}"
         light, dark = (fairness_plot(run, contender, theme=theme) for theme in (LIGHT, DARK))
         files[f"{name}.png"], files[f"{name}.pdf"] = to_png(light), to_pdf(light)
@@ -72,35 +145,52 @@ def _busiest(row: SuiteFairness) -> SharedRun:
 def _render(
     rows: Sequence[SuiteFairness], pictures: list[dict[str, str]], command: str, date: str
 ) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = resources.files("distrlcc.evaluate").joinpath("fairness.html.jinja").read_text("utf-8")
-    suites = dict.fromkeys(row.suite for row in rows)
-    page = environment.from_string(text).render(
-        command=command,
-        date=date,
-        suites=[_suite([row for row in rows if row.suite == name]) for name in suites],
-        pictures=pictures,
-        metrics=FAIRNESS_METRICS,
+    suites = []
+    for name in dict.fromkeys(row.suite for row in rows):
+        of_suite = [row for row in rows if row.suite == name]
+        _, links, seeds = of_suite[0].values.shape
+        suite: dict[str, Any] = {"name": name, "links": links, "seeds": seeds}
+        suites.append(suite | {"metrics": shown_metrics(of_suite), "rows": of_suite})
+    page = template("fairness.html.jinja").render(
+        command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
     )
     return page + "\n"
 
 
-def _suite(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
-    found = [row.overall for row in rows]
-    shown = [m for m in FAIRNESS_METRICS if any(math.isfinite(o[m.key].mean) for o in found)]
+def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
+    """Return the figures as the module describes."""
+    suites: dict[str, Any] = {}
+    for row in rows:
+        suites.setdefault(row.suite, {})[row.contender] = {
+            "learned": row.learned,
+            "overall": {key: value.to_json() for key, value in row.overall.items()},
+            "links": {
+                run.scenario.name: _link(run, row.values[:, n]) for n, run in enumerate(row.runs)
+            },
+        }
     return {
-        "name": rows[0].suite,
-        "links": rows[0].values.shape[1],
+        "format": "distrlcc-fairness",
+        "version": 1,
+        "confidence": CONFIDENCE,
         "seeds": rows[0].values.shape[2],
-        "metrics": shown,
-        "rows": [
-            {
-                "contender": row.contender,
-                "learned": row.learned,
-                "cells": [overall[m.key].texts(m) for m in shown],
-            }
-            for row, overall in zip(rows, found, strict=True)
-        ],
+        "metrics": {m.key: m.describe() for m in FAIRNESS_METRICS},
+        "suites": suites,
     }
+
+
+def _link(run: SharedRun, values: FloatArray) -> dict[str, Any]:
+    means = {
+        m.key: figure(float(row[np.isfinite(row)].mean()) if np.isfinite(row).any() else math.nan)
+        for m, row in zip(FAIRNESS_METRICS, values, strict=True)
+    }
+    flows = [
+        {
+            "scheme": flow.scheme,
+            "start_s": flow.start_s,
+            "stop_s": flow.stop_s,
+            "extra_rtt_ms": flow.extra_rtt_ms,
+            "throughput_mbps": figure(rate),
+        }
+        for flow, rate in zip(run.scenario.flows, running_rates(run).tolist(), strict=True)
+    ]
+    return {**means, "flows": flows}

@@ -1,4 +1,4 @@
-"""The report's figures: throughput against delay, and links over time.
+"""All figures: throughput against delay, links and flows over time, shares of a link.
 
 Figures are matplotlib objects without global state; they are sized for one column of a paper and
 are readable there.
@@ -6,43 +6,33 @@ are readable there.
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from distrlcc.evaluate.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
+from distrlcc.evaluate.figures import LIGHT, STYLE, Look, Theme, blank_figure, dress, looks
 from distrlcc.evaluate.labels import Box, place_labels
-from distrlcc.evaluate.palette import LIGHT, Look, Theme, looks
-from distrlcc.evaluate.scores import Series, metric
+from distrlcc.evaluate.runner import MBIT
+from distrlcc.evaluate.scores import BUCKET_S, Metric, Series, metric
 from distrlcc.evaluate.summary import Interval, SchemeSummary, Summary
+from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
 
-DPI = 200
-_WIDTH = 4.8
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.labelsize": 8.5,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "axes.linewidth": 0.7,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
-    "xtick.minor.width": 0.5,
-    "text.parse_math": False,  # a policy may be named "$x$"
-    "svg.fonttype": "path",
-    "svg.hashsalt": "distrlcc",  # equal figures are equal files
-}
-"""matplotlib's settings of every figure."""
+_FLOW_BUCKETS = 300
+_LEAST_SECONDS = 0.1
+_SENDER_PANELS = (
+    ("cwnd (packets)", "cwnd_packets", 1.0),
+    ("smoothed RTT (ms)", "smoothed_rtt_ms", 1.0),
+    ("retransmitted (%)", "retransmitted_share", 100.0),
+)
+"""What senders report: title, field of `SenderSeries`, factor."""
 
 
 def scatter(
@@ -62,9 +52,8 @@ def scatter(
         x: The delay's metric.
         y: The other metric.
     """
-    shown = [
-        s for s in summary.schemes if math.isfinite(s.overall[x].mean + s.overall[y].mean)
-    ]  # a scheme that delivered nothing has no delay and no place
+    # A scheme that delivered nothing has no delay and no place.
+    shown = [s for s in summary.schemes if math.isfinite(s.overall[x].mean + s.overall[y].mean)]
     with mpl.rc_context(STYLE):
         figure = blank_figure(3.3, theme)
         axes = figure.add_subplot()
@@ -72,22 +61,16 @@ def scatter(
         style = looks([(s.scheme, s.learned) for s in summary.schemes], theme)
         delay, other = metric(x), metric(y)
         for scheme in reversed(shown):
-            _cross(
-                axes,
-                _scaled(scheme.overall[x], delay.scale),
-                _scaled(scheme.overall[y], other.scale),
-                style[scheme.scheme],
-                theme,
-            )
-        _delay_axis(axes, [_scaled(s.overall[x], delay.scale) for s in shown])
+            across, up = _scaled(scheme.overall[x], delay), _scaled(scheme.overall[y], other)
+            _cross(axes, across, up, style[scheme.scheme], theme)
+        _delay_axis(axes, [_scaled(s.overall[x], delay) for s in shown])
         axes.margins(y=0.16)
         axes.set_xlabel(delay.title)
         axes.set_ylabel(other.title)
         axes.invert_xaxis()
-        axes.text(
-            1.0, 1.02, "better \N{NORTH EAST ARROW}", transform=axes.transAxes, ha="right",
-            va="bottom", fontsize=7.5, color=theme.muted,
-        )  # fmt: skip
+        corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
+        better = "better \N{NORTH EAST ARROW}"
+        axes.text(1.0, 1.02, better, fontsize=7.5, color=theme.muted, **corner)
         figure.canvas.draw()
         _label(axes, shown, (x, y), style, theme)
     return figure
@@ -101,14 +84,16 @@ def time_series(
 ) -> Figure:
     """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
 
-    Where senders said something of themselves, their windows, smoothed RTTs and what they sent
-    again stand below.
+    Where senders reported them, windows, smoothed RTTs and retransmissions stand below.
 
     Args:
         series: One of each scheme, all on the same link.
         theme: Colours.
         schemes: All that look different, with whether each is learned; None: those of `series`.
     """
+    style = looks(schemes or [(s.scheme, s.learned) for s in series], theme)
+    edges, capacity = _edges(series[0].time_s), series[0].capacity_mbps
+    series = sorted(series, key=lambda s: s.learned)  # policies on top
     own = _sender_panels(series)
     with mpl.rc_context(STYLE):
         figure = blank_figure(3.7 + 1.35 * len(own), theme)
@@ -117,16 +102,11 @@ def time_series(
         for axes in panels:
             dress(axes, theme)
         upper, lower, *others = panels
-        first = series[0]
-        edges = _edges(first.time_s)
-        upper.stairs(
-            first.capacity_mbps, edges, fill=True, color=theme.capacity, lw=0, label="capacity"
-        )
-        style = looks(schemes or [(s.scheme, s.learned) for s in series], theme)
-        for one in sorted(series, key=lambda s: s.learned):  # policies on top
-            look = style[one.scheme]
+        # The link's capacity, and each scheme's lines in all panels.
+        upper.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
+        for place, one in enumerate(series):
             form: dict[str, Any] = {
-                "color": look.color,
+                "color": style[one.scheme].color,
                 "lw": 1.6 if one.learned else 0.95,
                 "zorder": 4 if one.learned else 3,
                 "ls": (0, (4, 1.5)) if one.scheme == "oracle" else "-",
@@ -134,84 +114,124 @@ def time_series(
             }
             upper.plot(one.time_s, one.rate_mbps, label=one.scheme, **form)
             lower.plot(one.time_s, one.queueing_delay_ms, **form)
-            for axes, panel in zip(others, own, strict=True):
-                axes.plot(one.time_s, panel.values(one), **form)
+            for axes, values in zip(others, own.values(), strict=True):
+                axes.plot(one.time_s, values[place], **form)
+        # Scales and titles.
         upper.set_xlim(edges[0], edges[-1])
-        upper.set_ylim(0, _top([first.capacity_mbps, *(s.rate_mbps for s in series)]))
+        upper.set_ylim(0, _top([capacity, *(s.rate_mbps for s in series)]))
         upper.set_ylabel("rate (Mbit/s)")
         _queue_axis(lower, series)
-        for axes, panel in zip(others, own, strict=True):
-            axes.set_ylim(0, _top([panel.values(one) for one in series]))
-            axes.set_ylabel(panel.title)
+        for axes, (title, values) in zip(others, own.items(), strict=True):
+            axes.set_ylim(0, _top(values))
+            axes.set_ylabel(title)
         panels[-1].set_xlabel("time (s)")
         figure.align_ylabels()
         # Policies first, then the link, then the rest, over the whole width.
         handles, names = upper.get_legend_handles_labels()
         learned = {s.scheme for s in series if s.learned}
         order = sorted(range(len(names)), key=lambda i: (names[i] not in learned, i))
-        figure.legend(
-            [handles[i] for i in order],
-            [names[i] for i in order],
-            loc="outside upper center",
-            ncols=len(names) if sum(map(len, names)) + 4 * len(names) < 72 else -(-len(names) // 2),
-            frameon=False,
-            fontsize=7.5,
-            handlelength=1.3,
-            handletextpad=0.5,
-            columnspacing=1.2,
-            labelcolor=theme.ink,
-        )
+        narrow = sum(map(len, names)) + 4 * len(names) < 72
+        columns = len(names) if narrow else -(-len(names) // 2)
+        _legend(figure, [handles[i] for i in order], [names[i] for i in order], columns, theme)
     return figure
 
 
-def to_png(figure: Figure) -> bytes:
-    """Return a figure as PNG of 200 dots per inch."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def to_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG, its text as outlines."""
-    buffer = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
-
-
-def svg_pictures(light: Figure, dark: Figure) -> dict[str, str]:
-    """Return a figure's two themes as addresses that hold them, for a page's ``src``."""
-    kind = "data:image/svg+xml;base64,"
-    return {
-        "light": kind + base64.b64encode(to_svg(light)).decode(),
-        "dark": kind + base64.b64encode(to_svg(dark)).decode(),
-    }
-
-
-def blank_figure(height: float, theme: Theme) -> Figure:
-    """Return a figure as wide as a paper's column; draw under ``rc_context(STYLE)``.
+def fairness_plot(run: SharedRun, contender: str, *, theme: Theme = LIGHT) -> Figure:
+    """Draw a run.
 
     Args:
-        height: In inches.
+        run: One link's.
+        contender: What its agents are.
         theme: Colours.
     """
-    figure = Figure(
-        figsize=(_WIDTH, height), dpi=DPI, layout="constrained", facecolor=theme.background
-    )
-    FigureCanvasAgg(figure)
+    flows = run.scenario.flows
+    names = [
+        (f"{contender} {k + 1}", True) if flow.scheme == "agent" else (flow.scheme, False)
+        for k, flow in enumerate(flows)
+    ]
+    style = looks(names, theme)
+    edges = np.arange(run.acked.shape[1] + 1) * BUCKET_S
+    rates = windowed_rates(run)
+    middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
+    running = np.isfinite(rates).sum(axis=0)
+    fair = np.where(running > 0, np.nansum(rates, axis=0) / np.maximum(running, 1), np.nan)
+    with mpl.rc_context(STYLE):
+        figure = blank_figure(3.7, theme)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.7, 1.0))
+        for axes in (upper, lower):
+            dress(axes, theme)
+        capacity = run.capacity * MBIT / BUCKET_S
+        upper.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
+        upper.plot(middles, fair, color=theme.muted, lw=0.9, ls=(0, (4, 1.5)), label="equal share")
+        for (name, learned), rate in zip(names, rates, strict=True):
+            width = 1.4 if learned else 1.0
+            upper.plot(middles, rate, color=style[name].color, lw=width, label=name)
+        upper.set_xlim(0, edges[-1])
+        upper.set_ylim(0, 1.08 * float(capacity.max()))
+        upper.set_ylabel("rate (Mbit/s)")
+        lower.plot(middles, jain_index(rates), color=theme.ink, lw=1.2)
+        lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
+        lower.set_ylabel("Jain's index")
+        lower.set_xlabel("time (s)")
+        figure.align_ylabels()
+        handles, labels = upper.get_legend_handles_labels()
+        _legend(figure, handles, labels, min(len(flows) + 2, 4), theme)
     return figure
 
 
-def dress(axes: Axes, theme: Theme) -> None:
-    """Give axes the look of all figures."""
-    axes.set_facecolor("none")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(theme.muted)
-    axes.tick_params(which="both", color=theme.muted, labelcolor=theme.muted)
-    axes.xaxis.label.set_color(theme.ink)
-    axes.yaxis.label.set_color(theme.ink)
-    axes.grid(color=theme.grid, lw=0.6)
-    axes.set_axisbelow(True)
+def flow_plot(
+    series: Sequence[Step], name: str, wire_bytes: int, *, theme: Theme = LIGHT
+) -> Figure:
+    """Draw a flow.
+
+    Args:
+        series: Its steps.
+        name: What steered it.
+        wire_bytes: Size of a packet, bytes.
+        theme: Colours.
+    """
+    steps = np.array(series, float).reshape(-1, len(Step._fields))
+    time, duration, acked, lost, rtt, cwnd, *_ = steps.T
+    end = time[-1] if len(time) else 1.0
+    count = max(1, min(_FLOW_BUCKETS, math.floor(end / _LEAST_SECONDS)))
+    edges = np.linspace(0.0, end, count + 1)
+    place = np.clip(np.searchsorted(edges, time) - 1, 0, count - 1)
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(place, values, count)
+
+    seconds = np.maximum(total(duration), 1e-9)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = total(acked) * wire_bytes * 8e-6 / seconds
+        delays = 1e3 * total(rtt * acked) / total(acked)
+        windows = total(cwnd * duration) / seconds
+    color = looks([(name, True)], theme)[name].color
+    with mpl.rc_context(STYLE):
+        figure = blank_figure(4.4, theme)
+        panels = figure.subplots(3, 1, sharex=True)
+        titles = ("rate (Mbit/s)", "RTT (ms)", "cwnd (packets)")
+        for axes, values, title in zip(panels, (rates, delays, windows), titles, strict=True):
+            dress(axes, theme)
+            axes.stairs(values, edges, color=color, lw=1.2, baseline=None)
+            axes.set_ylabel(title)
+            axes.set_ylim(bottom=0)
+        losses = time[lost > 0]
+        if len(losses):
+            panels[0].plot(losses, np.zeros_like(losses), "|", color=theme.muted, ms=5)
+        ticks = "; ticks: packets lost" if len(losses) else ""
+        panels[0].set_title(f"{name}{ticks}", fontsize=8, loc="left", color=theme.ink)
+        panels[-1].set_xlim(0, end)
+        panels[-1].set_xlabel("time (s)")
+        figure.align_ylabels()
+    return figure
+
+
+def _legend(
+    figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, theme: Theme
+) -> None:
+    form = {"handlelength": 1.3, "handletextpad": 0.5, "columnspacing": 1.2}
+    look = {"frameon": False, "fontsize": 7.5, "labelcolor": theme.ink}
+    figure.legend(handles, names, loc="outside upper center", ncols=columns, **form, **look)
 
 
 def _cross(axes: Axes, x: Interval, y: Interval, look: Look, theme: Theme) -> None:
@@ -219,17 +239,10 @@ def _cross(axes: Axes, x: Interval, y: Interval, look: Look, theme: Theme) -> No
     order = 5 if look.learned else 3
     axes.plot([x.low, x.high], [y.mean, y.mean], zorder=order, **line)
     axes.plot([x.mean, x.mean], [y.low, y.high], zorder=order, **line)
-    axes.plot(
-        [x.mean],
-        [y.mean],
-        ls="none",
-        marker=look.marker,
-        color=look.color,
-        ms=13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5,
-        mec=theme.background,
-        mew=0.7,
-        zorder=order + 1,
-    )
+    size = 13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5
+    edge = {"mec": theme.background, "mew": 0.7}
+    point: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, **edge}
+    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, **point)
 
 
 def _delay_axis(axes: Axes, intervals: Sequence[Interval]) -> None:
@@ -280,7 +293,7 @@ def _label(
     to_pixels: Callable[[Any], Any] = axes.transData.transform
     points, sizes, markers, lines, texts = [], [], [], [], []
     for scheme in schemes:
-        x, y = (_scaled(scheme.overall[key], metric(key).scale) for key in keys)
+        x, y = (_scaled(scheme.overall[key], metric(key)) for key in keys)
         look = style[scheme.scheme]
         px, py = to_pixels((x.mean, y.mean))
         (x0, y0), (x1, y1) = sorted(to_pixels([(x.low, y.mean), (x.high, y.mean)]).tolist())
@@ -309,39 +322,26 @@ def _label(
             axes.plot([x0, x1], [y0, y1], color=theme.muted, lw=0.5, zorder=2)
 
 
-def _scaled(interval: Interval, scale: float) -> Interval:
-    low, high = interval.low, interval.high
+def _scaled(interval: Interval, of: Metric) -> Interval:
+    low, high, scale = interval.low, interval.high, of.scale
     if not math.isfinite(interval.half_width):  # of a single value: a point
         low = high = interval.mean
     return Interval(interval.mean * scale, low * scale, high * scale)
 
 
-@dataclass(frozen=True)
-class _SenderPanel:
-    """What senders say of themselves."""
-
-    title: str
-    key: str
-    """Field of :class:`SenderSeries`."""
-    scale: float = 1.0
-
-    def values(self, one: Series) -> FloatArray:
-        """Return what a scheme's sender says, as shown; NaN where it says nothing."""
-        if one.sender is None:
-            return np.full(len(one.time_s), np.nan)
-        return np.asarray(self.scale * getattr(one.sender, self.key))
-
-
-_SENDER_PANELS = (
-    _SenderPanel("cwnd (packets)", "cwnd_packets"),
-    _SenderPanel("smoothed RTT (ms)", "smoothed_rtt_ms"),
-    _SenderPanel("retransmitted (%)", "retransmitted_share", 100.0),
-)
-
-
-def _sender_panels(series: Sequence[Series]) -> list[_SenderPanel]:
-    """Return those of which any sender says something."""
-    return [p for p in _SENDER_PANELS if any(np.isfinite(p.values(s)).any() for s in series)]
+def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
+    """Return what senders report by title, for each series; NaN where it reports nothing."""
+    panels = {}
+    for title, key, scale in _SENDER_PANELS:
+        values = [
+            np.full(len(one.time_s), np.nan)
+            if one.sender is None
+            else np.asarray(scale * getattr(one.sender, key))
+            for one in series
+        ]
+        if any(np.isfinite(each).any() for each in values):
+            panels[title] = values
+    return panels
 
 
 def _edges(middles: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -2,8 +2,8 @@
 
 A change of rate or delay at a time makes a new bandwidth-delay product (BDP). A sender has
 recovered with the first step that ends with its packets in flight within `TOLERANCE` of it, and
-that is followed by others that do for `HOLD_RTTS`, as a window that only passes by is none that
-fits. Times are in the new base RTTs; a change after which the next one comes first counts as never.
+that is followed by others that do for `HOLD_RTTS`, as a window that only passes by does not fit.
+Times are in the new base RTTs; a change whose successor comes first counts as never.
 """
 
 from __future__ import annotations
@@ -14,27 +14,14 @@ import numpy as np
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluate.contender import Contender
-from distrlcc.evaluate.scores import Metric
+from distrlcc.evaluate.runner import simulate
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import with_scheme
-from distrlcc.types import PACKET_BYTES, FloatArray
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
 TOLERANCE = 0.1
 HOLD_RTTS = 1.0
 GOAL_RTTS = 5.0
-
-RECOVERY_METRICS: tuple[Metric, ...] = (
-    Metric(
-        "recovery_rtts", "recovery", "RTT", 1, "lower",
-        "Round trips from a change of rate or delay until the packets in flight fit the new "
-        "bandwidth-delay product, median over the changes.",
-    ),
-    Metric(
-        "recovered", f"within {GOAL_RTTS:g} RTT", "%", 0, "higher",
-        "Share of the changes after which they fit within so many round trips.", 100.0,
-    ),
-)  # fmt: skip
 
 
 def recovery_times(contender: Contender, scenarios: list[Scenario], seed: int = 0) -> FloatArray:
@@ -43,27 +30,15 @@ def recovery_times(contender: Contender, scenarios: list[Scenario], seed: int = 
     Returns:
         Round trips ``[C]``, infinite where a sender did not recover before the next change.
     """
-    config = contender.env_config()
-    batch = LinkBatch(len(scenarios), config, with_labels=False)
-    for n, scenario in enumerate(scenarios):
-        batch.load(n, with_scheme(scenario, contender.scheme))
-    contender.tell(batch)
-    actor = contender.actor(len(scenarios), seed) if contender.policy is not None else None
-    observation = batch.first_observation(np.arange(len(scenarios)))
-    longest = max(scenario.duration_s for scenario in scenarios)
-    times, inflight = [np.zeros(len(scenarios))], [np.zeros(len(scenarios))]
-    while times[-1].min() < longest:
-        if actor is None:
-            batch.advance()
-        else:
-            observation, _ = batch.step(actor.act(observation))
-        stats = batch.stats()
-        times.append(times[-1] + stats.duration)
-        inflight.append(stats.inflight.copy())
+    batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False)
+    times, inflight = [], []
+    for before, now in simulate(contender, batch, scenarios, seed):
+        # After its scenario's end a link's time stands still, and its packets do not count.
+        times.append(np.where(now > before, now / NANOSECONDS, math.inf))
+        inflight.append(batch.stats().inflight.copy())
     ends, held = np.array(times), np.array(inflight)
-    return np.concatenate(
-        [_of_link(s, ends[:, n], held[:, n]) for n, s in enumerate(scenarios)] or [np.zeros(0)]
-    )
+    found = [_of_link(s, ends[:, n], held[:, n]) for n, s in enumerate(scenarios)]
+    return np.concatenate(found or [np.zeros(0)])
 
 
 def recovery_scores(contender: Contender, scenarios: list[Scenario]) -> dict[str, float]:
@@ -87,11 +62,11 @@ def _of_link(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> Floa
         bdp = bdp_packets(rate, 1e3 * rtt)
         until = scenario.duration_s if following is None else following.at_s
         steps = (ends > change.at_s) & (ends <= until + 1e-9)
-        found.append(_first(ends[steps] - change.at_s, inflight[steps], bdp, rtt) / rtt)
+        found.append(first_fit(ends[steps] - change.at_s, inflight[steps], bdp, rtt) / rtt)
     return np.array(found)
 
 
-def _first(ages: FloatArray, inflight: FloatArray, bdp: float, rtt: float) -> float:
+def first_fit(ages: FloatArray, inflight: FloatArray, bdp: float, rtt: float) -> float:
     """Return the age, s, from which on the packets in flight fit for `HOLD_RTTS`."""
     fits = np.abs(inflight - bdp) <= np.maximum(TOLERANCE * bdp, 1.0)
     for k in np.flatnonzero(fits):

@@ -22,23 +22,24 @@ from typing import Any
 
 import jinja2
 
-from distrlcc.evaluate.palette import DARK, LIGHT, looks
-from distrlcc.evaluate.plots import scatter, svg_pictures, time_series, to_png
-from distrlcc.evaluate.scores import SENDER_METRICS, Metric, SchemeScores, Series, metric
-from distrlcc.evaluate.summary import TABLE_METRICS, SchemeSummary, Summary, summarise, to_json
+from distrlcc.evaluate.figures import DARK, LIGHT, looks, svg_pictures, to_png
+from distrlcc.evaluate.plots import scatter, time_series
+from distrlcc.evaluate.scores import (
+    SENDER_METRICS,
+    TABLE_METRICS,
+    Metric,
+    SchemeScores,
+    Series,
+    metric,
+)
+from distrlcc.evaluate.summary import SchemeSummary, Summary, summarise, to_json
 from distrlcc.files import require_writable, write_together
 
 MAX_LINKS = 60
 """Links shown in the tables per link; all are in ``summary.json``."""
 
-_LINK_METRICS = (
-    "power",
-    "utilisation",
-    "queueing_delay_rtt",
-    "p95_queueing_delay_ms",
-    "excess_loss",
-)
 _TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
+_LINK_METRICS = (*_TILES[:3], "p95_queueing_delay_ms", _TILES[3])
 _NO_RIVAL = "oracle"  # knows the link, so it is not marked as the best
 
 
@@ -95,54 +96,55 @@ def write_report(
 
 def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
     """Return the page's HTML."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = resources.files("distrlcc.evaluate").joinpath("report.html.jinja").read_text("utf-8")
     learned = [s for s in summary.schemes if s.learned]
     links = _links(summary, learned)
     ranking = summary.ranking()
     rivals = [scheme for scheme in ranking if scheme != _NO_RIVAL]
     best = next((s for s in learned if s.scheme in rivals), None)
     names = summary.names()
+    link_metrics = [metric(key) for key in _LINK_METRICS]
+    link_metrics += [m for m in summary.metrics if m in SENDER_METRICS]
     styles = {theme.name: looks(names, theme) for theme in (LIGHT, DARK)}
-    page = environment.from_string(text).render(
+    page = template("report.html.jinja").render(
         info=info,
         summary=summary,
         scatter=svg_pictures(*(scatter(summary, theme=theme) for theme in (LIGHT, DARK))),
-        tiles=[_tile(best, metric(key)) for key in _TILES] if best else [],
+        tiles=[(metric(key), best.overall[key].texts(metric(key))) for key in _TILES if best],
         best_policy=best.scheme if best else "",
         rank=rivals.index(best.scheme) + 1 if best else 0,
         rivals=rivals,
         ranking=ranking,
         intervals=summary.has_intervals,
-        columns=[metric(key) for key in TABLE_METRICS],
+        columns=TABLE_METRICS,
         rows=_rows(summary),
         swatches=[
             (name, styles["light"][name].color, styles["dark"][name].color) for name, _ in names
         ],
-        link_tables=[
-            _link_table(summary, links, m)
-            for m in (
-                *map(metric, _LINK_METRICS),
-                *(m for m in summary.metrics if m in SENDER_METRICS),
-            )
-        ],
+        link_tables=[_link_table(summary, links, m) for m in link_metrics],
         left_out=len(summary.links) - len(links),
         worst_first=learned[0].scheme if learned else "",
         series=[
-            (
-                link,
-                svg_pictures(
-                    *(time_series(s, theme=theme, schemes=names) for theme in (LIGHT, DARK))
-                ),
-            )
+            (link, svg_pictures(*(time_series(s, theme=t, schemes=names) for t in (LIGHT, DARK))))
             for link, s in by_link.items()
         ],
         senders=any(one.sender is not None for s in by_link.values() for one in s),
         metrics=summary.metrics,
     )
     return page + "\n"
+
+
+def template(name: str) -> jinja2.Template:
+    """Return one of the pages' templates."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = resources.files("distrlcc.evaluate").joinpath(name).read_text("utf-8")
+    return environment.from_string(text)
+
+
+def file_stem(name: str) -> str:
+    """Return a name as every file system takes it; maybe empty."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
 
 
 def _rows(summary: Summary) -> list[dict[str, Any]]:
@@ -152,8 +154,7 @@ def _rows(summary: Summary) -> list[dict[str, Any]]:
             "scheme": s.scheme,
             "learned": s.learned,
             "cells": [
-                (*s.overall[key].texts(metric(key)), s.scheme in _best(summary, metric(key)))
-                for key in TABLE_METRICS
+                (*s.overall[m.key].texts(m), s.scheme in _best(summary, m)) for m in TABLE_METRICS
             ],
         }
         for s in summary.schemes
@@ -194,16 +195,11 @@ def _link_table(summary: Summary, links: Sequence[str], m: Metric) -> dict[str, 
     return {"metric": m, "rows": rows}
 
 
-def _tile(scheme: SchemeSummary, m: Metric) -> tuple[str, str, str, str]:
-    mean, half = scheme.overall[m.key].texts(m)
-    return m.label, mean, half, m.unit
-
-
 def _file_names(links: Mapping[str, Any]) -> list[str]:
     """Return a file name for each link that every file system takes, no two the same."""
     names: list[str] = []
     for link in links:
-        stem = re.sub(r"[^A-Za-z0-9.]+", "-", link).strip("-.")[:80] or "link"
+        stem = file_stem(link) or "link"
         name, count = f"series-{stem}.png", 1
         while name in names:
             count += 1

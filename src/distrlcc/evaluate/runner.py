@@ -1,4 +1,4 @@
-"""Runs contenders on scenarios: every scenario of a suite in one batched simulator call.
+"""Runs contenders in the simulator: every scenario of a suite in one batched call.
 
 Utilisation, throughput, delays and losses are taken after the first second, when slow start is
 over, and the first second has its own figure.
@@ -6,24 +6,28 @@ over, and the first second has its own figure.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
+from distrlcc.env.shared import SharedBatch
 from distrlcc.evaluate.contender import Contender
-from distrlcc.evaluate.recorder import Recorder
-from distrlcc.evaluate.scores import SchemeScores, Series
+from distrlcc.evaluate.scores import SchemeScores, Series, bucket_edges, bucket_sums
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 WARMUP_S = 1.0
-_MBIT = 8e-6 * PACKET_BYTES
+MBIT = 8e-6 * PACKET_BYTES
+"""Mbit of a packet."""
 
 Floats = NDArray[np.float64]
+Times = NDArray[np.float64]
+"""Times of L links, ns."""
 
 
 def evaluate(
@@ -48,23 +52,20 @@ def evaluate(
         Scores ``[L, S]``, and one series for each of `series_links`.
 
     Raises:
-        ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluate.shared_run`.
+        ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluate.fairness`.
     """
     for scenario in scenarios:
         check_agents(scenario)
     columns: list[dict[str, Floats]] = []
     kept: list[Series] = []
     for k in range(seeds):
-        measured, series = _run(
-            contender, [reseed(s, seed + k) for s in scenarios], seed + k,
-            series_links if k == 0 else (),
-        )  # fmt: skip
+        seeded = [reseed(scenario, seed + k) for scenario in scenarios]
+        measured, series = _run(contender, seeded, seed + k, series_links if k == 0 else ())
         columns.append(measured)
         kept += series
     stacked = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
     links = tuple(s.name for s in scenarios)
-    learned = contender.policy is not None
-    return SchemeScores(scheme=contender.name, links=links, learned=learned, **stacked), kept
+    return SchemeScores(contender.name, links, learned=contender.learned, **stacked), kept
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -77,8 +78,79 @@ def reseed(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, seed=scenario.seed + 1_000_003 * seed, link=link)
 
 
+def simulate(
+    contender: Contender, batch: LinkBatch, scenarios: Sequence[Scenario], seed: int
+) -> Iterator[tuple[Times, Times]]:
+    """Run scenarios to their ends, and yield after each step.
+
+    Args:
+        contender: Acts as every agent.
+        batch: L links, in which the caller reads what happened.
+        scenarios: One for each link.
+        seed: Seed of a sampling policy's draws.
+
+    Yields:
+        Each link's time before and after the step; it stands still once the scenario is over.
+    """
+    for n, scenario in enumerate(scenarios):
+        batch.load(n, with_scheme(scenario, contender.scheme))
+    if contender.preference is not None:
+        batch.preference[:] = contender.preference
+    rows = np.arange(len(batch.preference))
+    actor = contender.actor(len(rows), seed) if contender.learned else None
+    observation = batch.first_observation(rows)
+    ends = np.array([float(round(s.duration_s * NANOSECONDS)) for s in scenarios])
+    now, over = batch.simulator.links[:, col.NOW].astype(float), np.zeros(len(ends), bool)
+    while not over.all():
+        if actor is None:
+            batch.advance()
+        else:
+            observation, _ = batch.step(actor.act(observation))
+            if isinstance(batch, SharedBatch):
+                actor.reset(batch.active & ~batch.acted)
+        before, now = now, np.where(over, ends, batch.simulator.links[:, col.NOW])
+        yield before, now
+        for link in np.flatnonzero((now >= ends) & ~over):
+            batch.retire(int(link))
+        over = now >= ends
+
+
+class _Recorder:
+    """Keeps what one link of a batch does at each step and sums it up in buckets."""
+
+    def __init__(self, batch: LinkBatch, link: int) -> None:
+        self._batch, self._link = batch, link
+        self._rows: list[tuple[float, ...]] = []
+
+    def record(self) -> None:
+        """Keep the newest step."""
+        n, stats, view = self._link, self._batch.stats(), self._batch.view()
+        queue = self._batch.simulator.results[n, col.QUEUE]
+        delay = max(stats.rtt_sum[n] - stats.acked[n] * view.base_rtt[n], 0.0)
+        self._rows.append((stats.duration[n], view.capacity[n], stats.acked[n], delay, queue))
+
+    def series(self, contender: Contender, link: str) -> Series:
+        """Return the link's series, one element per bucket."""
+        seconds, capacity, acked, delay, queue = np.array(self._rows).T
+        ends = np.cumsum(seconds)
+        edges = bucket_edges(float(ends[-1]))
+        length = np.diff(edges)
+        packets = bucket_sums(edges, ends, acked)
+        mean_delay = 1e3 * bucket_sums(edges, ends, delay) / np.maximum(packets, 1e-9)
+        return Series(
+            scheme=contender.name,
+            learned=contender.learned,
+            link=link,
+            time_s=(edges[1:] + edges[:-1]) / 2,
+            capacity_mbps=bucket_sums(edges, ends, capacity) * MBIT / length,
+            rate_mbps=packets * MBIT / length,
+            queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
+            queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
+        )
+
+
 class _Totals:
-    """Counts since the start of each link's flow 0, as they were when a link was last taken."""
+    """Counts since the start of each link's flow 0, as they were when a link was taken."""
 
     COLUMNS = (col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.QUEUEING_SUM)
 
@@ -103,43 +175,28 @@ def _run(
     count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
     config = contender.env_config()
     batch = LinkBatch(count, config, n_flows=n_flows, with_histograms=True, with_labels=False)
-    for n, scenario in enumerate(scenarios):
-        batch.load(n, with_scheme(scenario, contender.scheme))
-    contender.tell(batch)
-    actor = contender.actor(count, seed) if contender.policy is not None else None
-    recorders = [Recorder(batch, n, contender, scenarios[n].name) for n in series_links]
+    # When the first flow starts, when its first second is over, and when the scenario is.
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
     starts = np.array([round(s.flows[0].start_s * NANOSECONDS) for s in scenarios])
     starts = np.minimum(starts, ends // 2)
-    warmup = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
-    shared = np.array([len(s.flows) > 1 for s in scenarios])
+    warm = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
+    # Counts at the beginning and the end; sums over steps, in the first second and after it.
     before, after = _Totals(count), _Totals(count)
-    # Sums over steps, first during the warm-up and then after it.
-    sums = np.zeros((2, len(_SUMS), count))
-    observation = batch.first_observation(np.arange(count))
-    everyone, over = np.arange(count), np.zeros(count, bool)
-    now = batch.simulator.links[:, col.NOW].copy()
-    while (now < ends).any():
-        phase, running = (now >= warmup).astype(int), (now >= starts) & (now < ends)
-        if actor is None:
-            batch.advance()
-        else:
-            observation, _ = batch.step(actor.act(observation))
+    sums, everyone = np.zeros((2, 5, count)), np.arange(count)
+    recorders = {link: _Recorder(batch, link) for link in series_links}
+    for then, now in simulate(contender, batch, scenarios, seed):
+        phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
         step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
-        for recorder in recorders:
-            recorder.record(running)
-        now = np.where(over, ends, batch.simulator.links[:, col.NOW])
-        before.take(batch, now >= warmup)
+        for link, recorder in recorders.items():
+            if running[link]:
+                recorder.record()
+        before.take(batch, now >= warm)
         after.take(batch, now >= ends)
-        for link in np.flatnonzero((now >= ends) & ~over):
-            batch.retire(int(link))
-        over = now >= ends
-    return _measure(before, after, sums, shared), [r.series() for r in recorders]
-
-
-_SUMS = ("used", "capacity", "rtt", "acked", "seconds")
+    shared = np.array([len(s.flows) > 1 for s in scenarios])
+    series = [one.series(contender, scenarios[link].name) for link, one in recorders.items()]
+    return _measure(before, after, sums, shared), series
 
 
 def _measure(
@@ -156,13 +213,13 @@ def _measure(
     # Beside other flows a flow's power is of its own share.
     share = np.where(shared, acked / np.maximum(capacity, 1e-9), utilisation)
     return {
-        "throughput_mbps": acked * _MBIT / seconds,
+        "throughput_mbps": acked * MBIT / seconds,
         "utilisation": utilisation,
         "first_second_utilisation": sums[0, 0] / np.maximum(sums[0, 1], 1e-9),
         "mean_queueing_delay_ms": queueing_ms,
-        "p95_queueing_delay_ms": _percentile(queueing_bins, 0.95),
+        "p95_queueing_delay_ms": histogram_percentile(queueing_bins, 0.95),
         "mean_rtt_ms": mean_rtt,
-        "p95_rtt_ms": _percentile(rtt_bins, 0.95),
+        "p95_rtt_ms": histogram_percentile(rtt_bins, 0.95),
         "base_rtt_ms": base_ms,
         "queueing_delay_rtt": queueing_ms / base_ms,
         "loss": (dropped + random_lost) / np.maximum(sent, 1),
@@ -171,7 +228,7 @@ def _measure(
     }
 
 
-def _percentile(bins: Floats, share: float) -> Floats:
+def histogram_percentile(bins: Floats, share: float) -> Floats:
     """Return the percentile of histograms ``[L, B]``, ms, taken inside the bin linearly."""
     counts = np.cumsum(bins, axis=1)
     target = share * counts[:, -1]

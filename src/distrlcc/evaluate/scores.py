@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from importlib import resources
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.types import FloatArray
+
+BUCKET_S = 0.1
+MAX_BUCKETS = 150
+"""Long series have longer buckets, so that their lines can be told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,91 +25,48 @@ class Metric:
     key: str
     """Field of :class:`SchemeScores`, and key in JSON."""
     label: str
-    """Short name for a table's head."""
-    unit: str
-    """Unit as shown; empty for plain numbers."""
+    """Short name for the head of a table."""
     digits: int
     """Digits after the point as shown."""
-    better: Literal["higher", "lower"] | None
-    """Which way is better; None: neither."""
     definition: str
     """One sentence for people."""
-    scale: float = 1.0
-    """Factor from the stored value to the shown one: 100 for percentages."""
+    unit: str = ""
+    """Unit as shown; empty for plain numbers."""
+    better: Literal["higher", "lower"] | None = None
+    """Which way is better; None: neither."""
+    head: str = ""
+    """Head in the ranked table, where room is scarce; empty: it is not shown there."""
 
     @property
     def title(self) -> str:
         """Label and unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
+    @property
+    def scale(self) -> float:
+        """Factor from the stored value to the shown one: shares are shown as percentages."""
+        return 100.0 if self.unit == "%" else 1.0
 
-METRICS: tuple[Metric, ...] = (
-    Metric(
-        "power", "power", "", 3, "higher",
-        "Utilisation divided by (mean RTT / base RTT): Kleinrock's power, scaled so that a full "
-        "link without a queue has 1; beside other flows, of the flow's own share of the link.",
-    ),
-    Metric(
-        "throughput_mbps", "throughput", "Mbit/s", 2, "higher",
-        "Acknowledged packets, with their headers, per time.",
-    ),
-    Metric(
-        "utilisation", "utilisation", "%", 1, "higher",
-        "Share of the link's capacity that left the bottleneck used.", 100.0,
-    ),
-    Metric(
-        "first_second_utilisation", "first-second utilisation", "%", 1, "higher",
-        "The same in the flow's first second: how fast it finds the rate.", 100.0,
-    ),
-    Metric(
-        "mean_queueing_delay_ms", "mean queueing delay", "ms", 1, "lower",
-        "Time that a packet waits in the bottleneck's queue, mean over acknowledged packets.",
-    ),
-    Metric(
-        "p95_queueing_delay_ms", "p95 queueing delay", "ms", 1, "lower",
-        "The same, 95th percentile over acknowledged packets.",
-    ),
-    Metric(
-        "queueing_delay_rtt", "queueing delay", "RTT", 3, "lower",
-        "Mean queueing delay divided by the link's RTT without a queue (base RTT).",
-    ),
-    Metric(
-        "mean_rtt_ms", "mean RTT", "ms", 1, "lower",
-        "Round-trip time, mean over acknowledged packets.",
-    ),
-    Metric(
-        "p95_rtt_ms", "p95 RTT", "ms", 1, "lower",
-        "The same, 95th percentile over acknowledged packets.",
-    ),
-    Metric(
-        "loss", "loss", "%", 2, "lower",
-        "Share of the sent packets that were lost, in the queue or at random.", 100.0,
-    ),
-    Metric(
-        "excess_loss", "excess loss", "%", 2, "lower",
-        "Loss without the link's own random loss: what the sender causes by filling the queue.",
-        100.0,
-    ),
-)  # fmt: skip
-"""What every world measures, in the order in which it is shown."""
+    def describe(self) -> dict[str, str | None]:
+        """Return the unit of the stored value, which way is better, and the definition."""
+        unit = "share" if self.unit == "%" else self.unit
+        return {"unit": unit, "better": self.better, "definition": self.definition}
 
-SENDER_METRICS: tuple[Metric, ...] = (
-    Metric(
-        "mean_cwnd_packets", "mean cwnd", "packets", 1, None,
-        "Congestion window, mean over time, as the sender itself says.",
-    ),
-    Metric(
-        "mean_smoothed_rtt_ms", "mean smoothed RTT", "ms", 1, "lower",
-        "The sender's own smoothed RTT (RFC 6298), mean over time; unlike the RTT it has in it "
-        "what the two ends' machines add.",
-    ),
-    Metric(
-        "retransmitted_share", "retransmitted", "%", 2, "lower",
-        "Share of the packets sent that the kernel's TCP had sent before; our senders, which "
-        "send nothing again here, have none.", 100.0,
-    ),
-)  # fmt: skip
-"""What senders of real packets say of themselves, shown after :data:`METRICS`."""
+
+_DEFINED: dict[str, tuple[Metric, ...]] = msgspec.toml.decode(
+    resources.files("distrlcc.evaluate").joinpath("metrics.toml").read_bytes(),
+    type=dict[str, tuple[Metric, ...]],
+)
+METRICS = _DEFINED["flow"]
+"""Metrics of every world, in the order in which they are shown."""
+SENDER_METRICS = _DEFINED["sender"]
+"""What senders of real packets report, shown after :data:`METRICS`."""
+FAIRNESS_METRICS = _DEFINED["shared"]
+"""Metrics of shared links: see `distrlcc.evaluate.fairness`."""
+RECOVERY_METRICS = _DEFINED["recovery"]
+"""Metrics of the time after changes of a link; see `distrlcc.evaluate.recovery`."""
+TABLE_METRICS = tuple(m for m in METRICS if m.head)
+"""Metrics of the ranked table."""
 
 
 def metric(key: str) -> Metric:
@@ -115,7 +78,8 @@ def metric(key: str) -> Metric:
 class SchemeScores:
     """One scheme's scores on L links with S seeds each; every array is float64 ``[L, S]``.
 
-    A delay or RTT is NaN where nothing was delivered; everything is where a run failed.
+    :data:`METRICS` defines them. A delay or RTT is NaN where nothing was delivered; everything is
+    NaN where a run failed. Shares are 0 to 1.
     """
 
     scheme: str
@@ -124,7 +88,6 @@ class SchemeScores:
     """Names of the L links."""
     throughput_mbps: FloatArray
     utilisation: FloatArray
-    """Share of the capacity that left the bottleneck, 0 to 1."""
     first_second_utilisation: FloatArray
     mean_queueing_delay_ms: FloatArray
     p95_queueing_delay_ms: FloatArray
@@ -133,29 +96,16 @@ class SchemeScores:
     base_rtt_ms: FloatArray
     """RTT without a queue."""
     queueing_delay_rtt: FloatArray
-    """Mean queueing delay / base RTT."""
     loss: FloatArray
-    """Share of sent packets lost, 0 to 1."""
     excess_loss: FloatArray
-    """Loss without the link's random loss."""
     power: FloatArray
-    """Utilisation / (mean RTT / base RTT)."""
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
     mean_cwnd_packets: FloatArray | None = None
-    """As its sender says, as are the next two; None in the simulator."""
+    """As its sender reports, as are the next two; None in the simulator."""
     mean_smoothed_rtt_ms: FloatArray | None = None
     retransmitted_share: FloatArray | None = None
-    """NaN where nothing is ever sent again."""
-
-    def __post_init__(self) -> None:
-        shape = self.power.shape
-        if len(shape) != 2 or shape[0] != len(self.links) or not all(shape):
-            raise ValueError(f"{self.scheme}: scores of shape {shape} for {len(self.links)} links")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray) and value.shape != shape:
-                raise ValueError(f"{self.scheme}: {field.name} is {value.shape}, power is {shape}")
+    """NaN where nothing is ever retransmitted."""
 
     @property
     def seeds(self) -> int:
@@ -164,7 +114,7 @@ class SchemeScores:
 
     @property
     def failed(self) -> int:
-        """Runs that failed, of all links and seeds."""
+        """Failed runs of all links and seeds."""
         return int(np.isnan(self.throughput_mbps).sum())
 
     @property
@@ -174,25 +124,25 @@ class SchemeScores:
 
     @property
     def has_sender_metrics(self) -> bool:
-        """Whether its senders said something of themselves."""
+        """Whether its senders reported anything."""
         return self.mean_cwnd_packets is not None
 
     def values(self, metrics: Sequence[Metric] = METRICS) -> FloatArray:
         """Return metrics as ``[M, L, S]``; NaN where there is none."""
+        found = (getattr(self, m.key) for m in metrics)
         nothing = np.full(self.power.shape, np.nan)
-        found = [getattr(self, m.key) for m in metrics]
         return np.stack([nothing if values is None else values for values in found])
 
 
 @dataclass(frozen=True)
 class SenderSeries:
-    """What a sender says of itself in B buckets; every array is float64 ``[B]``, NaN where none."""
+    """What a sender reports in B buckets; every array is float64 ``[B]``, NaN where undefined."""
 
     cwnd_packets: FloatArray
     smoothed_rtt_ms: FloatArray
-    """RFC 6298's."""
+    """As RFC 6298 smooths it."""
     retransmitted_share: FloatArray
-    """Of the packets sent; NaN where nothing is ever sent again."""
+    """Share of the packets sent; NaN where nothing is ever retransmitted."""
 
 
 @dataclass(frozen=True)
@@ -206,10 +156,31 @@ class Series:
     capacity_mbps: FloatArray
     rate_mbps: FloatArray
     queueing_delay_ms: FloatArray
-    """Mean of the bucket's packets; NaN where nothing was delivered."""
+    """Mean over the bucket's packets; NaN where nothing was delivered."""
     queue_packets: FloatArray
     """Queue length."""
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
     sender: SenderSeries | None = None
     """In the same buckets; None in the simulator."""
+
+
+def bucket_edges(seconds: float) -> FloatArray:
+    """Return the edges of a series' buckets ``[B + 1]``, s; the last one may be shorter."""
+    bucket = max(BUCKET_S, seconds / MAX_BUCKETS)
+    return np.append(np.arange(0.0, seconds - 1e-9, bucket), seconds)
+
+
+def bucket_sums(edges: FloatArray, ends: FloatArray, values: FloatArray) -> FloatArray:
+    """Sum over buckets; a step that lies in several is spread over them evenly.
+
+    Args:
+        edges: Edges of the buckets ``[B + 1]``, s.
+        ends: When each step ended, ``[T]``, s; the first began at 0.
+        values: Value of each step, ``[T]``.
+
+    Returns:
+        ``[B]``; 0 after the last step.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    return np.diff(np.interp(edges, np.concatenate([[0.0], ends]), sums))

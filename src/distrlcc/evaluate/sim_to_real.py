@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 
-import jinja2
 import numpy as np
 
+from distrlcc.evaluate.report import template
 from distrlcc.evaluate.scores import SchemeScores
 from distrlcc.types import FloatArray
 
@@ -18,96 +17,95 @@ THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
 
 
 @dataclass(frozen=True)
-class Row:
-    """One sender on one link; means over the seeds whose run did not fail, NaN if all did."""
+class Compared:
+    """A figure in both worlds: the mean over the runs that did not fail, NaN if all did."""
+
+    simulated: float
+    emulated: float
+    digits: int
+    """Digits after the point as shown."""
+    bound: float
+    """Differences beyond this are marked."""
+
+    @property
+    def difference(self) -> float:
+        """The emulator's figure over the simulator's, less 1."""
+        return self.emulated / self.simulated - 1.0 if self.simulated else math.nan
+
+    @property
+    def far(self) -> bool:
+        """Whether the two differ by more than the bound."""
+        return abs(self.difference) > self.bound
+
+    def texts(self) -> tuple[str, str, str]:
+        """Return both figures and their difference as shown; dashes where there are none."""
+        simulated, emulated = (
+            f"{each:.{self.digits}f}" if math.isfinite(each) else "-"
+            for each in (self.simulated, self.emulated)
+        )
+        difference = f"{self.difference:+.1%}" if math.isfinite(self.difference) else "-"
+        return simulated, emulated, difference
+
+
+@dataclass(frozen=True)
+class WorldComparison:
+    """One sender on one link in both worlds."""
 
     link: str
     sender: str
-    simulated_mbps: float
-    emulated_mbps: float
-    simulated_p95_ms: float
-    emulated_p95_ms: float
-    runs: int = 1
-    failed: int = 0
-    """Of these, which are left out of both worlds' figures."""
+    mbps: Compared
+    """Throughput."""
+    p95_ms: Compared
+    """95th percentile of the RTT."""
+    runs: int
+    failed: int
+    """Runs that failed, which are left out of both worlds' figures."""
 
-    @property
-    def throughput_difference(self) -> float:
-        """The emulator's throughput over the simulator's, less 1."""
-        return _difference(self.emulated_mbps, self.simulated_mbps)
-
-    @property
-    def rtt_difference(self) -> float:
-        """The emulator's p95 RTT over the simulator's, less 1."""
-        return _difference(self.emulated_p95_ms, self.simulated_p95_ms)
-
-    @property
-    def throughput_far(self) -> bool:
-        """Whether the throughputs differ by more than `THROUGHPUT_BOUND`."""
-        return abs(self.throughput_difference) > THROUGHPUT_BOUND
-
-    @property
-    def rtt_far(self) -> bool:
-        """Whether the p95 RTTs differ by more than `RTT_BOUND`."""
-        return abs(self.rtt_difference) > RTT_BOUND
+    def __str__(self) -> str:
+        if self.failed == self.runs:
+            return f"{self.link}, {self.sender}: failed"
+        failed = f" ({self.failed} of {self.runs} runs failed)" if self.failed else ""
+        rate, real_rate, rates = self.mbps.texts()
+        rtt, real_rtt, rtts = self.p95_ms.texts()
+        return (
+            f"{self.link}, {self.sender}{failed}: {real_rate} Mbit/s, simulated {rate} ({rates}); "
+            f"p95 RTT {real_rtt} ms, simulated {rtt} ({rtts})"
+        )
 
 
-def compare(emulated: Sequence[SchemeScores], simulated: Sequence[SchemeScores]) -> list[Row]:
-    """Return a row for each link and sender.
+def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldComparison]:
+    """Return a comparison for each link and sender, by link.
 
     Args:
-        emulated: What was measured on emulated links.
-        simulated: The same senders in the simulator, in the same order, on the same links.
+        pairs: What was measured on emulated links, and the same sender in the simulator.
     """
-    rows = []
-    for real, model in zip(emulated, simulated, strict=True):
-        for place, link in enumerate(real.links):
-            ran = np.isfinite(real.throughput_mbps[place])
-            rows.append(
-                Row(
-                    link,
-                    real.scheme,
-                    _mean(model.throughput_mbps[place], ran),
-                    _mean(real.throughput_mbps[place], ran),
-                    _mean(model.p95_rtt_ms[place], ran),
-                    _mean(real.p95_rtt_ms[place], ran),
-                    runs=len(ran),
-                    failed=int((~ran).sum()),
-                )
-            )
-    return sorted(rows, key=lambda row: row.link)
+    found = []
+    for real, model in pairs:
+        for k, link in enumerate(real.links):
+            ran = np.isfinite(real.throughput_mbps[k])
+            mbps, real_mbps = (_mean(one.throughput_mbps[k][ran]) for one in (model, real))
+            p95, real_p95 = (_mean(one.p95_rtt_ms[k][ran]) for one in (model, real))
+            rate = Compared(mbps, real_mbps, 2, THROUGHPUT_BOUND)
+            rtt = Compared(p95, real_p95, 1, RTT_BOUND)
+            failed = int((~ran).sum())
+            found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))
+    return sorted(found, key=lambda one: one.link)
 
 
-def render(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+def render(rows: Sequence[WorldComparison], notes: Sequence[str] = ()) -> str:
     """Return the page's HTML.
 
     Args:
         rows: The table.
         notes: Sentences under it.
     """
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"figure": figure, "percent": percent}
-    text = resources.files("distrlcc.evaluate").joinpath("sim_to_real.html.jinja")
-    return environment.from_string(text.read_text("utf-8")).render(
+    page = template("sim_to_real.html.jinja")
+    return page.render(
         rows=rows, notes=notes, throughput_bound=THROUGHPUT_BOUND, rtt_bound=RTT_BOUND
     )
 
 
-def figure(value: float, digits: int) -> str:
-    """Return a figure as it is shown; a dash where there is none."""
-    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
-
-
-def percent(difference: float) -> str:
-    """Return a difference as it is shown; a dash where there is none."""
-    return f"{difference:+.1%}" if math.isfinite(difference) else "-"
-
-
-def _difference(emulated: float, simulated: float) -> float:
-    return emulated / simulated - 1.0 if simulated else math.nan
-
-
-def _mean(values: FloatArray, ran: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+def _mean(values: FloatArray) -> float:
     """Return the mean over runs; NaN where none is defined."""
-    defined = values[ran & np.isfinite(values)]
+    defined = values[np.isfinite(values)]
     return float(defined.mean()) if len(defined) else math.nan

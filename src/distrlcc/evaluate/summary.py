@@ -24,34 +24,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
-from distrlcc.evaluate.common_links import CommonLinks, common_links
-from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, Metric, SchemeScores, metric
-
-TABLE_METRICS: dict[str, str] = {
-    "power": "power",
-    "throughput_mbps": "Mbit/s",
-    "utilisation": "util. %",
-    "first_second_utilisation": "first second %",
-    "mean_queueing_delay_ms": "queue mean ms",
-    "p95_queueing_delay_ms": "queue p95 ms",
-    "queueing_delay_rtt": "queue mean RTT",
-    "loss": "loss %",
-    "excess_loss": "excess loss %",
-}
-"""The ranked table's metrics, and their heads where room is scarce."""
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, TABLE_METRICS, Metric, SchemeScores
 
 _WIDE = 130
 """Columns of a terminal from which on an interval stands beside its mean and not below."""
+_MOST_NAMES = 10
+"""Links that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +66,13 @@ class Interval:
         return f"{self.mean * scale:.{digits}f}", half
 
     def to_json(self) -> dict[str, float | None]:
-        """Return a dict of six significant digits whose undefined values are None."""
-        values = {"mean": self.mean, "low": self.low, "high": self.high}
-        return {
-            key: float(f"{value:.6g}") if math.isfinite(value) else None
-            for key, value in values.items()
-        }
+        """Return the mean and the bounds as `figure` has them."""
+        return {"mean": figure(self.mean), "low": figure(self.low), "high": figure(self.high)}
+
+
+def figure(value: float) -> float | None:
+    """Return a value of six significant digits for JSON; None where it is undefined."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +87,69 @@ class SchemeSummary:
     """By link, then by metric."""
     failed: int = 0
     """Runs that failed, which are left out of the means."""
+
+
+@dataclass(frozen=True)
+class CommonLinks:
+    """The links over which schemes are compared, of L: those on which each of them has a run.
+
+    A scheme that failed on the hard links would else be ranked by the easy ones alone.
+    """
+
+    taken: NDArray[np.bool_]
+    """``[L]``; False throughout: none is common, and each scheme's means are over its own."""
+    left_out: dict[str, tuple[str, ...]]
+    """The other links, with the schemes whose runs there all failed."""
+    without_runs: tuple[str, ...]
+    """Schemes of which every run failed: they are not ranked, and leave no link out."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.taken.sum())
+
+    def of(self, scores: SchemeScores) -> NDArray[np.bool_]:
+        """Return the links that a scheme's means are over, ``[L]``."""
+        return self.taken if self.count else scores.has_run
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences that say what is left out of the means, and because of which schemes."""
+        found = []
+        if self.left_out and not self.count:
+            found.append(
+                "No link has a run of every scheme: each one's means over links are over those "
+                "that it has, so the ranking compares different links."
+            )
+        elif self.left_out:
+            named = [f"{link} ({', '.join(names)})" for link, names in self.left_out.items()]
+            more = len(named) - _MOST_NAMES
+            names = ", ".join(named[:_MOST_NAMES])
+            names += f" and {more} more, which JSON names" if more > 0 else ""
+            found.append(
+                f"Means over links, and so the ranking, leave out {len(self.left_out)} of "
+                f"{len(self.taken)} links, on which not every scheme has a run: {names}."
+            )
+        if self.without_runs:
+            several = len(self.without_runs) > 1
+            found.append(
+                f"{', '.join(self.without_runs)} {'have' if several else 'has'} no run and "
+                f"{'are' if several else 'is'} not ranked; no link is left out because of "
+                f"{'them' if several else 'it'}."
+            )
+        return tuple(found)
+
+
+def _common_links(scores: Sequence[SchemeScores], links: Sequence[str]) -> CommonLinks:
+    """Find the links on which every scheme has a run, of those schemes that have any."""
+    entered = [one for one in scores if one.has_run.any()]
+    runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
+    left_out = {
+        link: tuple(one.scheme for one, ran in zip(entered, runs[:, k], strict=True) if not ran)
+        for k, link in enumerate(links)
+        if not runs[:, k].all()
+    }
+    without = tuple(one.scheme for one in scores if not one.has_run.any())
+    return CommonLinks(np.asarray(runs.all(axis=0)), left_out, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +210,7 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
     metrics = METRICS
     if any(s.has_sender_metrics for s in scores):
         metrics += SENDER_METRICS
-    common = common_links(scores, links)
+    common = _common_links(scores, links)
     found = [_summarise(s, links, common, metrics) for s in scores]
     ranked = sorted(
         found, key=lambda s: (s.scheme in common.without_runs, -_order(s.overall["power"].mean))
@@ -172,18 +226,12 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "links": len(summary.links),
         "seeds": summary.seeds,
-        "metrics": {
-            m.key: {
-                "unit": "share" if m.unit == "%" else m.unit,
-                "better": m.better,
-                "definition": m.definition,
-            }
-            for m in summary.metrics
-        },
+        "metrics": {m.key: m.describe() for m in summary.metrics},
         "ranking": summary.ranking(),
         "common_scenarios": summary.common.count,
         "left_out_scenarios": [
-            {"scenario": one.link, "schemes": list(one.schemes)} for one in summary.common.left_out
+            {"scenario": link, "schemes": list(schemes)}
+            for link, schemes in summary.common.left_out.items()
         ],
         "without_runs": list(summary.common.without_runs),
         "schemes": {
@@ -202,25 +250,43 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 
 def print_table(summary: Summary, console: Console) -> None:
-    """Print the ranked table as it fits the console's width."""
-    console.print(table(summary, wide=console.width >= _WIDE))
+    """Print the ranked table as it fits the console's width; learned policies are bold."""
+    links, seeds, common = len(summary.links), summary.seeds, summary.common.count
+    over = f", means over {common} of them" if 0 < common < links else ""
+    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
+    result = interval_table(
+        f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}",
+        ["scheme", *(m.head for m in TABLE_METRICS)],
+        [
+            (s.scheme, s.learned, [s.overall[m.key].texts(m) for m in TABLE_METRICS])
+            for s in summary.schemes
+        ],
+        caption="\n".join(summary.notes()) or None,
+        wide=console.width >= _WIDE,
+    )
+    console.print(result)
 
 
-def table(summary: Summary, *, wide: bool = False) -> Table:
-    """Return the ranked table for a terminal; learned policies are bold.
+def interval_table(
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[tuple[str, bool, Sequence[tuple[str, str]]]],
+    *,
+    caption: str | None = None,
+    wide: bool = False,
+) -> Table:
+    """Return a table of means and intervals for a terminal.
 
     Args:
-        summary: What to show.
+        title: Stands above it.
+        heads: Of the columns, the names' first.
+        rows: Name, whether it is bold, and cells as `Interval.texts` gives them.
+        caption: Stands below it.
         wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
     """
-    links, seeds = len(summary.links), summary.seeds
-    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
-    common = summary.common.count
-    over = f", means over {common} of them" if 0 < common < links else ""
     result = Table(
-        title=f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each"
-        f"{means}",
-        caption="\n".join(summary.notes()) or None,
+        title=title,
+        caption=caption,
         caption_style="",
         caption_justify="left",
         title_style="",
@@ -231,18 +297,18 @@ def table(summary: Summary, *, wide: bool = False) -> Table:
         pad_edge=False,
         show_edge=False,
     )
-    result.add_column("scheme", overflow="fold")
-    for head in TABLE_METRICS.values():
+    first, *others = heads
+    result.add_column(first, overflow="fold")
+    for head in others:
         result.add_column(Text(head.replace(" ", "\n")), justify="right")
-    for scheme in summary.schemes:
-        cells = [Text(scheme.scheme)]
-        for key in TABLE_METRICS:
-            mean, half = scheme.overall[key].texts(metric(key))
-            cell = Text(mean)
+    for name, bold, cells in rows:
+        texts = [Text(name)]
+        for mean, half in cells:
+            text = Text(mean)
             if half:
-                cell.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
-            cells.append(cell)
-        result.add_row(*cells, style="bold" if scheme.learned else "")
+                text.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
+            texts.append(text)
+        result.add_row(*texts, style="bold" if bold else "")
     return result
 
 

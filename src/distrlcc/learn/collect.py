@@ -29,6 +29,7 @@ from distrlcc.policy.numpy_policy import (
     sample_gaussian,
 )
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.types import copy_arrays, restore_arrays
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ SILENT_STEPS = 2
 SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
+_STATE = "obs labels starts silent age state"
 # Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -188,6 +190,7 @@ class Collector:
             raise RuntimeError("call set_weights before collect")
         if not self._started:
             self.reset()
+        # All draws at once, named by step; the rollout bears the version that acts.
         stats = CollectStats()
         length = len(rollout.obs)
         ends: list[_Ends] = []
@@ -195,6 +198,7 @@ class Collector:
         rollout.version = self._weights.version
         rollout.first_index = int(self._indices[0])
         for t in range(length):
+            # What the policy sees, and the action it chooses.
             begin = perf_counter()
             self._state[:, self._starts] = 0.0
             if self._spec.state_size and t % rollout.sequence_length == 0:
@@ -208,6 +212,7 @@ class Collector:
             acted = perf_counter()
             obs, rewards, terminated, truncated, info = self._env.step(actions)
             stepped = perf_counter()
+            # What came of it; where episodes ended, their statistics and last observations.
             rollout.rewards[t] = rewards
             if rollout.outcomes.shape[2]:
                 rollout.outcomes[t] = info["outcome"]
@@ -223,6 +228,7 @@ class Collector:
                     ends.append(
                         (np.full_like(cut, t), cut, info["final_obs"][cut], self._state[:, cut])
                     )
+            # Where the next row begins.
             self._obs[:] = obs
             self._labels = self._labels_of(info)
             self._starts = self._turn_over(info, done)
@@ -231,6 +237,7 @@ class Collector:
             rollout.steps = t + 1
             if stop is not None and t + 1 < length and stop(t + 1):
                 break
+        # Values of what would have followed, and the sums.
         begin = perf_counter()
         self._value_ends(self._network, rollout, ends)
         self._step += rollout.steps
@@ -268,7 +275,7 @@ class Collector:
         return actions
 
     def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Note who is active from now on; return where an episode begins."""
+        """Note which agents are active from now on; return where an episode begins."""
         if self._active is None:
             return done
         active: NDArray[np.bool_] = info["active"]
@@ -347,26 +354,12 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next collection starts from; the environment's state is its own."""
-        return {
-            "step": self._step,
-            "started": int(self._started),
-            "obs": self._obs.copy(),
-            "labels": self._labels.copy(),
-            "starts": self._starts.copy(),
-            **({} if self._active is None else {"active": self._active.copy()}),
-            "silent": self._silent.copy(),
-            "age": self._age.copy(),
-            "state": self._state.copy(),
-        }
+        active = {} if self._active is None else {"active": self._active.copy()}
+        counts = {"step": self._step, "started": int(self._started)}
+        return counts | active | copy_arrays(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self._step = int(state["step"])
-        self._started = bool(state["started"])
-        self._obs = np.array(state["obs"])
-        self._labels = np.array(state["labels"])
-        self._starts = np.array(state["starts"])
+        self._step, self._started = int(state["step"]), bool(state["started"])
         self._active = np.array(state["active"]) if "active" in state else None
-        self._silent = np.array(state["silent"])
-        self._age = np.array(state["age"])
-        self._state = np.array(state["state"])
+        restore_arrays(self, _STATE, state)

@@ -16,23 +16,102 @@ import torch
 from torch import Tensor
 
 from distrlcc.learn.config import DaggerConfig, scheduled
-from distrlcc.learn.dataset import Dataset
-from distrlcc.learn.learner import LocalReducer, Reducer, Weights
+from distrlcc.learn.learner import Reducer, Weights
 from distrlcc.learn.minibatches import (
     Batch,
     MinibatchPlan,
     batch_of,
-    check_minibatch,
     plan_minibatches,
 )
-from distrlcc.learn.model import Model
+from distrlcc.learn.model import ModelLearner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.network import Categorical, Gaussian
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.seeding import bits, stream_key
+from distrlcc.seeding import bits
 
 
-class Dagger:
+class LabelledSteps:
+    """A ring of rows, each of one sequence per environment; when full the oldest make room."""
+
+    def __init__(self, spec: PolicySpec, capacity: int, count: int, length: int) -> None:
+        """Allocate the ring.
+
+        Args:
+            spec: The policy's spec.
+            capacity: Rows to hold at most.
+            count: Environments, N.
+            length: ``L``, steps in a sequence.
+        """
+        self.count, self._length, self._capacity = count, length, capacity
+        self._written = 0  # rows, since the beginning
+        self._replaced: tuple[int, Tensor, list[Tensor]] | None = None
+        shape = (length, capacity * count)
+        actions = torch.zeros(*shape, spec.action_size)
+        if spec.action_kind == "discrete":
+            actions = torch.zeros(shape, dtype=torch.int64)
+        self.ring = Batch(
+            obs=torch.zeros(*shape, spec.observation_size),
+            actions=actions,
+            columns=torch.zeros(0, *shape),
+            starts=torch.zeros(shape, dtype=torch.bool),
+            states=torch.zeros(2, capacity * count, spec.state_size),
+            valid=torch.zeros(shape, dtype=torch.bool),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows held."""
+        return min(self._written, self._capacity)
+
+    @property
+    def samples(self) -> int:
+        """Samples held, with padding and steps without an agent, which are in no loss."""
+        return self.rows * self.count * self._length
+
+    def add(self, batch: Batch) -> None:
+        """Copy whole rows of sequences in; of more than fit, the last ones stay."""
+        order = torch.arange(batch.count)[-self._capacity * self.count :]
+        kept = batch.take(order)
+        if kept.valid is None:
+            kept.valid = torch.ones_like(kept.starts)
+        places = (order + self._written * self.count) % (self._capacity * self.count)
+        arrays = self._arrays()
+        old = [whole.index_select(1, places) for whole in arrays.values()]
+        self._replaced = (self._written, places, old)
+        for name, whole in arrays.items():
+            whole.index_copy_(1, places, getattr(kept, name))
+        self._written += batch.count // self.count
+
+    def take_back(self) -> None:
+        """Undo the last :meth:`add`."""
+        if self._replaced is not None:
+            self._written, places, old = self._replaced
+            for whole, before in zip(self._arrays().values(), old, strict=True):
+                whole.index_copy_(1, places, before)
+            self._replaced = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sequences held and the counter."""
+        held = self.rows * self.count
+        arrays = {k: v[:, :held].clone() for k, v in self._arrays().items()}
+        sizes = {"written": self._written, "capacity": self._capacity, "count": self.count}
+        return sizes | {"length": self._length} | arrays
+
+    @classmethod
+    def from_state(cls, spec: PolicySpec, state: dict[str, Any]) -> LabelledSteps:
+        """Build the data set that :meth:`state_dict` was taken of."""
+        data = cls(spec, int(state["capacity"]), int(state["count"]), int(state["length"]))
+        data._written = int(state["written"])
+        for name, whole in data._arrays().items():
+            whole[:, : data.rows * data.count] = torch.as_tensor(state[name])
+        return data
+
+    def _arrays(self) -> dict[str, Tensor]:
+        names = ("obs", "actions", "starts", "states", "valid")
+        return {name: getattr(self.ring, name) for name in names}
+
+
+class Dagger(ModelLearner):
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
@@ -43,26 +122,10 @@ class Dagger:
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the learner; config, spec and seed are the same on every rank.
-
-        Raises:
-            ConfigError: If the configuration does not fit.
-        """
-        config.validate()
-        check_minibatch(spec, config.minibatch_size, config.sequence_length)
+        """Build the learner; see :class:`ModelLearner`."""
+        super().__init__(config, spec, seed, reducer, device)
         self.config = config
-        self._reducer = reducer or LocalReducer()
-        self.model = Model(
-            spec,
-            seed,
-            self._reducer,
-            normalize_observations=config.normalize_observations,
-            weight_decay=config.l2,
-            device=device,
-        )
-        self._dataset: Dataset | None = None
-        self._minibatch_key = stream_key(seed, "minibatches")
-        self._env_steps = 0
+        self._dataset: LabelledSteps | None = None
         self._added = -1
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -73,6 +136,7 @@ class Dagger:
         self.model.learn_normalization(obs if idle is None else obs[~idle])
         sums = np.array([rollout.samples, rollout.count])
         samples, envs = self._reducer.sum(sums.astype(np.float64)).tolist()
+        # Label the rollout and take it into the data.
         data = self._dataset = self._dataset or self._allocate(rollout, envs)
         if self._added != self.model.version:  # else an update that failed is done again
             data.add(self._labelled(rollout))
@@ -82,6 +146,7 @@ class Dagger:
         rows = int(total / (envs * rollout.sequence_length))
         plan = plan_minibatches(total, config.minibatch_size, rows, envs, rollout.first_index)
         plan = replace(plan, rows=data.rows)
+        # Passes over all data, until one gains too little.
         lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
         before, epochs = math.inf, 0
         while epochs < config.num_epochs:
@@ -111,23 +176,23 @@ class Dagger:
             torch.zeros(0, steps, rollout.count),
         )
 
-    def _allocate(self, rollout: Rollout, envs: float) -> Dataset:
+    def _allocate(self, rollout: Rollout, envs: float) -> LabelledSteps:
         length = rollout.sequence_length
         rows = max(1, int(self.config.capacity // (length * envs)))
-        return Dataset(self.model.spec, rows, rollout.count, length)
+        return LabelledSteps(self.model.spec, rows, rollout.count, length)
 
     def _epoch(
-        self, data: Dataset, plan: MinibatchPlan, epoch: int, lr: float
+        self, data: LabelledSteps, plan: MinibatchPlan, epoch: int, lr: float
     ) -> tuple[float, float]:
         """Make one pass over all data; return the mean loss and accuracy over all ranks."""
         sums, model = torch.zeros(3), self.model
         key = np.uint64(bits(self._minibatch_key, model.version, epoch))
         for chosen in plan.minibatches(data.rows, data.count, key):
-            chosen = data.used(chosen)
+            chosen = data.ring.used(chosen)
             if not len(chosen):
                 model.optimizer.step(None, 0, lr, self.config.grad_clip)
                 continue
-            part = data.take(chosen)
+            part = data.ring.take(chosen)
             part.obs = torch.from_numpy(model.normalize(part.obs.numpy()))
             part = part.to(model.device)
             loss, accuracy = self._loss(part)
@@ -156,10 +221,6 @@ class Dagger:
         expert = self.model.version < self.config.expert_rounds
         return self.model.weights(expert_share=float(expert))
 
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another learner's policy."""
-        self.model.load_weights(weights)
-
     def shared_state(self) -> dict[str, Any]:
         """Return what is the same on all ranks: all but the data set."""
         return {"model": self.model.state_dict(), "env_steps": self._env_steps}
@@ -174,7 +235,7 @@ class Dagger:
         self.model.load_state_dict(state["model"])
         self._env_steps = int(state["env_steps"])
         if state.get("dataset") is not None:
-            self._dataset = Dataset.from_state(self.model.spec, state["dataset"])
+            self._dataset = LabelledSteps.from_state(self.model.spec, state["dataset"])
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off, in the data neither."""

@@ -10,7 +10,7 @@ differ in size by little; a rank whose rollout was cut short leaves out the rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -62,24 +62,21 @@ class Batch:
 
     def take(self, order: Tensor) -> Batch:
         """Return a copy with sequences in the given order ``[B']``, in one pass over memory."""
-        return Batch(
-            self.obs.index_select(1, order),
-            self.actions.index_select(1, order),
-            self.columns.index_select(2, order),
-            self.starts.index_select(1, order),
-            self.states.index_select(1, order),
-            None if self.valid is None else self.valid.index_select(1, order),
-        )
+        return self._map(lambda array, axis: array.index_select(axis, order))
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device; itself if it is there."""
+        return self._map(lambda array, _: array.to(device))
+
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Batch:
+        """Return a batch of changed arrays; ``change`` is told the axis of sequences."""
         return Batch(
-            self.obs.to(device),
-            self.actions.to(device),
-            self.columns.to(device),
-            self.starts.to(device),
-            self.states.to(device),
-            None if self.valid is None else self.valid.to(device),
+            change(self.obs, 1),
+            change(self.actions, 1),
+            change(self.columns, 2),
+            change(self.starts, 1),
+            change(self.states, 1),
+            None if self.valid is None else change(self.valid, 1),
         )
 
 

@@ -1,4 +1,4 @@
-"""A policy under training: network, its descent, normaliser and version."""
+"""A policy under training: network, its optimizer, normaliser and version."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError
+from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
-from distrlcc.learn.learner import Reducer, Weights
+from distrlcc.learn.learner import LocalReducer, Reducer, Weights
+from distrlcc.learn.minibatches import check_minibatch
 from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
+from distrlcc.seeding import stream_key
 
 _LOADED_COUNT = 1e6
 
@@ -63,11 +66,9 @@ class Model:
         counts, first, second = moments.reshape(3, -1)
         if counts[0] == 0.0 or not self._normalize_observations:
             return
-        total = Normalizer(self.spec.observation_size)
-        total.count = float(counts[0])
-        total.mean = self.normalizer.mean + first / counts
-        total.m2 = np.maximum(second - first**2 / counts, 0.0)
-        self.normalizer.merge(total)
+        mean = self.normalizer.mean + first / counts
+        m2 = np.maximum(second - first**2 / counts, 0.0)
+        self.normalizer.merge(float(counts[0]), mean, m2)
 
     def weights(self, expert_share: float = 0.0) -> Weights:
         """Return a copy of the policy to act with."""
@@ -117,3 +118,42 @@ class Model:
         self.version = int(state["version"])
         self.optimizer.load_state_dict(state)
         self.normalizer.load_state_dict(state["normalizer"])
+
+
+class ModelLearner:
+    """What learners of one model have in common; see :class:`distrlcc.learn.learner.Learner`."""
+
+    def __init__(
+        self,
+        config: PPOConfig | DaggerConfig,
+        spec: PolicySpec,
+        seed: int = 0,
+        reducer: Reducer | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Build the learner; config, spec and seed are the same on every rank.
+
+        Raises:
+            ConfigError: If the configuration does not fit.
+        """
+        config.validate()
+        check_minibatch(spec, config.minibatch_size, config.sequence_length)
+        self._reducer = reducer or LocalReducer()
+        self.model = Model(
+            spec,
+            seed,
+            self._reducer,
+            normalize_observations=config.normalize_observations,
+            weight_decay=config.l2 if isinstance(config, DaggerConfig) else 0.0,
+            device=device,
+        )
+        self._minibatch_key = stream_key(seed, "minibatches")
+        self._env_steps = 0
+
+    def weights(self) -> Weights:
+        """Return a copy of the policy to act with."""
+        return self.model.weights()
+
+    def load_weights(self, weights: Weights) -> None:
+        """Start from another learner's policy."""
+        self.model.load_weights(weights)

@@ -19,21 +19,21 @@ from torch import Tensor
 
 from distrlcc.learn.collapse import ExtraEntropy
 from distrlcc.learn.config import AlarmConfig, PPOConfig, scheduled
-from distrlcc.learn.learner import LocalReducer, Reducer, Weights
-from distrlcc.learn.minibatches import Batch, batch_of, check_minibatch, plan_minibatches
-from distrlcc.learn.model import Model
+from distrlcc.learn.learner import Reducer
+from distrlcc.learn.minibatches import Batch, batch_of, plan_minibatches
+from distrlcc.learn.model import ModelLearner
 from distrlcc.learn.returns import Returns, generalized_advantages, vtrace
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.network import kl_estimate
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.seeding import bits, stream_key
+from distrlcc.seeding import bits
 
 Float32 = NDArray[np.float32]
 
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
-class PPO:
+class PPO(ModelLearner):
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
@@ -44,22 +44,10 @@ class PPO:
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the learner; config, spec and seed are the same on every rank.
-
-        Raises:
-            ConfigError: If the configuration does not fit.
-        """
-        config.validate()
-        check_minibatch(spec, config.minibatch_size, config.sequence_length)
+        """Build the learner; see :class:`ModelLearner`."""
+        super().__init__(config, spec, seed, reducer, device)
         self.config = config
-        self._reducer = reducer or LocalReducer()
-        normalize = config.normalize_observations
-        self.model = Model(
-            spec, seed, self._reducer, normalize_observations=normalize, device=device
-        )
-        self._minibatch_key = stream_key(seed, "minibatches")
         self._kl_coeff = config.kl_coeff
-        self._env_steps = 0
         self._extra_entropy = ExtraEntropy()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -216,14 +204,6 @@ class PPO:
             self._kl_coeff *= 1.5
         elif kl < 0.5 * self.config.kl_target:
             self._kl_coeff *= 0.5
-
-    def weights(self) -> Weights:
-        """Return a copy of the policy to act with."""
-        return self.model.weights()
-
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another learner's policy."""
-        self.model.load_weights(weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a bit-identical resume needs."""

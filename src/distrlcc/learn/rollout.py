@@ -1,4 +1,4 @@
-"""A segment of experience: what crosses from those who act to those who learn."""
+"""A segment of experience: what crosses from actors to learners."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rollout:
     first ``steps`` rows count: a rollout may be cut short.
     """
 
-    obs: Float32  # [T, N, D], raw: whoever uses them normalises
+    obs: Float32  # [T, N, D], raw: the user normalises them
     actions: NDArray[Any]  # int64 [T, N], or float32 [T, N, A] for continuous actions
     logp: Float32  # [T, N], the action's log-probability when it was taken
     rewards: Float32  # [T, N]
@@ -38,7 +38,7 @@ class Rollout:
     states: Float32  # [S, 2, N, H], recurrent state before row s · sequence_length; H = 0 for MLPs
     last_values: Float32  # [N], value of the observation after row steps - 1
     active: Bool  # [T, N], False where no agent ran: such a step is in nothing that is learned
-    outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if nobody asks
+    outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if not asked for
     sequence_length: int
     """Rows between two kept recurrent states."""
     steps: int = 0
@@ -70,6 +70,9 @@ class Rollout:
             sequence_length = 1
         segments = -(-length // sequence_length) if spec.state_size else 0
         shape = (length, count)
+        discrete = spec.action_kind == "discrete"
+        action_shape = shape if discrete else (*shape, spec.action_size)
+        action_type = np.int64 if discrete else np.float32
 
         def floats() -> Float32:
             return np.zeros(shape, np.float32)
@@ -77,21 +80,16 @@ class Rollout:
         def flags() -> Bool:
             return np.zeros(shape, np.bool_)
 
-        def actions() -> NDArray[Any]:
-            if spec.action_kind == "discrete":
-                return np.zeros(shape, np.int64)
-            return np.zeros((*shape, spec.action_size), np.float32)
-
         return cls(
             obs=np.zeros((*shape, spec.observation_size), np.float32),
-            actions=actions(),
+            actions=np.zeros(action_shape, action_type),
             logp=floats(),
             rewards=floats(),
             terminated=flags(),
             truncated=flags(),
             values=floats(),
             final_values=floats(),
-            expert_actions=actions(),
+            expert_actions=np.zeros(action_shape, action_type),
             starts=flags(),
             states=np.zeros((segments, 2, count, spec.state_size), np.float32),
             last_values=np.zeros(count, np.float32),

@@ -11,9 +11,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from distrlcc.net.datagram import Datagram
 from distrlcc.net.link_config import DirectionConfig, LinkChange
-from distrlcc.net.link_log import LinkLog
+from distrlcc.net.link_log import Datagram, LinkLog
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
 
@@ -33,10 +32,7 @@ class Direction:
     ) -> None:
         """Be a path with a delay alone, until `begin`.
 
-        Args:
-            config: The direction.
-            generator: Draws losses and the queue's lottery.
-            logs: Where to write what the bottleneck does.
+        ``generator`` draws losses and the queue's lottery, ``logs`` take what the bottleneck does.
         """
         self._config, self._generator, self._logs = config, generator, tuple(logs)
         self._delay = round(config.delay_ms * MILLISECOND)
@@ -50,11 +46,7 @@ class Direction:
         """Told of a full packet before it enters, with the time, ms."""
 
     def begin(self, base: int) -> None:
-        """Let the link's time begin.
-
-        Args:
-            base: When, ms; the trace's time zero, if it starts at that.
-        """
+        """Let the link's time begin, ms: the trace's time zero, if it starts at that."""
         config, logs = self._config, self._logs
         self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:

@@ -8,7 +8,7 @@
     world.act(cwnd, pacing, step=10_000_000)    # the step begins; so do the links' times
     while not world.turn():
         pass
-    result = world.take()
+    result = StepResult.of(*world.take())
 
 A step is at least as long as asked for, and all links' steps end together on ticks that lie one
 step apart. Between a step's end and the next `act` the loop must go on turning: packets and ACKs
@@ -35,10 +35,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.net.agenda import Agenda
 from distrlcc.net.emulated_link import LinkCounts
-from distrlcc.net.flows import SendingFlow
-from distrlcc.net.relay import RelayLink
+from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, IntervalStats
 
@@ -89,16 +87,19 @@ class StepResult(NamedTuple):
 class _Place:
     """One link and its flows."""
 
-    def __init__(self, scenario: Scenario, agenda: Agenda) -> None:
+    def __init__(self, scenario: Scenario, timers: Timers) -> None:
         session, key = randbits(62), token_bytes(32)
-        self.relay = RelayLink(scenario, agenda, first_session=session, key=key)
+        self.relay = RelayLink(scenario, timers, first_session=session, key=key)
         self.flows = [
             SendingFlow(
-                flow, session + number, far.socket.address, agenda,
-                seed=scenario.seed * 64 + number,
+                flow,
+                far.session,
+                far.socket.address,
+                timers,
+                seed=scenario.seed * 64 + far.number,
             )
-            for number, (flow, far) in enumerate(zip(scenario.flows, self.relay.flows, strict=True))
-        ]  # fmt: skip
+            for flow, far in zip(scenario.flows, self.relay.flows, strict=True)
+        ]
         self.begun = False
         self._since = 0  # when its present step began, ns of the link's time
         self._used = 0.0
@@ -157,7 +158,7 @@ class EmulatedWorld:
         """
         self._stepping = False
         self._places: list[_Place | None] = [None] * n
-        self._agenda = Agenda()
+        self._timers = Timers()
         self._poll = select.epoll()
         self._readers: dict[int, Callable[[int], None]] = {}
         self._due = 0  # when the present or newest step ends
@@ -183,7 +184,7 @@ class EmulatedWorld:
             TraceError: The trace cannot be read.
         """
         self._unload(n)
-        place = self._places[n] = _Place(scenario, self._agenda)
+        place = self._places[n] = _Place(scenario, self._timers)
         for flow, far in zip(place.flows, place.relay.flows, strict=True):
             self.watch(flow.socket.fileno(), flow.receive)
             self.watch(far.socket.fileno(), partial(place.relay.receive, far))
@@ -224,9 +225,9 @@ class EmulatedWorld:
             for place in self._places:
                 if place is not None:
                     place.rest()
-        self._agenda.run(now=now)
+        self._timers.run(now=now)
         if not ready:
-            until = max(self._agenda.next_time(), self._woken + _GRAIN_NS)
+            until = max(self._timers.next_time(), self._woken + _GRAIN_NS)
             until = min(until, self._due) if self._stepping else until
             wait = min((until - monotonic_ns()) / NANOSECONDS, _LONGEST_WAIT_SECONDS)
             if wait > 0:
@@ -234,12 +235,8 @@ class EmulatedWorld:
             self._woken = monotonic_ns()
         return False
 
-    def take(self) -> StepResult:
-        """Return what the step that is over showed."""
-        return StepResult.of(*self.take_columns())
-
-    def take_columns(self) -> tuple[Floats, int, int]:
-        """Return the same as what `StepResult.of` takes, which is sooner sent elsewhere."""
+    def take(self) -> tuple[Floats, int, int]:
+        """Return what the step that is over showed, as `StepResult.of` takes it."""
         rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
         return np.ascontiguousarray(np.array(rows).T), self._delay, self._ended - self._due
 

@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from distrlcc.errors import LinkError
-from distrlcc.net.blocks import LAST_PREFIX, Block, free_blocks, parse_routes
-from distrlcc.net.device import INNER_NAME, Tun, address_and_mask, set_inner, set_outer
+from distrlcc.net.device import (
+    INNER_NAME,
+    LAST_PREFIX,
+    Block,
+    Tun,
+    VethEnd,
+    free_blocks,
+    network_of,
+    parse_routes,
+    set_inner,
+    set_outer,
+)
 from distrlcc.net.namespace import REMEDY, inside
-from distrlcc.net.veth import VethEnd
 
 _OUTER_PEER, _INNER_PEER = "lcc-outer", "lcc-inner"
 # What opening /dev/net/tun says where it is missing, closed to us or without a driver.
 _NO_TUN = (errno.ENOENT, errno.EACCES, errno.ENODEV, errno.ENXIO)
 
 
-class Descriptor(Protocol):
-    """What select waits for."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-
-class End(Descriptor, Protocol):
-    """Where IP packets leave the kernel and come back to it."""
-
-    def read(self) -> bytes:
-        """Return a packet; BlockingIOError where there is none."""
-
-    def write(self, data: bytes) -> None:
-        """Give the kernel a packet."""
-
-    def close(self) -> None:
-        """Remove the device."""
-
-
-def enclosing_block() -> ipaddress.IPv4Network | None:
-    """Return the block of the link that this network is inside of; None outside all."""
-    found = address_and_mask(INNER_NAME)
-    if found is None:
-        return None
-    return ipaddress.IPv4Network("/".join(found), strict=False)
+End = Tun | VethEnd
+"""Where IP packets leave the kernel and come back to it."""
 
 
 def open_outer(outside: int) -> tuple[End, Block]:
-    """Make the outer end, with addresses that no other link or route there has.
+    """Make the outer end in the network of a descriptor; this thread is in COMMAND's.
 
-    Args:
-        outside: Descriptor of the outer network; this thread is in COMMAND's.
+    No other link or route there has its addresses.
 
     Raises:
         LinkError: Devices cannot be made, or no addresses are left.
     """
     with inside(outside):
-        enclosing = enclosing_block()
+        enclosing = network_of(INNER_NAME)
         routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
     for block in free_blocks(enclosing, routes):
         try:

@@ -1,29 +1,81 @@
-"""Senders over real sockets in one loop: what each may send, hears and has seen in a step.
+"""Emulated links between real sockets in one loop: senders, the link's far end, and their timers.
 
 `SendingFlow` drives one `distrlcc.transport.sender.Sender`, the one that ``distrlcc send`` runs, to
-a `RelayFlow`'s socket. An agent's window and rate are held from outside; a rival is steered by its
-scheme.
+a `RelayFlow`'s socket on loopback. An agent's window and rate are held from outside; a rival is
+steered by its scheme. What arrives at the relay passes the flow's link, which counts it with its
+headers, then `distrlcc.transport.receiver`, and an ACK goes back. The delay of both directions is
+spent before the receiver, as no sender can tell; so each packet and each ACK crosses the kernel
+once. Memory is bounded by the senders' windows: a packet on the link is its number, not its bytes.
 """
 
 from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import WireError
-from distrlcc.net.agenda import Agenda, Task
+from distrlcc.net.emulated_link import Delivery, EmulatedLink
 from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
-from distrlcc.sim.scenario import Flow
+from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire
-from distrlcc.transport.messages import Acknowledgement
+from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.sender import Sender, SenderOptions
+from distrlcc.transport.wire import Acknowledgement, Data
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
+LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
+OVERHEAD_BYTES = 32
+"""IPv4 and UDP headers and mahimahi's 4 bytes of TUN header: 1472 bytes count 1504."""
 _PADDING = bytes(DATAGRAM_BYTES - wire.DATA_BYTES)
 _BATCH = 32
 """Datagrams that a flow sends before the others have their turn; a socket's buffer holds more."""
+_MOST_SLACK_NS = 5_000_000
+
+
+class Timer:
+    """Something that `Timers` runs with the time, ns; `NEVER` as ``planned`` drops it."""
+
+    def __init__(self, run: Callable[[int], None]) -> None:
+        """Take what is to be run."""
+        self.run, self.planned = run, NEVER
+
+
+class Timers:
+    """Timers by their times."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._count = itertools.count()
+
+    def set(self, timer: Timer, time: int) -> None:
+        """Run a timer at a time, ns, unless it runs before that already."""
+        if time < timer.planned:
+            timer.planned = time
+            heapq.heappush(self._heap, (time, next(self._count), timer))
+
+    def next_time(self) -> int:
+        """Return when `run` has something to do, ns; it may turn out to be nothing."""
+        return self._heap[0][0] if self._heap else NEVER
+
+    def run(self, *, now: int) -> None:
+        """Run what is due at a time, but not what is planned for it meanwhile."""
+        heap, due = self._heap, []
+        while heap and heap[0][0] <= now:
+            time, _, timer = heapq.heappop(heap)
+            if timer.planned == time:
+                timer.planned = NEVER
+                due.append(timer)
+        for timer in due:
+            timer.run(now)
 
 
 class Held:
@@ -47,21 +99,15 @@ class SendingFlow:
     """One sender and its socket."""
 
     def __init__(
-        self, flow: Flow, session: int, remote: Address, agenda: Agenda, *, seed: int
+        self, flow: Flow, session: int, remote: Address, timers: Timers, *, seed: int
     ) -> None:
         """Open the socket; nothing is sent before `begin`.
-
-        Args:
-            flow: When it sends, and how it is steered.
-            session: Its session's number.
-            remote: Where to send to.
-            agenda: Runs this.
-            seed: Of its scheme's draws.
 
         Raises:
             LinkError: There are no more sockets.
         """
         self.flow, self.session, self.seed = flow, session, seed
+        self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
         """None before it starts."""
@@ -71,14 +117,9 @@ class SendingFlow:
         """Whether nothing is sent, whatever window and rate allow."""
         self.ignored = 0
         """Datagrams that were no ACKs of this session."""
-        self._agenda = agenda
-        self._starting, self._acting = Task(self._start), Task(self._act)
+        self._timers = timers
+        self._starting, self._acting = Timer(self._start), Timer(self._act)
         self._stop = NEVER
-
-    @property
-    def is_agent(self) -> bool:
-        """Whether window and rate are set from outside."""
-        return self.flow.scheme == "agent"
 
     def begin(self, *, now: int) -> None:
         """Let the scenario's time begin: the flow starts when its time comes."""
@@ -86,7 +127,7 @@ class SendingFlow:
         if flow.stop_s is not None:
             self._stop = now + round(flow.stop_s * NANOSECONDS)
         if flow.start_s > 0:
-            self._agenda.plan(self._starting, now + round(flow.start_s * NANOSECONDS))
+            self._timers.set(self._starting, now + round(flow.start_s * NANOSECONDS))
         else:
             self._start(now)
 
@@ -153,4 +194,120 @@ class SendingFlow:
             batch.append(wire.data_header(self.session, number, lowest) + _PADDING)
         if batch:
             self.socket.send(batch)
-        self._agenda.plan(self._acting, now if len(batch) == _BATCH else sender.next_time())
+        self._timers.set(self._acting, now if len(batch) == _BATCH else sender.next_time())
+
+
+class RelayFlow:
+    """The far end of one flow: its socket, its receiver, and what is on the way to it."""
+
+    def __init__(self, number: int, session: int, key: bytes) -> None:
+        """Open a socket on a free port, for the datagrams of one session."""
+        self.number, self.session, self.key = number, session, key
+        self.socket = UdpSocket(bind=(LOOPBACK, 0))
+        self.receiver = Receiver(session)
+        self.lowest = 0
+        """Least number that the sender waits for, as it last said."""
+        self.expected = 0
+        """Number of the next datagram; loopback keeps their order."""
+        self.sender: Address = ()
+        """Where its ACKs go."""
+        self.flying: deque[tuple[int, int, int]] = deque()
+        """(time, ns; number; UDP payload bytes) of what is due."""
+
+
+class RelayLink:
+    """One link, its flows' sockets, and its events on an timers of the machine's time."""
+
+    def __init__(
+        self, scenario: Scenario, timers: Timers, *, first_session: int, key: bytes
+    ) -> None:
+        """Open the flows' sockets; the link stands still until `begin`.
+
+        The flows' sessions have the numbers from ``first_session`` on.
+
+        Raises:
+            LinkError: There are no more sockets.
+            TraceError: The trace cannot be read.
+        """
+        self.link = EmulatedLink(scenario)
+        self.flows = [
+            RelayFlow(number, first_session + number, key) for number in range(len(scenario.flows))
+        ]
+        self.hidden_losses = 0
+        """Datagrams that never came here: the kernel had no room for them."""
+        self.ignored = 0
+        """Datagrams that were malformed or stray."""
+        self.origin = 0
+        """When the link began, ns."""
+        changes = (change.delay_ms for change in scenario.link.changes)
+        delays = [scenario.link.delay_ms, *(delay for delay in changes if delay is not None)]
+        # The link's events are exact whenever they are found, as long as no ACK is due before.
+        self._slack = min(round(min(delays) * 1e6), _MOST_SLACK_NS)
+        self._timers = timers
+        self._advancing = Timer(self.advance)
+        self._delivering = [Timer(partial(self._deliver, flow)) for flow in self.flows]
+
+    def begin(self, *, now: int) -> None:
+        """Let the link's time begin."""
+        self.origin = now
+        self._plan()
+
+    def close(self) -> None:
+        """Close the sockets; nothing runs any more."""
+        for timer in (self._advancing, *self._delivering):
+            timer.planned = NEVER
+        for flow in self.flows:
+            flow.socket.__exit__()
+
+    def receive(self, flow: RelayFlow, now: int) -> None:
+        """Take what has come to a flow's socket."""
+        link, time = self.link, now - self.origin
+        self._send_off(link.advance(now=time))
+        for datagram, address in flow.socket.receive(1):
+            data = self._decode(datagram, flow)
+            if data is None:
+                continue
+            flow.sender, flow.lowest = address, data.lowest
+            self.hidden_losses += data.number - flow.expected
+            flow.expected = data.number + 1
+            link.arrive(flow.number, data.number, len(datagram) + OVERHEAD_BYTES, now=time)
+        self._plan()
+
+    def _decode(self, datagram: bytes, flow: RelayFlow) -> Data | None:
+        try:
+            data = wire.decode(datagram)
+        except WireError:
+            data = None
+        if isinstance(data, Data) and data.session == flow.session and data.number >= flow.expected:
+            return data
+        self.ignored += 1
+        return None
+
+    def advance(self, now: int) -> None:
+        """Do what is due on the link."""
+        self._send_off(self.link.advance(now=now - self.origin))
+        self._plan()
+
+    def _plan(self) -> None:
+        time = self.link.next_time()
+        if time < NEVER:
+            self._timers.set(self._advancing, self.origin + time + self._slack)
+
+    def _send_off(self, deliveries: list[Delivery]) -> None:
+        """Let what has left the bottleneck travel on."""
+        for number, packet, size, time in deliveries:
+            due = self.origin + time
+            self.flows[number].flying.append((due, packet, size - OVERHEAD_BYTES))
+            self._timers.set(self._delivering[number], due)
+
+    def _deliver(self, flow: RelayFlow, now: int) -> None:
+        """Hand the receiver what has reached it, and acknowledge it at once."""
+        flying, receiver = flow.flying, flow.receiver
+        while flying and flying[0][0] <= now:
+            _, number, size = flying.popleft()
+            receiver.on_data(number, size, flow.lowest, now=now)
+        ack = receiver.ack_to_send(now=now)
+        if ack is not None:
+            flow.socket.send([wire.encode_ack(ack, flow.key)], flow.sender)
+        if flying:
+            self._timers.set(self._delivering[flow.number], flying[0][0])

@@ -1,4 +1,4 @@
-"""An emulated link's configuration: two directions with a bottleneck, a delay and random loss."""
+"""An emulated link: two directions with a bottleneck, a delay and random loss, or a scenario's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from fractions import Fraction
 
 from distrlcc.errors import ConfigError
 from distrlcc.sim.queues import QueueSpec
+from distrlcc.sim.scenario import Link, Scenario
+from distrlcc.sim.suites import load_suite
 from distrlcc.sim.trace import constant_times, load_trace
+from distrlcc.types import PACKET_BYTES
 
 _UNITS = {"": Fraction(1), "kbit": Fraction(1, 1000), "mbit": Fraction(1), "gbit": Fraction(1000)}
 _RATE = re.compile(r"(-?\d+(?:\.\d+)?)(kbit|mbit|gbit|)")
@@ -82,7 +85,7 @@ def opportunities(source: str) -> tuple[int, ...]:
     """
     match = _RATE.fullmatch(source)
     if match is None:
-        return tuple((load_trace(source).times_ns // 1_000_000).tolist())
+        return _trace_times(source)
     mbps = Fraction(match[1]) * _UNITS[match[2]]
     if not _LOW_MBPS <= mbps <= _HIGH_MBPS:
         raise ConfigError(
@@ -103,3 +106,67 @@ def direction(
     """
     built = DirectionConfig(source, queue=queue, delay_ms=delay_ms, loss=loss)
     return replace(built, times=opportunities(source))
+
+
+def load_scenario(name: str) -> Scenario:
+    """Return the one scenario of an id or TOML file.
+
+    Raises:
+        ConfigError: There is none of that name, or several.
+        TraceError: Its trace cannot be read.
+    """
+    scenarios = load_suite(name).scenarios("test")
+    if len(scenarios) != 1:
+        raise ConfigError(
+            f"{name} has {len(scenarios)} links; expected one, such as {scenarios[0].name} "
+            "or a TOML file with one scenario"
+        )
+    return scenarios[0]
+
+
+def uplink(link: Link) -> DirectionConfig:
+    """Return the direction that data take; the simulator's packets count 1504 bytes of the rate."""
+    limits = (link.queue_packets, link.queue_bytes)
+    kind = "infinite" if limits == (None, None) else "droptail"
+    if link.trace is not None:
+        times = _trace_times(link.trace)
+    else:
+        times = _rate_times(link.rate_mbps or 0.0)
+    changes = tuple(
+        LinkChange(
+            round(change.at_s * 1000),
+            None if change.rate_mbps is None else _rate_times(change.rate_mbps),
+            change.delay_ms,
+            change.loss,
+        )
+        for change in link.changes
+    )
+    return DirectionConfig(
+        source=link.trace or f"{link.rate_mbps:g}mbit",
+        times=times,
+        start_ms=round(link.trace_start_s * 1000),
+        queue=QueueSpec(kind, *limits),
+        delay_ms=link.delay_ms,
+        loss=link.loss,
+        changes=changes,
+    )
+
+
+def downlink(link: Link) -> DirectionConfig:
+    """Return the direction that acknowledgements take: no bottleneck, the same delay."""
+    changes = tuple(
+        LinkChange(round(change.at_s * 1000), delay_ms=change.delay_ms)
+        for change in link.changes
+        if change.delay_ms is not None
+    )
+    return DirectionConfig(delay_ms=link.delay_ms, changes=changes)
+
+
+def _trace_times(name: str) -> tuple[int, ...]:
+    return tuple((load_trace(name).times_ns // 1_000_000).tolist())
+
+
+def _rate_times(mbps: float) -> tuple[int, ...]:
+    if mbps == 0:
+        return ()
+    return tuple(constant_times(Fraction(mbps) * 1000 / (PACKET_BYTES * 8)).tolist())

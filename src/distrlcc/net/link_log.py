@@ -1,16 +1,32 @@
-"""A link's log in mahimahi's format, which `distrlcc check link` and mm-graph read."""
+"""Packets at an emulated bottleneck, and their log in mahimahi's format.
+
+`distrlcc check link` and mm-graph read it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from distrlcc.errors import OutputError
-from distrlcc.net.datagram import Datagram, ports
-from distrlcc.sim.queues import QueueSpec
+from distrlcc.sim.queues import Packet, QueueSpec
 from distrlcc.types import PACKET_BYTES
+
+_TCP, _UDP = 6, 17
+_IPV4_BYTES, _IPV6_BYTES = 20, 40
+_FRAGMENT, _AUTHENTICATION = 44, 51
+# Hop-by-hop options, routing and destination options give their length in units of 8 bytes.
+_OPTIONS = (0, 43, 60)
+
+
+@dataclass(slots=True)
+class Datagram(Packet):
+    """A packet with its contents."""
+
+    data: bytes = b""
 
 
 class LinkLog:
@@ -19,10 +35,8 @@ class LinkLog:
     def __init__(self, path: Path, port: int | None = None) -> None:
         """Open the file.
 
-        Args:
-            path: The file.
-            port: Leave out packets that are neither to nor from this UDP or TCP port. All
-                opportunities stay, so that a flow's share can be told; such a log does not replay.
+        With ``port`` packets are left out that are neither to nor from this UDP or TCP port. All
+        opportunities stay, so that a flow's share can be told; such a log does not replay.
 
         Raises:
             OutputError: It cannot be written.
@@ -58,13 +72,8 @@ class LinkLog:
     ) -> None:
         """Write the header lines, in mahimahi's order.
 
-        Args:
-            direction: ``Uplink`` or ``Downlink``.
-            trace: What the link runs: a trace's name or a rate.
-            command_line: Ours.
-            queue: The link's.
-            base: The trace's time zero.
-            delay_ms: One way, beside the link.
+        ``direction`` is ``Uplink`` or ``Downlink``, ``trace`` a trace's name or a rate, and
+        ``base`` the trace's time zero.
         """
         kind = queue.kind if queue.kind == "infinite" else f"{queue.kind} [{queue.arguments}]"
         words = " ".join(f"'{word}'" for word in command_line)
@@ -117,3 +126,40 @@ class LinkLog:
             self._file.close()
         except OSError as error:  # of what was not written yet
             self._fail(error)
+
+
+def ports(data: bytes) -> tuple[int, int] | None:
+    """Return the source and destination port of an IP packet that carries UDP or TCP.
+
+    None where it carries something else, is cut short, or is a later fragment, which has none.
+    """
+    version = data[0] >> 4 if data else 0
+    if version == 4 and len(data) >= _IPV4_BYTES:
+        protocol, place = data[9], 4 * (data[0] & 15)
+        if place < _IPV4_BYTES or int.from_bytes(data[6:8]) & 0x1FFF:
+            return None
+    elif version == 6 and len(data) >= _IPV6_BYTES:
+        protocol, place = _after_extensions(data)
+    else:
+        return None
+    if protocol not in (_TCP, _UDP) or len(data) < place + 4:
+        return None
+    return int.from_bytes(data[place : place + 2]), int.from_bytes(data[place + 2 : place + 4])
+
+
+def _after_extensions(data: bytes) -> tuple[int, int]:
+    """Return what an IPv6 packet carries, and where; -1 for what cannot be told."""
+    protocol, place = data[6], _IPV6_BYTES
+    while len(data) >= place + 8:
+        if protocol in _OPTIONS:
+            length = 8 * (data[place + 1] + 1)
+        elif protocol == _AUTHENTICATION:
+            length = 4 * (data[place + 1] + 2)
+        elif protocol == _FRAGMENT:
+            if int.from_bytes(data[place + 2 : place + 4]) >> 3:
+                return -1, place
+            length = 8
+        else:
+            break
+        protocol, place = data[place], place + length
+    return protocol, place

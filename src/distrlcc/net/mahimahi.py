@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, LinkError
+from distrlcc.net.command import running_outside
 from distrlcc.net.link_config import DirectionConfig, LinkConfig
-from distrlcc.net.outside import running
 from distrlcc.sim.queues import QueueSpec
 
 
@@ -91,7 +91,7 @@ def run_mahimahi(
                 f"{', '.join(missing)} not found; install mahimahi, or leave --emulator out"
             )
         if outside is not None:
-            stack.enter_context(running(outside))
+            stack.enter_context(running_outside(outside))
         process = subprocess.Popen(words)
         # COMMAND has the terminal's Ctrl-C too; what it makes of it is the result.
         before = {

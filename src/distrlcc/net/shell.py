@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import select
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,19 +18,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from distrlcc.net.command import Guard, running_outside
+from distrlcc.net.device import INNER_NAME, network_of
 from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.ends import Descriptor, End, enclosing_block, open_inner, open_outer
-from distrlcc.net.guard import Guard
+from distrlcc.net.ends import End, open_inner, open_outer
 from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
-from distrlcc.net.loop import Loop
 from distrlcc.net.namespace import inside, new_network
-from distrlcc.net.outside import running
 from distrlcc.scheduling import run_on_time
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
+_BATCH = 64
+_LONGEST_WAIT = 0.5
 _LINGER = 5 * NANOSECONDS
 _END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
@@ -71,29 +73,33 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
         LinkError: The system does not allow it.
     """
     with ExitStack() as stack:
+        # Make a network for COMMAND, and the outer end where this process was.
         signals = SignalDescriptor([*_FORWARDED, *_ENDING])
         stack.callback(signals.close)
-        nested = enclosing_block() is not None
+        nested = network_of(INNER_NAME) is not None
         outside = stack.enter_context(new_network())
         outer, block = open_outer(outside)
         stack.callback(outer.close)
         variables = dict(environment)
         if not (nested and "MAHIMAHI_BASE" in variables):
             variables["MAHIMAHI_BASE"] = block.outer
+        # Start what runs outside, then the inner end and COMMAND.
         if job.outside is not None:
             with inside(outside):
-                server = running(job.outside, variables, signals.restore_mask)
+                server = running_outside(job.outside, variables, signals.restore_mask)
                 stack.enter_context(server)
         inner = open_inner(block)
         stack.callback(inner.close)
         session = _Session(job, inner, outer)
         guard = Guard(job.command, variables, signals)
         stack.callback(guard.end)
-        stack.callback(_normal_priority, *_hurry())
-        with _without_collector():
+        with _on_time():
             session.run(guard, signals)
         assert guard.exit_code is not None
         return Outcome(guard.exit_code, guard.start_error)
+
+
+Descriptor = End | Guard | SignalDescriptor
 
 
 class _Session:
@@ -110,7 +116,8 @@ class _Session:
             self._up.on_full = self._begin
         else:
             self._begin(self._clock() // MILLISECOND)
-        self._loop = Loop(inner, outer, self._up, self._down, self._clock)
+        self._ways = ((inner, self._up, outer), (outer, self._down, inner))
+        self._ends: tuple[Descriptor, ...] = (inner, outer)
         self._ending = NEVER
         self._flushed = 0
 
@@ -150,8 +157,22 @@ class _Session:
             way.advance(now=now)
 
     def _turn(self, guard: Guard, signals: SignalDescriptor) -> None:
+        """Carry packets, take signals and COMMAND's end, until something else is due.
+
+        ``select`` waits, as its timeouts are exact to us; epoll's are ms.
+        """
+        # Wait for a packet, a signal, COMMAND's end, or what the link does next.
         others: list[Descriptor] = [signals, guard] if guard.exit_code is None else [signals]
-        readable = self._loop.turn(others)
+        now = self._clock()
+        due = min(direction.next_time(now=now) for _, direction, _ in self._ways)
+        wait = min(max(due - now, 0) / NANOSECONDS, _LONGEST_WAIT)
+        readable, _, _ = select.select((*self._ends, *others), [], [], wait)
+        # Carry packets.
+        for end, direction, other in self._ways:
+            if end in readable:
+                self._take(end, direction)
+            self._give(direction, other)
+        # Take the rest.
         if signals in readable:
             for received in signals.read():
                 self._pass_on(received, guard)
@@ -162,6 +183,22 @@ class _Session:
             self._flushed = now
             for log in self._logs:
                 log.flush()
+
+    def _take(self, end: End, direction: Direction) -> None:
+        with suppress(BlockingIOError):
+            for _ in range(_BATCH):
+                data = end.read()
+                now = self._clock()
+                direction.advance(now=now)
+                direction.arrive(data, now=now)
+
+    def _give(self, direction: Direction, other: End) -> None:
+        now = self._clock()
+        direction.advance(now=now)
+        for data in direction.arrivals(now=now):
+            # A device that COMMAND took down loses packets, as a cable that is pulled.
+            with suppress(OSError):
+                other.write(data)
 
     def _pass_on(self, received: Received, guard: Guard) -> None:
         if received.number in _ENDING:
@@ -179,28 +216,23 @@ class _Session:
         return any(line.split()[3] in _UNFINISHED for line in lines)
 
 
-def _hurry() -> tuple[int, int]:
-    """Get a core as soon as a packet is due; return the policy and niceness before."""
-    before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+@contextmanager
+def _on_time() -> Iterator[None]:
+    """Get a core as soon as a packet is due, and keep the collector from delaying it.
+
+    The loop makes no cycles.
+    """
+    policy, niceness = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    collects = gc.isenabled()
     if not run_on_time():
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -19)
-    return before
-
-
-def _normal_priority(policy: int, niceness: int) -> None:
-    with suppress(OSError):
-        os.sched_setscheduler(0, policy, os.sched_param(0))
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep Python's cycle collector from delaying packets; the loop makes no cycles."""
-    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if collects:
             gc.enable()
+        with suppress(OSError):
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)

@@ -6,7 +6,7 @@ python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [hold [FILE]]
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
 object, or writes it to FILE: the control, the seconds, the bytes that were acknowledged, and
 ``samples_columns``, what `TcpSample` has, each 10 ms. ``sink`` waits for so many s for a sender and
-its bytes; ``hold`` is `distrlcc.net.moment`.
+its bytes; ``hold`` waits as in `distrlcc.net.command_group`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from distrlcc.errors import LinkError
-from distrlcc.net.moment import wait_for_moment
-from distrlcc.net.tcp_sample import TcpSample, read_sample
+from distrlcc.net.command_group import wait_for_start
 
 _CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CHUNK = bytes(1 << 16)
 _SAMPLE_SECONDS = 0.01
 _SINK_SECONDS = 120.0
+_INFO_BYTES = 192
+# Offsets in struct tcp_info (include/uapi/linux/tcp.h), which only ever grows at its end.
+_RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
+
+
+class TcpSample(NamedTuple):
+    """A flow at a moment; counts are since its beginning, packets are the kernel's segments."""
+
+    time_s: float
+    """Since the flow began."""
+    smoothed_rtt_ms: float
+    """The kernel's (RFC 6298), which takes in each acknowledgement."""
+    cwnd_packets: int
+    sent_packets: int
+    """With data, those that were sent again among them."""
+    retransmitted_packets: int
+    acked_bytes: int
 
 
 @dataclass(frozen=True)
@@ -82,25 +99,16 @@ def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
 
 
 def send(
-    host: str,
-    port: int,
-    control: str,
-    seconds: float,
-    on_open: Callable[[], None] = lambda: None,
+    host: str, port: int, control: str, seconds: float, on_open: Callable[[], None] = lambda: None
 ) -> TcpSent:
-    """Send as fast as the control lets us.
+    """Send to a sink as fast as a congestion control lets us, for some seconds.
 
-    Args:
-        host: Where the sink is.
-        port: Its port.
-        control: The congestion control's name.
-        seconds: How long.
-        on_open: Called when it is connected; the flow begins when it returns.
+    ``on_open`` is called when it is connected; the flow begins when it returns.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
     """
-    flow = connect(host, port)
+    flow = _connect(host, port)
     with flow:
         try:
             flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
@@ -120,25 +128,36 @@ def send(
         due = begin
         while now < begin + seconds:
             if now >= due:
-                samples.append(read_sample(flow, time_s=now - begin))
+                samples.append(_read_sample(flow, time_s=now - begin))
                 due += _SAMPLE_SECONDS
             writable = select.select([], [flow], [], max(min(due, begin + seconds) - now, 0.0))[1]
             if writable:
                 with suppress(BlockingIOError):
                     flow.send(_CHUNK)
             now = time.monotonic()
-        samples.append(read_sample(flow, time_s=now - begin))
+        samples.append(_read_sample(flow, time_s=now - begin))
         # What is queued here would still have to cross the link: it is thrown away.
         flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return TcpSent(used, now - begin, tuple(samples))
 
 
-def connect(host: str, port: int, seconds: float = 20.0) -> socket.socket:
-    """Connect, and wait for the sink to be there.
+def _read_sample(flow: socket.socket, *, time_s: float) -> TcpSample:
+    info = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
 
-    Raises:
-        LinkError: It does not come.
-    """
+    def number(offset: int) -> int:
+        return int(struct.unpack_from("I", info, offset)[0])
+
+    return TcpSample(
+        time_s=time_s,
+        smoothed_rtt_ms=number(_RTT) / 1e3,
+        cwnd_packets=number(_CWND),
+        sent_packets=number(_SENT),
+        retransmitted_packets=number(_RETRANSMITTED),
+        acked_bytes=int(struct.unpack_from("Q", info, _ACKED)[0]),
+    )
+
+
+def _connect(host: str, port: int, seconds: float = 20.0) -> socket.socket:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -155,7 +174,7 @@ if __name__ == "__main__":
             sink(sys.argv[2], int(sys.argv[3]), *map(float, sys.argv[4:]))
         else:
             host, port, control, seconds, *hold = sys.argv[2:]
-            wait = partial(wait_for_moment, sys.stdout) if hold else lambda: None
+            wait = partial(wait_for_start, sys.stdout) if hold else lambda: None
             sent = send(host, int(port), control, float(seconds), wait)
             text = json.dumps(sent.to_json()) + "\n"
             if hold[1:]:

@@ -35,11 +35,6 @@ _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
 
 
-def monotonic_ns() -> int:
-    """Return the time that deadlines are told in, ns."""
-    return time.monotonic_ns()
-
-
 class UdpSocket:
     """A nonblocking UDP socket; a context manager."""
 

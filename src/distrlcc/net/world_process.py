@@ -134,7 +134,7 @@ def serve(connection: Connection, n: int) -> None:
     while running and os.getppid() == parent:
         if world.turn():
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.send(world.take_columns())
+                connection.send(world.take())
     world.close()
 
 

@@ -23,7 +23,7 @@ from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import train
-from distrlcc.storage.storage import Storage
+from distrlcc.storage import Storage
 
 
 @dataclass(frozen=True)

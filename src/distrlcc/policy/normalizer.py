@@ -39,18 +39,12 @@ class Normalizer:
     def update(self, obs: NDArray[np.floating[Any]]) -> None:
         """Take in observations ``[..., D]``."""
         rows = obs.reshape(-1, obs.shape[-1])
-        if len(rows) == 0:
-            return
-        count = float(len(rows))
-        mean = rows.mean(axis=0, dtype=np.float64)
-        m2 = np.square(rows - mean).sum(axis=0)
-        self._merge(count, mean, m2)
+        if len(rows):
+            mean = rows.mean(axis=0, dtype=np.float64)
+            self.merge(float(len(rows)), mean, np.square(rows - mean).sum(axis=0))
 
-    def merge(self, other: Normalizer) -> None:
-        """Take in all that another normaliser has seen."""
-        self._merge(other.count, other.mean, other.m2)
-
-    def _merge(self, count: float, mean: Float64, m2: Float64) -> None:
+    def merge(self, count: float, mean: Float64, m2: Float64) -> None:
+        """Take in what another normaliser has seen."""
         if count == 0.0:
             return
         total = self.count + count

@@ -48,14 +48,10 @@ def categorical_entropy(log_probs: Float32) -> Float32:
     return entropy
 
 
-def gaussian_std(log_std: Float32) -> Float32:
-    """Return the standard deviation ``[A]`` of a log standard deviation ``[A]``."""
-    return np.exp(np.clip(log_std, *LOG_STD_RANGE))
-
-
 def sample_gaussian(mean: Float32, log_std: Float32, normal: Float64) -> Float32:
     """Return actions ``[N, A]`` = mean + std · normal, all ``[N, A]`` but log_std ``[A]``."""
-    return mean + gaussian_std(log_std) * normal.astype(np.float32)
+    std: Float32 = np.exp(np.clip(log_std, *LOG_STD_RANGE))
+    return mean + std * normal.astype(np.float32)
 
 
 def gaussian_log_prob(mean: Float32, log_std: Float32, actions: Float32) -> Float32:
@@ -149,15 +145,13 @@ class NumpyNetwork:
         return after
 
 
-class NumpyPolicy:
-    """Acts for N senders at once; needs neither torch nor Gymnasium."""
+class NumpyPolicy(NumpyNetwork):
+    """Acts for N senders at once."""
 
     def __init__(self, policy: PolicyFile) -> None:
         """Take a policy as read from a file or built by a learner."""
-        self.spec = policy.spec
-        self.acting = policy.acting
-        self.notes = policy.notes
-        self._network = NumpyNetwork(policy.spec, policy.arrays)
+        super().__init__(policy.spec, policy.arrays)
+        self.acting, self.notes = policy.acting, policy.notes
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
@@ -168,16 +162,8 @@ class NumpyPolicy:
         """
         return cls(load_policy(path))
 
-    def initial_state(self, count: int) -> Float32:
-        """Return the state ``[2, count, H]`` of senders that start; H is 0 for an MLP."""
-        return self._network.initial_state(count)
-
-    def forward(self, obs: Float32, state: Float32) -> tuple[Float32, Float32, Float32]:
-        """Return logits or means ``[N, A]``, values ``[N]`` and the next state ``[2, N, H]``."""
-        return self._network.step(obs, state)
-
     def act(
-        self, obs: Float32, state: Float32, draws: NDArray[np.float64] | None = None
+        self, obs: Float32, state: Float32, draws: Float64 | None = None
     ) -> tuple[NDArray[np.int64] | Float32, Float32]:
         """Choose actions.
 
@@ -193,11 +179,12 @@ class NumpyPolicy:
         Raises:
             ValueError: If draws are needed and not given.
         """
-        head, _, state = self._network.step(obs, state)
+        head, _, state = self.step(obs, state)
+        discrete = self.spec.action_kind == "discrete"
         if self.acting == "argmax":
-            return (head.argmax(axis=-1) if self.spec.action_kind == "discrete" else head), state
+            return (head.argmax(axis=-1) if discrete else head), state
         if draws is None:
             raise ValueError("this policy acts by sampling: pass draws")
-        if self.spec.action_kind == "discrete":
+        if discrete:
             return sample_categorical(log_softmax(head), draws), state
-        return sample_gaussian(head, self._network.log_std, draws), state
+        return sample_gaussian(head, self.log_std, draws), state

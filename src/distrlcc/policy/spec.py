@@ -66,11 +66,10 @@ class PolicySpec:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} is {value!r}: expected an integer of {least} or more")
-        if not self.hidden or any(
-            not isinstance(h, int) or not 1 <= h <= 16384 for h in self.hidden
-        ):
+        widths = [h for h in self.hidden if isinstance(h, int) and 1 <= h <= 16384]
+        if not self.hidden or len(widths) < len(self.hidden):
             raise ConfigError(
-                f"hidden is {self.hidden!r}: expected one or more widths of 1 to 16384"
+                f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
             )
         for name in ("observation", "action"):
             if not isinstance(getattr(self, name), str):

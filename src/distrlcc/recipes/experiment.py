@@ -10,12 +10,13 @@ ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt
 """What is scored of one flow on a link: keys of `distrlcc.evaluate.scores.METRICS`."""
 TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
 BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
-"""Of several: keys of `distrlcc.evaluate.fairness_scores.FAIRNESS_METRICS`."""
+"""Of several: keys of `distrlcc.evaluate.scores.FAIRNESS_METRICS`."""
 RECOVERY = ("recovery_rtts", "recovered")
-"""After changes: keys of `distrlcc.evaluate.recovery.RECOVERY_METRICS`."""
+"""After changes: keys of `distrlcc.evaluate.scores.RECOVERY_METRICS`."""
 PREFER = ", prefer "
 """Between a suite and a preference in the labels of rows of results."""
-_SCHEMES = ("cubic", "bbr", "vegas", "copa", "oracle")
+_RIVALS = ("cubic", "bbr", "vegas", "copa")
+_SCHEMES = (*_RIVALS, "oracle")
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,8 @@ CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)
 OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
 SHARED = (
-    *(
-        Benchmark(suite, ("cubic", "bbr", "vegas", "copa"), 64, TOGETHER)
-        for suite in ("shared-2", "shared-4", "shared-rtt")
-    ),
-    *(
-        Benchmark(suite, ("cubic", "bbr", "vegas", "copa"), 64, BESIDE)
-        for suite in ("beside-cubic", "beside-bbr")
-    ),
+    *(Benchmark(name, _RIVALS, 64, TOGETHER) for name in ("shared-2", "shared-4", "shared-rtt")),
+    *(Benchmark(name, _RIVALS, 64, BESIDE) for name in ("beside-cubic", "beside-bbr")),
 )
 
 

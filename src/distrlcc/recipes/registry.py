@@ -7,15 +7,9 @@ from pathlib import Path
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.recipes.aurora import aurora
-from distrlcc.recipes.best import best
-from distrlcc.recipes.distrlcc import distrlcc, distrlcc_newest
-from distrlcc.recipes.fair import fair
-from distrlcc.recipes.gail import gail
 from distrlcc.recipes.genet import genet
-from distrlcc.recipes.imitation import imitation, indigo
-from distrlcc.recipes.preference import preference
-from distrlcc.recipes.quickstart import quickstart
+from distrlcc.recipes.ours import best, fair, imitation, preference, quickstart
+from distrlcc.recipes.papers import aurora, distrlcc, distrlcc_newest, gail, indigo
 from distrlcc.runs.run_config import RunConfig
 
 RECIPES: dict[str, Callable[[], RunConfig]] = {

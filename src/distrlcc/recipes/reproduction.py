@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import process_time
-from typing import Any
 
 import numpy as np
 
 from distrlcc import __version__
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
-from distrlcc.evaluate.fairness_scores import measure
+from distrlcc.evaluate.fairness_report import measure
 from distrlcc.evaluate.recovery import recovery_scores
 from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
-from distrlcc.recipes.row import Row, Scores
+from distrlcc.recipes.result_row import ResultRow, Scores
 from distrlcc.sim.suites import load_suite
 
 Command = Callable[[Sequence[str]], int]
@@ -37,24 +36,28 @@ class StoppedError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Run:
-    """One seed's training, scored."""
+@dataclass
+class SeedRun:
+    """How far one seed is; kept as JSON, so that what was stopped goes on."""
 
     seed: int
-    steps: int
-    cpu_minutes: float
-    held_out_reward: float
-    """On the validation links, by which training chose among its checkpoints."""
-    scores: Scores
     train: list[str]
-    """The command's words."""
+    """The words of the training's command."""
     version: str = __version__
-    """Of distrlcc, when it was trained."""
+    """Version of distrlcc that trains it."""
+    cpu_seconds: float = 0.0
+    """CPU time of the training, over all its parts."""
+    trained: bool = False
+    steps: int = 0
+    """Environment steps, once it is trained, as is the next."""
+    held_out_reward: float = 0.0
+    """On the validation links, by which training chose among its checkpoints."""
+    scores: Scores = field(default_factory=dict)
+    """By benchmark and metric; what was not scored yet is missing."""
 
     @classmethod
-    def load(cls, path: Path) -> Run:
-        """Read what `Reproduction` kept.
+    def load(cls, path: Path) -> SeedRun:
+        """Read what `save` wrote.
 
         Raises:
             DatasetError: It is damaged.
@@ -64,14 +67,9 @@ class Run:
         except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise DatasetError(f"{path}: no result of a run ({error}); remove it") from None
 
-
-@dataclass
-class _Progress:
-    """How far a seed's training is."""
-
-    cpu_seconds: float = 0.0
-    """Over all that it was stopped and gone on with."""
-    trained: bool = False
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=1).encode())
 
 
 class Reproduction:
@@ -95,7 +93,7 @@ class Reproduction:
         self._experiment, self._folder = experiment, folder
         self._command, self._tell = command, tell
 
-    def row(self, seeds: Sequence[int]) -> Row:
+    def row(self, seeds: Sequence[int]) -> ResultRow:
         """Train and score what is not there yet, and return the row of all.
 
         Raises:
@@ -106,12 +104,12 @@ class Reproduction:
         benchmarks = self._experiment.benchmarks
         blind = self._experiment.blind
         chosen = runs[0] if blind else max(runs, key=lambda run: run.held_out_reward)
-        return Row(
+        return ResultRow(
             recipe=self._experiment.name,
             version=__version__,
             steps=max(run.steps for run in runs),
             seeds=tuple(run.seed for run in runs),
-            cpu_minutes=tuple(run.cpu_minutes for run in runs),
+            cpu_minutes=tuple(run.cpu_seconds / 60.0 for run in runs),
             shipped=chosen.seed,
             scores={
                 benchmark.label: {
@@ -123,7 +121,7 @@ class Reproduction:
             peers={benchmark.label: self._peers(benchmark) for benchmark in benchmarks},
         )
 
-    def ship(self, row: Row, folder: Path = SHIPPED) -> None:
+    def ship(self, row: ResultRow, folder: Path = SHIPPED) -> None:
         """Put a row and its policy where the package has them.
 
         Raises:
@@ -137,70 +135,45 @@ class Reproduction:
     def _prepare(self) -> None:
         done = self._folder / "prepared"
         if self._experiment.prepare and not done.exists():
-            words = [self._placed(word) for word in self._experiment.prepare]
-            self._tell(f"distrlcc {' '.join(words)}")
+            words = self._placed(self._experiment.prepare)
             if "--out" in words:  # left by one that was stopped
                 shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
             self._do(words)
             write_atomically(done, b"")
 
-    def _run(self, seed: int) -> Run:
-        kept = self._folder / f"seed-{seed}.json"
-        place = self._folder / f"seed-{seed}"
-        words = [self._placed(word) for word in self._experiment.train]
-        words += ["--seed", str(seed), "--out", str(place)]
-        if kept.exists():
-            return self._scored(Run.load(kept), kept, place, words)
-        if place.exists():
-            words.append("--resume")
-        progress = self._progress(seed)
-        if not progress.trained:
-            self._tell(f"distrlcc {' '.join(words)}")
-            begin = process_time()
-            try:
-                self._do(words)
-                progress.trained = True
-            finally:
-                progress.cpu_seconds += process_time() - begin
-                self._keep(seed, progress)
-        policy = load_policy(place / RUN_POLICY)
-        run = Run(
-            seed=seed,
-            steps=int(policy.notes["steps"]),
-            cpu_minutes=progress.cpu_seconds / 60.0,
-            held_out_reward=float(policy.notes["held_out_reward"]),
-            scores={},
-            train=words,
-        )
-        return self._scored(run, kept, place, words)
-
-    def _scored(self, run: Run, kept: Path, place: Path, words: list[str]) -> Run:
-        """Score what was not scored yet.
+    def _run(self, seed: int) -> SeedRun:
+        """Train and score a seed, as far as that was not done yet.
 
         Raises:
             ConfigError: Another version of distrlcc, or another command, trained the run.
+            DatasetError: What is kept of it is damaged.
+            StoppedError: The training ended early.
         """
-        plain = [word for word in words if word != "--resume"]
-        before = [word for word in run.train if word != "--resume"]
-        if (run.version, before) != (__version__, plain):
+        kept, place = self._folder / f"seed-{seed}.json", self._folder / f"seed-{seed}"
+        words = [*self._placed(self._experiment.train), "--seed", str(seed), "--out", str(place)]
+        run = SeedRun.load(kept) if kept.exists() else SeedRun(seed, words)
+        if (run.version, run.train) != (__version__, words):
             raise ConfigError(
-                f"{kept} is of distrlcc {run.version}, '{' '.join(before)}'; expected "
-                f"{__version__}, '{' '.join(plain)}': give another --out"
+                f"{kept} is of distrlcc {run.version}, '{' '.join(run.train)}'; expected "
+                f"{__version__}, '{' '.join(words)}': give another --out"
             )
+        if not run.trained:
+            begin = process_time()
+            try:
+                self._do([*words, "--resume"] if place.exists() else words)
+                notes = load_policy(place / RUN_POLICY).notes
+                run.steps = int(notes["steps"])
+                run.held_out_reward = float(notes["held_out_reward"])
+                run.trained = True
+            finally:
+                run.cpu_seconds += process_time() - begin
+                run.save(kept)
         for benchmark in self._experiment.benchmarks:
             if set(run.scores.get(benchmark.label, {})) != set(benchmark.metrics):
                 contender = contender_from_file(str(place), set(), benchmark.prefer)
                 run.scores[benchmark.label] = self._scores(contender, benchmark)
-        write_atomically(kept, json.dumps(vars(run), indent=1).encode())
+        run.save(kept)
         return run
-
-    def _progress(self, seed: int) -> _Progress:
-        path = self._folder / f"seed-{seed}.progress"
-        return _Progress(**json.loads(path.read_text())) if path.exists() else _Progress()
-
-    def _keep(self, seed: int, progress: _Progress) -> None:
-        path = self._folder / f"seed-{seed}.progress"
-        write_atomically(path, json.dumps(vars(progress)).encode())
 
     def _scores(self, contender: Contender, benchmark: Benchmark) -> dict[str, float]:
         scenarios = load_suite(benchmark.suite).scenarios("test", benchmark.links)
@@ -211,22 +184,19 @@ class Reproduction:
             found = measure(contender, benchmark.suite, scenarios).overall
             return {metric: found[metric].mean for metric in benchmark.metrics}
         measured, _ = evaluate(contender, scenarios)
-        return {metric: _mean(getattr(measured, metric)) for metric in benchmark.metrics}
+        # Means over links, those without a value left out.
+        return {m: float(np.nanmean(getattr(measured, m))) for m in benchmark.metrics}
 
     def _peers(self, benchmark: Benchmark) -> dict[str, dict[str, float]]:
         return {
             name: self._scores(contender_from_scheme(name), benchmark) for name in benchmark.peers
         }
 
-    def _placed(self, word: str) -> str:
-        return word.replace("FOLDER", str(self._folder))
+    def _placed(self, words: Sequence[str]) -> list[str]:
+        return [word.replace("FOLDER", str(self._folder)) for word in words]
 
     def _do(self, words: Sequence[str]) -> None:
+        self._tell(f"distrlcc {' '.join(words)}")
         code = self._command(words)
         if code:
             raise StoppedError(code)
-
-
-def _mean(values: Any) -> float:
-    """Return the mean over links, those without a value left out."""
-    return float(np.nanmean(values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.storage.storage import Storage
+from distrlcc.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class RunOptions:
     resume: bool = False
     tensorboard: bool = True
     storage: str = ""
-    """URL of the place where its durable copy goes; see `storage_url`."""
+    """URL of the place where its durable copy goes; see `distrlcc.storage`."""
 
     def place(self, run: str) -> Storage | None:
         """Return the run's place there; None without a storage or a name.

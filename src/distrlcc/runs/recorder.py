@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from distrlcc.net.ticker import MOST_LATE
+from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory

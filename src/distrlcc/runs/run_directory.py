@@ -39,16 +39,16 @@ from distrlcc.runs.checkpoint import (
 )
 from distrlcc.runs.metrics_log import MetricsLog, jsonable
 from distrlcc.runs.run_lock import take_lock
-from distrlcc.runs.storage_keeper import StorageKeeper
 from distrlcc.runs.update_log import cut_after
 from distrlcc.runs.versions import package_versions, versions
+from distrlcc.storage import StorageKeeper
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from _typeshed import DataclassInstance
 
-    from distrlcc.storage.storage import Storage
+    from distrlcc.storage import Storage
 
 C = TypeVar("C", bound="DataclassInstance")
 

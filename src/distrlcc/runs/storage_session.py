@@ -1,23 +1,17 @@
-"""What surrounds a run that is stored: claiming its name, fetching it, and storing its end."""
+"""A run that is stored: its name is claimed, what is missing here is fetched, its end is stored."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_lock import take_lock
-from distrlcc.storage.storage import LATEST, Storage, StorageLostError
-
-_LAST_SECONDS = 30.0
-"""Time to store the end of a run where the storage does not answer, s; a store that is under way
-has its own limits."""
-_PAUSE = 2.0
+from distrlcc.storage import LATEST, Storage, StorageLostError, say
 
 
 @contextmanager
@@ -28,11 +22,6 @@ def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
     stored from elsewhere since: it is then kept under another name. A checkpoint here that is not
     stored yet is stored first.
 
-    Args:
-        storage: Where to.
-        folder: The run directory, which may not exist yet.
-        resume: Whether the run goes on.
-
     Raises:
         CheckpointError: The run is to be fetched, and no checkpoint of it is whole.
         OutputError: The place cannot be written, or another run has the name; at the end: the end
@@ -40,18 +29,19 @@ def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
     """
     storage.open(check=True)
     if not resume and storage.holds_run():
-        raise OutputError(f"{storage} already holds a run: add --resume to go on with it, or give "
-                          "another --out")  # fmt: skip
+        raise OutputError(
+            f"{storage} already holds a run: add --resume to go on with it, or give another --out"
+        )
     with storage.claim():
         if resume:
-            _bring_together(storage, folder)
+            _restore(storage, folder)
         try:
             yield
         except DistrlccError:
             with suppress(DistrlccError):  # the first one counts
-                _store(storage, folder, whole=False)
+                storage.push_if_new(folder)
             raise
-        _store_end(storage, folder)
+        storage.push_end(folder, f"distrlcc train {go_on(folder, storage)}")
 
 
 def go_on(out: Path, storage: Storage | None) -> str:
@@ -60,93 +50,29 @@ def go_on(out: Path, storage: Storage | None) -> str:
     return f"--resume --out {shlex.quote(str(out))}{place}"
 
 
-def _bring_together(storage: Storage, folder: Path) -> None:
+def _restore(storage: Storage, folder: Path) -> None:
     """Fetch a run, or store what was not."""
     if (folder / "config.toml").exists():
-        reason = _go_on_here(storage, folder)
+        reason = ""
+        try:
+            load_checkpoint(folder / LATEST)
+            if storage.push_if_new(folder):
+                say(f"stored what {folder} had not stored yet at {storage}")
+        except CheckpointError as error:
+            reason = str(error) if storage.holds_run() else ""
+        except StorageLostError as error:
+            reason = str(error)
         if not reason:
             return
-        aside = _put_aside(folder)
-        _say(f"{reason}; {folder} is kept as {aside}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} is not empty and is not a run: give another --out")
-    fetched = storage.pull(folder)
-    for line in fetched.damage:
-        _say(f"{storage}: {line}; taking the generation before it")
-    manifest = fetched.manifest
-    _say(f"fetched {folder} from {storage} (stored {manifest.stored} by {manifest.host})")
-
-
-def _go_on_here(storage: Storage, folder: Path) -> str:
-    """Store what was not; return why a run cannot go on from its directory here, or nothing."""
-    try:
-        load_checkpoint(folder / LATEST)
-    except CheckpointError as error:
-        return str(error) if storage.holds_run() else ""
-    try:
-        if _store(storage, folder, whole=False):
-            _say(f"stored what {folder} had not stored yet at {storage}")
-    except StorageLostError as error:
-        return str(error)
-    return ""
-
-
-def _put_aside(folder: Path) -> Path:
-    """Rename a run directory that nobody trains; return its new place."""
-    lock = take_lock(folder)
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}-kept-{number}")).exists():
-        number += 1
-    try:
-        folder.rename(aside)
-    except OSError as error:
-        raise OutputError(f"cannot rename {folder}: {error.strerror}") from None
-    finally:
+        lock = take_lock(folder)  # nothing trains it
+        names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
+        aside = folder.rename(next(name for name in names if not name.exists()))
         if lock is not None:
             lock.close()
-    return aside
-
-
-def _store(storage: Storage, folder: Path, *, whole: bool) -> bool:
-    """Store a run directory if its checkpoint is not stored; say whether it was done."""
-    if not _has_checkpoint(folder) or storage.is_current(folder, whole=whole):
-        return False
-    storage.push(folder)
-    return True
-
-
-def _has_checkpoint(folder: Path) -> bool:
-    return (folder / LATEST).exists()
-
-
-def _store_end(storage: Storage, folder: Path) -> None:
-    """Store how a run ended; keep trying for a while.
-
-    Raises:
-        OutputError: It could not be stored.
-    """
-    begin, said = time.monotonic(), False
-    while True:
-        try:
-            _store(storage, folder, whole=True)
-        except OutputError as error:
-            lost = isinstance(error, StorageLostError)
-            if lost or time.monotonic() - begin > _LAST_SECONDS:
-                remedy = f"; store it with: distrlcc train {go_on(folder, storage)}"
-                raise OutputError(
-                    f"{folder} is saved here, but its end is not stored: {error}"
-                    f"{'' if lost else remedy}"
-                ) from None
-            if not said:
-                _say(f"not stored: {error}; trying for {_LAST_SECONDS:.0f} s more")
-                said = True
-            time.sleep(_PAUSE)
-        else:
-            if _has_checkpoint(folder):
-                _say(f"stored at {storage}")
-            return
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"distrlcc: {line}\n")
-    sys.stderr.flush()
+        say(f"{reason}; {folder} is kept as {aside}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OutputError(f"{folder} is not empty and is not a run: give another --out")
+    manifest, damage = storage.pull(folder)
+    for line in damage:
+        say(f"{storage}: {line}; taking the generation before it")
+    say(f"fetched {folder} from {storage} (stored {manifest.stored} by {manifest.host})")

@@ -77,6 +77,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
     def choose(low: float, high: float) -> float:
         return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
+    # Delay, queue and loss.
     kind = rng.choice(["rate", "schedule", "trace"])
     delay = float(rng.integers(0, 40)) if even else choose(0.1, 80.0)
     queue: dict[str, Any] = {}
@@ -86,6 +87,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
     elif pick < 0.8:
         queue["queue_bytes"] = int(choose(1504, 300 * 1504))
     loss = float(rng.choice([0.0, 0.0, 0.01, 0.3]))
+    # Changes of delay and loss; of the rate too where there is a schedule.
     times = np.sort(rng.choice(np.arange(1, 400), int(rng.integers(1, 6)), replace=False)) * 0.01
     changes: tuple[Change, ...] = ()
     if kind == "schedule" or rng.random() < 0.3:
@@ -106,6 +108,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
             for c in changes
         )
         changes = (*changes[:-1], replace(changes[-1], rate_mbps=rate))
+    # A trace takes no rate.
     if kind == "trace":
         seed = int(rng.integers(20))
         trace = f"cellular:{seed}" if rng.random() < 0.7 else f"poisson:6:{seed}"

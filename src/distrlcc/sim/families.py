@@ -101,14 +101,17 @@ GRID: tuple[tuple[str, Link], ...] = (
 """Name and link of each point of the grid."""
 
 
+# Links that several flows share. ``shared`` is for training, the others measure: agents of equal
+# round trips, one with four times the other's, and one beside a flow of CUBIC or BBR. The recipe
+# `fair` trains on ``shared-rtt`` and ``beside-cubic`` too, of the split ``train``.
 MOST_FLOWS = 4
 """Flows on any of these links."""
 _PACKETS_EACH = 4.0
-"""Least BDP per flow, packets."""
+"""Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
 
 
-def _link(u: list[float], flows: int, loss: float = 0.0) -> Link:
-    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, as the suite ``random``."""
+def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
+    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP; all flows have room."""
     rtt = round(10.0 + 90.0 * u[1], 3)
     least = max(5.0, _PACKETS_EACH * flows / bdp_packets(1.0, rtt))
     rate = round(between(u[0], least, 100.0), 3)
@@ -124,7 +127,7 @@ def _shared(split: str, index: int) -> Scenario:
     """1 to 4 agents for 12 s: starts in the first 4 s, a third leave, a third have other RTTs."""
     u = draws("shared", split, index, 20)
     count = 1 if u[3] < 0.15 else 2 + int(3 * (u[3] - 0.15) / 0.85)
-    link = _link(u, count, loss=round(0.01 * u[5], 6) if u[4] < 0.25 else 0.0)
+    link = random_link(u, count, loss=round(0.01 * u[5], 6) if u[4] < 0.25 else 0.0)
     unequal = u[6] < 1 / 3
     flows = []
     for k in range(count):
@@ -145,14 +148,18 @@ def _joining(name: str, count: int, split: str, index: int) -> Scenario:
     if count > 2:
         flows[1] = Flow(start_s=starts[1], stop_s=duration - 6.0)
     return Scenario(
-        f"{name}/{split}/{index}", _link(u, count), tuple(flows), duration_s=duration, seed=index
+        f"{name}/{split}/{index}",
+        random_link(u, count),
+        tuple(flows),
+        duration_s=duration,
+        seed=index,
     )
 
 
 def _unequal(split: str, index: int) -> Scenario:
     """Two agents, the second's RTT four times the first's; either joins the other after 5 s."""
     u = draws("shared-rtt", split, index, 5)
-    link = _link([u[0], 0.5 * u[1], u[2]], 2)  # the longer RTT is 220 ms at most
+    link = random_link([u[0], 0.5 * u[1], u[2]], 2)  # the longer RTT is 220 ms at most
     late = _time(5.0, 6.0, u[3])
     first = u[4] < 0.5
     flows = (
@@ -172,7 +179,9 @@ def _beside(scheme: str, split: str, index: int) -> Scenario:
         Flow(start_s=0.0 if first else late),
         Flow(scheme, start_s=late if first else 0.0),
     )
-    return Scenario(f"{name}/{split}/{index}", _link(u, 2), flows, duration_s=40.0, seed=index)
+    return Scenario(
+        f"{name}/{split}/{index}", random_link(u, 2), flows, duration_s=40.0, seed=index
+    )
 
 
 SHARED: dict[str, Callable[[str, int], Scenario]] = {

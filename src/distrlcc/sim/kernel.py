@@ -225,6 +225,7 @@ def advance(
         now = link[col.NOW]
         if now >= end:
             continue
+        # The link's state in local variables, until the link's step is over.
         limit = link[col.LIMIT]
         seed = link[col.LOSS_SEED]
         segments = link[col.SEGMENTS]
@@ -251,6 +252,8 @@ def advance(
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
 
+        # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
+        # step and set the oracles' windows.
         first_flow = n * n_flows
         filling = 0  # the next flow whose window is filled at the step's start
         resumed = -1  # the flow whose ring was full in the call before
@@ -268,16 +271,9 @@ def advance(
                 if ewmas is not None:
                     ewmas[f, :] = 0.0
                 if flows[f, col.SCHEME] == ORACLE:
-                    best = best_window(
-                        link,
-                        times[n],
-                        rates[n],
-                        rtts[n],
-                        traces,
-                        flows[f, col.EXTRA_RTT],
-                        now,
-                        end - now,
-                    )
+                    extra = flows[f, col.EXTRA_RTT]
+                    step = end - now
+                    best = best_window(link, times[n], rates[n], rtts[n], traces, extra, now, step)
                     sharing = active_flows(flows, first_flow, first_flow + n_flows, now, end)
                     control[f, CWND] = math.ceil(best / sharing)
         full = False
@@ -332,6 +328,7 @@ def advance(
                 if best_time >= end:
                     break
 
+            # The flow's state in local variables, for as long as it runs.
             f = first_flow + best_flow
             state = control[f]
             scheme = flows[f, col.SCHEME]
@@ -370,6 +367,7 @@ def advance(
                 send_ewma = ewmas[f, 2]
             window = int(state[CWND])
             pacing = state[PACING]
+            # At the step's start an unpaced flow fills its window, whose size may be new.
             pending = max(flows[f, col.PENDING], 0)
             if filled >= 0 and started:
                 if pacing > 0.0:
@@ -388,8 +386,11 @@ def advance(
                             break
                     pending -= 1
                     departure = -1
+                    ack_at: Any = np.int64(-1)
                     waited: Any = np.int64(0)
                     if is_trace:
+                        # A trace: the next opportunity that no packet holds, unless the queue of
+                        # packets that hold the ones before is full.
                         while cursor_time <= now:
                             cursor += 1
                             cursor_row += 1
@@ -410,11 +411,13 @@ def advance(
                                 next_row = 0
                                 next_base += period
                     elif segments == 1:
+                        # A constant rate: the limit is a bound of the time until the link is free.
                         if free - now <= backlog_limit:
                             departure = max(now, free) + service
                             waited = departure - now - service
                             free = departure
                     else:
+                        # A schedule: serve the packet's bits at one rate after another.
                         room = True
                         if limit < FOREVER:
                             place = queue_ring + accepted % limit
@@ -442,20 +445,14 @@ def advance(
                                 departures[place] = departure
                     if departure < 0:
                         dropped += 1
-                        if log is not None:
-                            log[0, 0] += 1
-                            log[log[0, 0], 0] = best_flow
-                            log[log[0, 0], 1] = now
-                            log[log[0, 0], 2] = -1
-                            log[log[0, 0], 3] = -1
                     else:
+                        # Delay and loss are the schedule's at the departure.
                         accepted += 1
                         while departure >= row_end:
                             segment += 1
                             row_rtt = rtts[n, segment]
                             row_loss = losses[n, segment]
                             row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
-                        ack_at: Any = np.int64(-1)
                         if row_loss > 0 and loss_hash(seed, best_flow, sent) < row_loss:
                             random_lost += 1
                         else:
@@ -468,12 +465,12 @@ def advance(
                             ring[slot, col.R_COUNTS] = (sent << 32) | delivered
                             ring[slot, col.R_WAIT] = waited
                             tail += 1
-                        if log is not None:
-                            log[0, 0] += 1
-                            log[log[0, 0], 0] = best_flow
-                            log[log[0, 0], 1] = now
-                            log[log[0, 0], 2] = departure
-                            log[log[0, 0], 3] = ack_at
+                    if log is not None:
+                        log[0, 0] += 1
+                        log[log[0, 0], 0] = best_flow
+                        log[log[0, 0], 1] = now
+                        log[log[0, 0], 2] = departure
+                        log[log[0, 0], 3] = ack_at
                     sent += 1
                     step_sent += 1
                     last_activity = now
@@ -481,6 +478,7 @@ def advance(
                     break
                 pending = 0
 
+                # The flow's next event, unless the step ends or another flow's event comes before.
                 slot = ring_start + (head & ring_mask)
                 time = ring[slot, col.R_ACK_TIME] if head < tail else FOREVER
                 kind = 0
@@ -507,6 +505,7 @@ def advance(
                     break
                 now = time
                 if kind == 0:
+                    # An ACK: what it acknowledges and shows to be lost, then the step's sums.
                     send_time = ring[slot, col.R_SEND_TIME]
                     counts = ring[slot, col.R_COUNTS]
                     elapsed = now - ring[slot, col.R_DELIVERED_TIME]
@@ -546,6 +545,7 @@ def advance(
                     if histograms is not None:
                         histograms[0, f, delay_bin(ring[slot, col.R_WAIT])] += 1
                         histograms[1, f, delay_bin(last_rtt)] += 1
+                    # The scheme moves window and rate; an unpaced flow fills its window at once.
                     if schemes is not None:
                         if scheme > ORACLE:
                             on_ack(
@@ -568,9 +568,11 @@ def advance(
                     elif now < stop:
                         pending = window - (sent - next_ack)
                 elif kind == 1:
+                    # A paced send.
                     pending = 1
                     next_send = now + pacing_interval(pacing)
                 elif kind == 2:
+                    # The timer, after one second without send or ACK.
                     flows[f, col.STEP_TIMEOUTS] += 1
                     if schemes is not None:
                         if scheme > ORACLE:
@@ -580,6 +582,7 @@ def advance(
                     next_send = max(next_send, now)
                     pending = 1
                 else:
+                    # The flow's start.
                     started = True
                     if schemes is not None:
                         if scheme > ORACLE:
@@ -592,6 +595,7 @@ def advance(
                     if pacing == 0.0:
                         pending = window
 
+            # The flow waits for others, or the step is over: store its state.
             flows[f, col.STARTED] = 1 if started else 0
             flows[f, col.SENT] = sent
             flows[f, col.NEXT_ACK] = next_ack
@@ -621,6 +625,7 @@ def advance(
             if full or n_flows == 1:
                 break
 
+        # Store the link's state; a full ring ends the call.
         link[col.NOW] = now if full else end
         link[col.FREE] = free
         link[col.SEGMENT] = segment
@@ -643,6 +648,7 @@ def advance(
         if full:
             return n
 
+        # The step's results: capacity, what was used of it, queue, base round trip, best window.
         base = float(rtts[n, 0])
         if is_trace:
             capacity = float(cursor - link[col.STEP_CURSOR])

@@ -1,33 +1,30 @@
 """Bottleneck links, event by event, with explicit queues: slow, obvious, and the judge.
 
-`TraceLink` has mahimahi's semantics to the byte (`distrlcc check link` replays its logs).
-`RateLink` serves at a rate that follows a schedule. Both know no clock; time is an integer in any
-unit, and each is driven by `next_time`, `step` and `arrive`.
+`TraceLink` has mahimahi's semantics to the byte: `replay` puts a real log's arrivals into it, and
+everything else in the log must match. `RateLink` serves at a rate that follows a schedule. Both
+know no clock; time is an integer in any unit, and each is driven by `next_time` (when to call
+`step` next), `step` (do what is due then; return the packets that depart) and `arrive` (take a
+packet; return those that are dropped for it).
+
+A mahimahi log has lines ``T + SIZE`` (arrival), ``T # 1504`` (opportunity), ``T - SIZE DELAY``
+(departure) and ``T d PACKETS BYTES`` (drop), times in ms, after ``#`` header lines that name the
+queue and the base timestamp, which is the trace's time zero.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
 
-from distrlcc.sim.queues import Packet, Queue
+from distrlcc.errors import TraceError
+from distrlcc.sim.queues import DropHead, DropTail, Packet, Queue
+from distrlcc.sim.trace import Trace
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 NEVER = 1 << 62
-
-
-class BottleneckLink(Protocol):
-    """What the reference simulator and the emulator drive."""
-
-    def next_time(self) -> int:
-        """Return when `step` must be called next; `NEVER` while idle."""
-
-    def step(self) -> list[Packet]:
-        """Do what is due at `next_time`; return the packets that depart then."""
-
-    def arrive(self, packet: Packet) -> list[Packet]:
-        """Take a packet at its arrival time; return the packets that are dropped."""
 
 
 class TraceLink:
@@ -70,7 +67,7 @@ class TraceLink:
         return self._due
 
     def skip(self, *, now: int) -> None:
-        """Lose the opportunities up to a time at once; for an idle link of which nobody is told."""
+        """Lose the opportunities up to a time at once; for an idle link without an observer."""
         if self._due > now:
             return
         period = int(self._times[-1])
@@ -176,3 +173,130 @@ class RateLink:
             self._serving = self._waiting.pop(0)
             self._work = self._serving.size * 8 * NANOSECONDS
             self._since = now
+
+
+_LINE = re.compile(r"(\d+) (?:([+#]) (\d+)|(-) (\d+) (\d+)|(d) (\d+) (\d+))$")
+
+
+@dataclass(frozen=True)
+class Log:
+    """A mahimahi log of one direction."""
+
+    queue: str
+    """``droptail``, ``drophead`` or ``infinite``."""
+    packets: int | None
+    bytes: int | None
+    base: int
+    """Time of the trace's zero, ms."""
+    events: tuple[tuple[int, str, int, int], ...]
+    """(time in ms, one of ``+#-d``, size or packets, delay or bytes)."""
+    port: int | None = None
+    """The port whose packets alone stand in it; None: all packets do."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found."""
+
+    arrivals: int
+    opportunities: int
+    departures: int
+    drops: int
+    mismatches: tuple[str, ...]
+
+
+def read_log(path: Path) -> Log:
+    """Read a log.
+
+    Raises:
+        TraceError: The file is no mahimahi log, or of a queue that is not modelled.
+    """
+    if path.exists() and not path.is_file():
+        raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read as a mahimahi log ({error})") from None
+    # The header: queue, its limits, base timestamp, and the port where there is one.
+    header = "\n".join(line for line in lines if line.startswith("#"))
+    base = re.search(r"# base timestamp: (-?\d+)", header)
+    port = re.search(r"^# port: (\d+)", header, re.MULTILINE)
+    queue = re.search(r"# queue: (\w+)(?: \[(.*)\])?", header)
+    if base is None or queue is None:
+        raise TraceError(
+            f"{path}: no '# queue:' and '# base timestamp:' header; expected a log of mm-link"
+        )
+    if queue[1] not in ("droptail", "drophead", "infinite"):
+        raise TraceError(
+            f"{path}: queue {queue[1]!r} is not modelled; expected droptail, drophead or infinite"
+        )
+    limits = dict(re.findall(r"(packets|bytes)=(\d+)", queue[2] or ""))
+    # The events.
+    events = []
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#") or not line.strip():
+            continue
+        match = _LINE.match(line.strip())
+        if match is None:
+            raise TraceError(f"{path}, line {number}: {line[:60]!r} is no line of a mahimahi log")
+        time, *rest = (part for part in match.groups() if part is not None)
+        events.append((int(time), rest[0], int(rest[1]), int(rest[2]) if len(rest) > 2 else 0))
+    return Log(
+        queue[1],
+        int(limits["packets"]) if "packets" in limits else None,
+        int(limits["bytes"]) if "bytes" in limits else None,
+        int(base[1]),
+        tuple(events),
+        int(port[1]) if port else None,
+    )
+
+
+def replay(log: Log, trace: Trace) -> Replay:
+    """Feed a log's arrivals to the link model and compare all that it says happened.
+
+    Raises:
+        TraceError: Not all packets stand in the log.
+    """
+    if log.port is not None:
+        raise TraceError(
+            f"the log holds the packets of port {log.port} alone, which does not replay; give the "
+            "link's whole log"
+        )
+    queue: Queue = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
+    found: list[tuple[int, str, int, int]] = []
+    times = (trace.times_ns // 1_000_000).tolist()
+    link = TraceLink(times, queue, base=log.base)
+    while log.events and link.next_time() < log.events[0][0]:  # a log may begin inside its trace
+        link.step()
+    link.on_opportunity = lambda time: found.append((time, "#", 1504, 0))
+
+    def use_until(now: int) -> None:
+        while link.next_time() <= now:
+            time = link.next_time()
+            found.extend((time, "-", p.size, time - p.arrival) for p in link.step())
+
+    for time, kind, size, _ in log.events:
+        if kind != "+":
+            continue
+        use_until(time)
+        found.append((time, "+", size, 0))
+        dropped = link.arrive(Packet(size, time))
+        if dropped:
+            found.append((time, "d", len(dropped), sum(p.size for p in dropped)))
+    if log.events:
+        use_until(log.events[-1][0])
+    return _compare(log, found)
+
+
+def _compare(log: Log, found: list[tuple[int, str, int, int]]) -> Replay:
+    mismatches = []
+    counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}
+    for kind, name in (("#", "opportunity"), ("-", "departure"), ("d", "drop")):
+        said = [e for e in log.events if e[1] == kind]
+        ours = [e for e in found if e[1] == kind]
+        for k in range(max(len(said), len(ours))):
+            a = said[k] if k < len(said) else None
+            b = ours[k] if k < len(ours) else None
+            if a != b:
+                mismatches.append(f"{name} {k}: log {a}, model {b}")
+    return Replay(counts["+"], counts["#"], counts["-"], counts["d"], tuple(mismatches))

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 import random
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.types import PACKET_BYTES
@@ -37,28 +37,25 @@ class Packet:
     seq: int = 0
 
 
-class Queue(Protocol):
-    """Holds packets between arrival and transmission."""
-
-    def push(self, packet: Packet) -> list[Packet]:
-        """Take an arrival; return the packets that are dropped for it."""
-
-    def pop(self, *, now: int) -> Packet | None:
-        """Give the next packet to transmit at a time, or None."""
-
-    def __len__(self) -> int:
-        """Count the packets held."""
-
-
-class Limited:
-    """Packets in order of arrival, and whether more fit; without limits, all do."""
+class Queue(ABC):
+    """Packets between arrival and transmission, in order of arrival."""
 
     def __init__(self, packets: int | None = None, bytes_: int | None = None) -> None:
         """Start empty, with limits in packets and bytes; None is no limit."""
         self._packets: deque[Packet] = deque()
         self._bytes = 0
-        self._packet_limit = packets
-        self._byte_limit = bytes_
+        self._packet_limit, self._byte_limit = packets, bytes_
+
+    @abstractmethod
+    def push(self, packet: Packet) -> list[Packet]:
+        """Take an arrival; return the packets that are dropped for it."""
+
+    def pop(self, *, now: int) -> Packet | None:
+        """Give the next packet to transmit at a time, or None; here the oldest, at any time."""
+        return self._take()
+
+    def __len__(self) -> int:
+        return len(self._packets)
 
     def _fits(self, packets: int, size: int) -> bool:
         return (self._packet_limit is None or packets <= self._packet_limit) and (
@@ -76,15 +73,8 @@ class Limited:
         self._bytes -= packet.size
         return packet
 
-    def pop(self, *, now: int) -> Packet | None:
-        """Give the oldest packet, or None; the time does not matter."""
-        return self._take()
 
-    def __len__(self) -> int:
-        return len(self._packets)
-
-
-class DropTail(Limited):
+class DropTail(Queue):
     """Refuses an arrival that does not fit; without limits, infinite."""
 
     def push(self, packet: Packet) -> list[Packet]:
@@ -95,7 +85,7 @@ class DropTail(Limited):
         return []
 
 
-class DropHead(Limited):
+class DropHead(Queue):
     """Takes every arrival and drops the oldest packets until the rest fits."""
 
     def push(self, packet: Packet) -> list[Packet]:
@@ -109,7 +99,7 @@ class DropHead(Limited):
         return dropped
 
 
-class CoDel(Limited):
+class CoDel(Queue):
     """Drops from the head once packets have waited above a target for an interval (RFC 8289)."""
 
     def __init__(
@@ -186,7 +176,7 @@ class CoDel(Limited):
         return time + int(self._interval / math.sqrt(self._count))
 
 
-class PIE(Limited):
+class PIE(Queue):
     """Drops arrivals with a probability that follows the waiting time (RFC 8033, appendix A).
 
     The waiting time is the oldest packet's age, which the RFC allows in place of an estimated rate.
@@ -317,10 +307,8 @@ class QueueSpec:
         if self.kind == "codel":
             return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
         if self.kind == "pie":
-            return PIE(
-                times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit, 1000 * unit,
-                generator, self.packets, self.bytes,
-            )  # fmt: skip
+            delays = times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit
+            return PIE(*delays, 1000 * unit, generator, self.packets, self.bytes)
         return DropTail(self.packets, self.bytes)
 
 
@@ -330,11 +318,13 @@ def parse_queue(text: str) -> QueueSpec:
     Raises:
         ConfigError: Its kind or a parameter does not exist or fit.
     """
+    # The kind says which parameters there are.
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise unknown_name("queue", kind, KINDS)
     times = dict(_TIMES.get(kind, {}))
     names = () if kind == "infinite" else (*_LIMITS, *times)
+    # Each parameter, once.
     given: dict[str, int] = {}
     for part in rest.split(",") if rest else ():
         name, _, value = (word.strip() for word in part.partition("="))
@@ -348,6 +338,7 @@ def parse_queue(text: str) -> QueueSpec:
                 f"queue {text!r}: {name} is {value!r}; expected a whole number of 1 or more"
             )
         given[name] = int(value)
+    # Limits that leave room for a packet.
     if names and not any(limit in given for limit in _LIMITS):
         raise ConfigError(
             f"queue {text!r} has no limit; say {kind}:packets=100 or {kind}:bytes=150000, "

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
-from distrlcc.sim.link import NEVER, BottleneckLink, RateLink, TraceLink
+from distrlcc.sim.link import NEVER, RateLink, TraceLink
 from distrlcc.sim.queues import DropTail, Packet
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
@@ -226,7 +226,7 @@ class Reference:
         return True
 
 
-def build_link(link: Link) -> BottleneckLink:
+def build_link(link: Link) -> RateLink | TraceLink:
     """Build the event-driven link of a scenario."""
     queue = DropTail(link.queue_packets, link.queue_bytes)
     if link.trace is not None:

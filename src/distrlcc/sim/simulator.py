@@ -27,7 +27,7 @@ from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
 
 IntArray = NDArray[np.int64]
 
@@ -35,12 +35,15 @@ _STEP = 10_000_000
 _FIRST_RING = 64
 LOSS_SCALE = float(1 << 63)
 # The columns of IntervalStats from `sent` to `min_rtt`, and the two that `inflight` lies between.
-_STATS = np.array([
-    col.STEP_SENT, col.STEP_ACKED, col.STEP_LOST, col.STEP_TIMEOUTS, col.STEP_RTT_SUM,
-    col.STEP_RTT_MIN, col.STEP_RTT_MAX, col.LAST_RTT, col.MIN_RTT, col.SENT, col.NEXT_ACK,
-])  # fmt: skip
+_STATS = np.array(
+    [*range(col.STEP_SENT, col.STEP_RTT_MAX + 1), col.LAST_RTT, col.MIN_RTT, col.SENT, col.NEXT_ACK]
+)
 _STATS_UNIT = np.array([1] * 4 + [NANOSECONDS] * 5 + [1] * 2)[:, None]
 _HELD = np.array([CWND, PACING])
+_STATE = (
+    "links times rates rtts losses flows control ring departures ewmas results _duration "
+    "_departure_rings"
+)
 
 
 def queue_limit(link: Link) -> int:
@@ -97,6 +100,7 @@ class Simulator:
         """
         self.n_links, self.n_flows = n_links, n_flows
         n_all = n_links * n_flows
+        # What the kernel reads and writes; see `distrlcc.sim.kernel.advance`.
         self.links: IntArray = np.zeros((n_links, col.LINK_COLUMNS), np.int64)
         self.times: IntArray = np.zeros((n_links, 1), np.int64)
         self.rates: IntArray = np.zeros((n_links, 1), np.int64)
@@ -112,6 +116,7 @@ class Simulator:
         counted = n_all if with_histograms else 0
         self.histograms = np.zeros((2, counted, col.HISTOGRAM_BINS), np.int32)
         self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
+        # Which kernel, and what is used of the arenas of traces, rings and departures.
         self.with_best = with_best
         self._optional = tuple(a if a.size else None for a in (self.ewmas, self.histograms))
         self._planted = kernel
@@ -223,10 +228,8 @@ class Simulator:
         from distrlcc.sim import kernel  # noqa: PLC0415 - compiles on first use
 
         first = n * self.n_flows
-        best = kernel.best_window(
-            self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces,
-            self.flows[first, col.EXTRA_RTT], 0, _STEP,
-        )  # fmt: skip
+        link = self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces
+        best = kernel.best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
         sharing = kernel.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
         self.results[n, col.BEST_CWND] = best / sharing
 
@@ -238,11 +241,10 @@ class Simulator:
         while True:
             kernel, schemes = self._kernel or self._choose_kernel()
             log = self.log if self.log.size else None
-            stuck = kernel(
-                until, self.links, self.times, self.rates, self.rtts, self.losses, self.traces,
-                self.flows, self.control, self.ring, self.departures, schemes, ewmas, self.results,
-                self.with_best, histograms, log,
-            )  # fmt: skip
+            links = self.links, self.times, self.rates, self.rtts, self.losses, self.traces
+            flows = self.flows, self.control, self.ring, self.departures
+            results = self.results, self.with_best, histograms, log
+            stuck = kernel(until, *links, *flows, schemes, ewmas, *results)
             if stuck < 0:
                 return
             self._make_room(stuck)
@@ -291,23 +293,19 @@ class Simulator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
-        names = ("links", "times", "rates", "rtts", "losses", "flows", "control", "ring",
-                 "departures", "ewmas", "results", "_duration", "_departure_rings")  # fmt: skip
-        state: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
+        state = copy_arrays(self, _STATE)
         state["ring_used"], state["departures_used"] = self._ring_used, self._departures_used
         state["traces"] = list(self._trace_places)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the arrays of a `state_dict` of a simulator of the same size."""
-        state = dict(state)
-        self._ring_used = int(state.pop("ring_used"))
-        self._departures_used = int(state.pop("departures_used"))
+        self._ring_used = int(state["ring_used"])
+        self._departures_used = int(state["departures_used"])
         self._trace_places, self._traces_used = {}, 0
-        for name in state.pop("traces"):
+        for name in state["traces"]:
             self._place_trace(load_trace(name))
-        for name, value in state.items():
-            setattr(self, name, np.array(value))
+        restore_arrays(self, _STATE, state)
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
         self._optional = self.ewmas if self.ewmas.size else None, self._optional[1]
         self._kernel = None

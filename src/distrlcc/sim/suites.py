@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from distrlcc.sim.families import (
     bdp_packets,
     between,
     draws,
+    random_link,
     training_link,
 )
 from distrlcc.sim.link_family import NAMES, LinkRanges
@@ -76,11 +78,7 @@ class Suite:
 def _random(split: str, index: int) -> Scenario:
     """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter."""
     u = draws("random", split, index, 5)
-    rate = round(between(u[0], 5.0, 100.0), 3)
-    rtt = round(10.0 + 90.0 * u[1], 3)
-    queue = max(2, round(between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
-    loss = round(0.01 * u[4], 6) if u[3] < 0.25 else 0.0
-    link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
+    link = random_link(u, loss=round(0.01 * u[4], 6) if u[3] < 0.25 else 0.0)
     return Scenario(f"random/{split}/{index}", link, seed=index)
 
 
@@ -141,23 +139,17 @@ def _given(scenario: Scenario, split: str, index: int) -> Scenario:
     return replace(scenario, link=link, seed=round(2**32 * draw[1]))
 
 
-def _indigo(split: str, index: int) -> Scenario:
-    number = index % len(LINKS)
-    return _given(Scenario(f"indigo/{number}", LINKS[number], seed=number), split, index)
+def _fixed(scenarios: tuple[Scenario, ...], split: str, index: int) -> Scenario:
+    return _given(scenarios[index % len(scenarios)], split, index)
 
 
-def _grid(split: str, index: int) -> Scenario:
-    number = index % len(GRID)
-    name, link = GRID[number]
-    scenario = Scenario(f"indigo-grid/{name}", link, duration_s=30.0, seed=number)
-    return _given(scenario, split, index)
-
-
-def _aurora_sweep(split: str, index: int) -> Scenario:
-    number = index % len(SWEEPS)
-    name, link = SWEEPS[number]
-    scenario = Scenario(f"aurora-sweep/{name}", link, duration_s=SWEEP_S, seed=number)
-    return _given(scenario, split, index)
+def _links(name: str, links: Iterable[tuple[str, Link]], duration_s: float) -> Suite:
+    """Return a suite of links with their keys, the same in all splits."""
+    scenarios = tuple(
+        Scenario(f"{name}/{key}", link, duration_s=duration_s, seed=number)
+        for number, (key, link) in enumerate(links)
+    )
+    return Suite(name, partial(_fixed, scenarios), len(scenarios))
 
 
 SUITES: dict[str, Suite] = {
@@ -166,9 +158,9 @@ SUITES: dict[str, Suite] = {
     "cellular": Suite("cellular", _cellular, 64),
     "genet": Suite("genet", _genet, TEST_LINKS),
     "aurora": Suite("aurora", training_link, TEST_LINKS),
-    "aurora-sweep": Suite("aurora-sweep", _aurora_sweep, len(SWEEPS)),
-    "indigo": Suite("indigo", _indigo, len(LINKS)),
-    "indigo-grid": Suite("indigo-grid", _grid, len(GRID)),
+    "aurora-sweep": _links("aurora-sweep", SWEEPS, SWEEP_S),
+    "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(LINKS)), 10.0),
+    "indigo-grid": _links("indigo-grid", GRID, 30.0),
     **{name: Suite(name, build, TEST_LINKS, MOST_FLOWS) for name, build in SHARED.items()},
 }
 
@@ -194,23 +186,14 @@ def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
     if not scenarios:
         raise ConfigError(f"suite {name}: it has no scenarios; expected one or more")
     most_flows = max(len(scenario.flows) for scenario in scenarios)
-    build = partial(_listed, _with_unique_names(scenarios))
-    return Suite(name, build, len(scenarios), most_flows)
-
-
-def _with_unique_names(scenarios: Sequence[Scenario]) -> tuple[Scenario, ...]:
-    seen: dict[str, int] = {}
+    # Names are unique: the second of a name is "name (2)".
+    seen: Counter[str] = Counter()
     named = []
     for scenario in scenarios:
-        count = seen[scenario.name] = seen.get(scenario.name, 0) + 1
-        named.append(
-            replace(scenario, name=f"{scenario.name} ({count})") if count > 1 else scenario
-        )
-    return tuple(named)
-
-
-def _listed(scenarios: tuple[Scenario, ...], split: str, index: int) -> Scenario:
-    return _given(scenarios[index % len(scenarios)], split, index)
+        seen[scenario.name] += 1
+        again = f" ({seen[scenario.name]})" if seen[scenario.name] > 1 else ""
+        named.append(replace(scenario, name=scenario.name + again))
+    return Suite(name, partial(_fixed, tuple(named)), len(scenarios), most_flows)
 
 
 @dataclass(frozen=True)

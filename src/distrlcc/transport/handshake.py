@@ -1,85 +1,103 @@
-"""The sender's side of the handshake; the receiver's is `distrlcc.transport.door`.
+"""The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO.
 
-Use::
+Sender::
 
     opening = Opening(Hello(session, nonce, max_datagram), now=now)
-    while opening.state is State.WAITING:
+    while opening.waiting:
         datagram = opening.datagram_to_send(now=now)     # None: nothing is due
         ...                                              # send; wait until next_time()
-        opening.on_datagram(received, now=now)
-    opening.welcome, opening.key                         # State.OPEN
-    opening.failure                                      # any other state: one line
+        opening.on_datagram(received)
+    opening.answer, opening.key                          # accepted, unless there is
+    opening.failure                                      # one line
+
+Receiver::
+
+    reply, session = admission.on_datagram(datagram, address)
+    if reply is not None: ...                            # send it to the address
+    if session is not None: ...                          # new: set up a `Receiver`
+    admission.leave(session.number)                      # some time after FIN or silence
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
+import secrets
+from collections import Counter
+from typing import Any, NamedTuple
 
 from distrlcc.errors import VersionError, WireError
 from distrlcc.transport import wire
-from distrlcc.transport.keys import authentic, session_key
-from distrlcc.transport.messages import (
-    Buffer,
-    Close,
-    Closed,
-    Hello,
-    Kind,
-    Reason,
-    Refuse,
-    Retry,
-    Verdict,
-    Welcome,
-)
-from distrlcc.transport.repeat import Repeat, RepeatOptions
+from distrlcc.transport.recovery import NEVER
+from distrlcc.transport.wire import Answer, Buffer, Hello, Kind, authentic, session_key
+from distrlcc.types import NANOSECONDS
 
-MAX_RETRIES = 3
-"""Cookies that a sender takes before it goes on with the one it has."""
+Address = tuple[Any, ...]
+"""An address as the socket gives it, such as ``("127.0.0.1", 4000)``."""
+
+_FIRST_WAIT = 250_000_000
+_LONGEST_WAIT = 2 * NANOSECONDS
 
 
-class State(Enum):
-    """Where an opening or a closing stands."""
+class Repeat:
+    """When to send a datagram again that was not answered: waits that double, and an end."""
 
-    WAITING = auto()
-    OPEN = auto()
-    """Accepted."""
-    REFUSED = auto()
-    CLOSED = auto()
-    """The other end confirmed the end."""
-    SILENT = auto()
-    """The time limit passed without an answer."""
+    def __init__(self, limit: int, *, now: int) -> None:
+        """Make the first sending due at once, and the last one within ``limit`` ns."""
+        self._wait = _FIRST_WAIT
+        self._end = now + limit
+        self._due = now
+
+    def next_time(self) -> int:
+        """Return when something is due: the next sending or the end, ns."""
+        return min(self._due, self._end)
+
+    def expired(self, *, now: int) -> bool:
+        """Tell whether it is time to give up."""
+        return now >= self._end
+
+    def take(self, *, now: int) -> bool:
+        """Tell whether to send now; then the next repetition is planned."""
+        if now < self._due or now >= self._end:
+            return False
+        self._due = now + self._wait
+        self._wait = min(2 * self._wait, _LONGEST_WAIT)
+        return True
+
+    def stop(self) -> None:
+        """Let nothing be due any more."""
+        self._due = self._end = NEVER
 
 
 class Opening:
-    """Sends HELLO until it is answered, carries the cookie back, takes WELCOME or REFUSE."""
+    """Sends HELLO until it is answered."""
 
-    def __init__(self, hello: Hello, options: RepeatOptions | None = None, *, now: int) -> None:
+    def __init__(self, hello: Hello, limit: int = 10 * NANOSECONDS, *, now: int) -> None:
         """Start; the first HELLO is due at once.
 
         Args:
-            hello: The request without a cookie; session and nonce must be random and new.
-            options: Waiting times; the defaults if None.
+            hello: The request; session and nonce must be random and new.
+            limit: When to give up, ns from now.
             now: Time, ns.
 
         Raises:
             WireError: The request does not fit into a HELLO.
         """
-        options = options or RepeatOptions()
         self.hello = hello
-        """The request, with the newest cookie."""
-        self.state = State.WAITING
         self.failure = ""
-        """Why the state is REFUSED or SILENT: one line."""
-        self.welcome: Welcome | None = None
-        """The receiver's parameters once the state is OPEN."""
+        """Why it was refused or got no answer: one line."""
+        self.answer: Answer | None = None
+        """The receiver's parameters, once it has accepted."""
         self.key = b""
-        """The session's key once the state is OPEN."""
+        """The session's key then."""
         self.ignored = 0
         """Datagrams that were malformed, forged, stray or late."""
-        self._key = session_key(hello.session, hello.nonce)
         self._datagram = wire.encode_hello(hello)
-        self._limit = options.limit_ns
-        self._repeat = Repeat(options, now=now)
-        self._retries = 0
+        self._limit = limit
+        self._repeat = Repeat(limit, now=now)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is neither accepted nor failed."""
+        return self.answer is None and not self.failure
 
     def next_time(self) -> int:
         """Return when `datagram_to_send` should be asked, ns; `NEVER` at the end."""
@@ -87,126 +105,153 @@ class Opening:
 
     def datagram_to_send(self, *, now: int) -> bytes | None:
         """Return the HELLO if it is due; find out that the time limit passed."""
-        if self.state is State.WAITING and self._repeat.expired(now=now):
-            self._end(State.SILENT, f"no answer within {self._limit / 1e9:g} s")
+        if self.waiting and self._repeat.expired(now=now):
+            self._fail(
+                f"no answer within {self._limit / 1e9:g} s; is 'distrlcc receive' there, and UDP "
+                "let through?"
+            )
         return self._datagram if self._repeat.take(now=now) else None
 
-    def on_datagram(self, datagram: Buffer, *, now: int) -> None:
+    def on_datagram(self, datagram: Buffer) -> None:
         """Take a datagram from the receiver; what is not for this opening is counted."""
+        session, nonce, max_datagram = self.hello
+        other_version, answer = None, None
         try:
-            message = wire.decode(datagram)
+            answer = wire.decode(datagram)
         except VersionError as error:
-            refused = error.kind == Kind.REFUSE and error.session == self.hello.session
-            if refused and self.state is State.WAITING:
-                self._other_version(error.version)
-            else:
-                self.ignored += 1
-            return
+            if (error.kind, error.session) == (Kind.ANSWER, session):
+                other_version = error.version
         except WireError:
+            pass
+        mine = isinstance(answer, Answer) and authentic(datagram, session_key(session, nonce))
+        if not self.waiting:
             self.ignored += 1
-            return
-        known = isinstance(message, Retry | Welcome | Refuse)
-        mine = known and message.session == self.hello.session
-        if self.state is not State.WAITING or not (mine and authentic(datagram, self._key)):
+        elif other_version is not None:
+            self._fail(
+                f"the receiver speaks version {other_version} of the protocol and this is version "
+                f"{wire.VERSION}; install the same version on both sides"
+            )
+        elif not (mine and isinstance(answer, Answer)):
             self.ignored += 1
-        elif isinstance(message, Retry):
-            self._on_retry(message.cookie, now)
-        elif isinstance(message, Refuse):
-            self._on_refuse(message)
-        elif isinstance(message, Welcome):
-            if message.max_datagram > self.hello.max_datagram:
-                self.ignored += 1
-                return
-            self.welcome = message
-            self.key = session_key(self.hello.session, self.hello.nonce, message.nonce)
-            self._end(State.OPEN, "")
-
-    def _on_retry(self, cookie: bytes, now: int) -> None:
-        if self._retries == MAX_RETRIES or cookie == self.hello.cookie:
+        elif answer.refusal:
+            self._fail(f"the receiver refuses: {answer.refusal}")
+        elif answer.max_datagram > max_datagram:
             self.ignored += 1
-            return
-        self._retries += 1
-        self.hello = self.hello._replace(cookie=cookie)
-        self._datagram = wire.encode_hello(self.hello)
-        self._repeat.restart(now=now)
+        else:
+            self.answer, self.key = answer, session_key(session, nonce, answer.nonce)
+            self._repeat.stop()
 
-    def _on_refuse(self, refuse: Refuse) -> None:
-        reasons = {
-            Reason.OTHER_VERSION: "it speaks another version",
-            Reason.BUSY: "it is busy",
-            Reason.BAD_COOKIE: "the address changed during the handshake",
-            Reason.FILE_REFUSED: "it does not want the file",
-        }
-        why = reasons.get(Reason(refuse.reason)) if refuse.reason in tuple(Reason) else None
-        why = why or f"reason {refuse.reason}"
-        self._end(
-            State.REFUSED,
-            f"the receiver refuses: {why}" + (f" ({refuse.text})" if refuse.text else ""),
-        )
-
-    def _other_version(self, version: int) -> None:
-        self._end(
-            State.REFUSED,
-            f"the receiver speaks version {version} of the protocol and this is version "
-            f"{wire.VERSION}; install the same version on both sides",
-        )
-
-    def _end(self, state: State, failure: str) -> None:
-        self.state, self.failure = state, failure
+    def _fail(self, failure: str) -> None:
+        self.failure = failure
         self._repeat.stop()
 
 
-class Closing:
-    """Sends CLOSE until CLOSED comes; used as `Opening` is."""
+class Session(NamedTuple):
+    """A sender that was admitted."""
+
+    number: int
+    address: Address
+    key: bytes
+    """Authenticates its ACKs."""
+    hello: Hello
+    reply: bytes
+    """The ANSWER, for a sender that has lost it."""
+
+
+Reply = tuple[bytes | None, Session | None]
+"""What to send back to where a datagram came from, and the session that it has just opened."""
+
+
+class Admission:
+    """Answers HELLOs, and knows the open sessions."""
 
     def __init__(
-        self, close: Close, key: bytes, options: RepeatOptions | None = None, *, now: int
+        self,
+        *,
+        sessions: int = 64,
+        host_sessions: int = 16,
+        max_datagram: int = 1472,
+        max_ack_delay_us: int = 1000,
     ) -> None:
-        """Start; the first CLOSE is due at once.
+        """Start without sessions.
 
         Args:
-            close: What to say.
-            key: The session's key.
-            options: Waiting times; the defaults if None.
-            now: Time, ns.
+            sessions: Sessions at one time; further senders are refused.
+            host_sessions: Of these, from one host.
+            max_datagram: Largest UDP payload that the receiver takes, bytes.
+            max_ack_delay_us: What senders are told.
         """
-        self.state = State.WAITING
-        self.closed: Closed | None = None
-        """The receiver's answer once the state is CLOSED."""
-        self.ignored = 0
-        """Datagrams that were malformed, forged, stray or late; ACKs are among them."""
-        self._close, self._key = close, key
-        self._repeat = Repeat(options or RepeatOptions(), now=now)
+        self.counts: Counter[str] = Counter()
+        """``hellos``, of these ``accepted``, ``repeated`` and ``refused``; and
+        what else came without a session: ``other_version``, ``malformed``, ``stray``."""
+        self.sessions: dict[int, Session] = {}
+        self.ending = False
+        """Whether nobody is admitted any more."""
+        self._most, self._most_of_host = sessions, host_sessions
+        self._offer = Answer(0, b"", max_datagram, max_ack_delay_us)
 
-    @property
-    def intact(self) -> bool:
-        """Whether the receiver said that all is well."""
-        return self.closed is not None and self.closed.verdict == Verdict.INTACT
-
-    def next_time(self) -> int:
-        """Return when `datagram_to_send` should be asked, ns; `NEVER` at the end."""
-        return self._repeat.next_time()
-
-    def datagram_to_send(self, *, now: int) -> bytes | None:
-        """Return the CLOSE if it is due; find out that the time limit passed."""
-        if self.state is State.WAITING and self._repeat.expired(now=now):
-            self.state = State.SILENT
-            self._repeat.stop()
-        if not self._repeat.take(now=now):
-            return None
-        return wire.encode_close(self._close, self._key)
-
-    def on_datagram(self, datagram: Buffer, *, now: int) -> None:
-        """Take a datagram from the receiver; what is no answer to the CLOSE is counted."""
+    def on_datagram(self, datagram: Buffer, address: Address) -> Reply:
+        """Take a datagram that belongs to no session."""
         try:
-            message = wire.decode(datagram)
+            hello = wire.decode(datagram)
+        except VersionError as error:
+            return self._other_version(error, len(datagram))
         except WireError:
-            self.ignored += 1
-            return
-        mine = isinstance(message, Closed) and message.session == self._close.session
-        if not (mine and self.state is State.WAITING and authentic(datagram, self._key)):
-            self.ignored += 1
-            return
-        assert isinstance(message, Closed)
-        self.closed, self.state = message, State.CLOSED
-        self._repeat.stop()
+            self.counts["malformed"] += 1
+            return None, None
+        if not isinstance(hello, Hello):
+            self.counts["stray"] += 1
+            return None, None
+        self.counts["hellos"] += 1
+        known = self.sessions.get(hello.session)
+        if known is None:
+            refusal = self._refusal(address)
+            return self._refuse(hello, refusal) if refusal else self._admit(hello, address)
+        if (known.address, known.hello) == (address, hello):
+            self.counts["repeated"] += 1
+            return known.reply, None
+        self.counts["stray"] += 1
+        return None, None
+
+    def leave(self, number: int) -> None:
+        """Forget a session; wait a while for late copies of its HELLO, which would open it anew."""
+        self.sessions.pop(number, None)
+
+    def _refusal(self, address: Address) -> str:
+        """Return why a new sender is refused, or nothing."""
+        of_host = sum(session.address[0] == address[0] for session in self.sessions.values())
+        if self.ending:
+            return "it is busy (it is about to end)"
+        if len(self.sessions) >= self._most:
+            return f"it is busy ({len(self.sessions)} sessions are open)"
+        if of_host >= self._most_of_host:
+            return f"it is busy ({of_host} sessions of yours are open)"
+        return ""
+
+    def _refuse(self, hello: Hello, refusal: str) -> Reply:
+        self.counts["refused"] += 1
+        key = session_key(hello.session, hello.nonce)
+        return wire.encode_answer(Answer(hello.session, refusal=refusal), key), None
+
+    def _admit(self, hello: Hello, address: Address) -> Reply:
+        number, nonce = hello.session, secrets.token_bytes(wire.NONCE_BYTES)
+        most = min(hello.max_datagram, self._offer.max_datagram)
+        answer = self._offer._replace(session=number, nonce=nonce, max_datagram=most)
+        reply = wire.encode_answer(answer, session_key(number, hello.nonce))
+        key = session_key(number, hello.nonce, nonce)
+        session = self.sessions[number] = Session(number, address, key, hello, reply)
+        self.counts["accepted"] += 1
+        return reply, session
+
+    def _other_version(self, error: VersionError, size: int) -> Reply:
+        """Tell a HELLO of another version which one this is.
+
+        Its nonce cannot be read, so the key is derived from the session number alone.
+        """
+        self.counts["other_version"] += 1
+        answer = Answer(error.session, refusal=f"expected version {wire.VERSION}")
+        reply = wire.encode_answer(answer, session_key(error.session, b""))
+        if error.kind != Kind.HELLO or size < len(reply):
+            return None, None
+        self.counts["refused"] += 1
+        return reply, None

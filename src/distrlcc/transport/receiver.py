@@ -3,33 +3,75 @@
 Sans-IO; for each batch of datagrams that was read at once::
 
     for data in batch:
-        new = receiver.on_data(data.number, size, data.lowest, now=now)
-        if new: ...                              # a file's bytes go to the stream
+        receiver.on_data(data.number, size, data.lowest, now=now)
     ack = receiver.ack_to_send(now=now)          # one ACK for the batch
     if ack is not None: send(encode_ack(ack, key))
-
-A packet that the owner could not keep must not be passed in: what is acknowledged is not repeated.
 """
 
 from __future__ import annotations
 
-from distrlcc.transport.messages import MAX_RANGES, Acknowledgement
-from distrlcc.transport.ranges import Ranges
+from bisect import bisect_right
+
+from distrlcc.transport.wire import MAX_RANGES, Acknowledgement
 
 KEPT_RANGES = 256
 """Ranges that are remembered; of more, the lowest are given up."""
 
 
+class Ranges:
+    """A set of numbers kept as ranges ``[start, stop)`` that neither overlap nor touch."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def __len__(self) -> int:
+        """Count the ranges, not the numbers."""
+        return len(self._starts)
+
+    def newest(self, limit: int) -> tuple[tuple[int, int], ...]:
+        """Return up to ``limit`` ranges, highest first."""
+        starts, stops = self._starts[-limit:], self._stops[-limit:]
+        return tuple(zip(reversed(starts), reversed(stops), strict=True))
+
+    def add(self, number: int) -> bool:
+        """Add a number; return whether it is new."""
+        starts, stops = self._starts, self._stops
+        place = bisect_right(starts, number)  # the ranges before begin at the number or below
+        if place and number < stops[place - 1]:
+            return False
+        extends = place > 0 and stops[place - 1] == number
+        precedes = place < len(starts) and starts[place] == number + 1
+        if extends and precedes:
+            del starts[place], stops[place - 1]
+        elif extends:
+            stops[place - 1] = number + 1
+        elif precedes:
+            starts[place] = number
+        else:
+            starts.insert(place, number)
+            stops.insert(place, number + 1)
+        return True
+
+    def drop_below(self, number: int) -> None:
+        """Drop every number below this one."""
+        place = bisect_right(self._stops, number)
+        del self._starts[:place], self._stops[:place]
+        if self._starts and self._starts[0] < number:
+            self._starts[0] = number
+
+    def drop_lowest(self) -> int:
+        """Drop the lowest range; return where it stopped."""
+        self._starts.pop(0)
+        return self._stops.pop(0)
+
+
 class Receiver:
     """Remembers packet numbers within bounds, and counts."""
 
-    def __init__(self, session: int, *, ack_ranges: int = 32) -> None:
-        """Start empty.
-
-        Args:
-            session: The session's number, for the ACKs.
-            ack_ranges: Ranges in one ACK, at most `MAX_RANGES`.
-        """
+    def __init__(self, session: int) -> None:
+        """Start a session of this number, empty."""
         self.session = session
         self.packets = 0
         """Packets received, duplicates left out."""
@@ -39,9 +81,7 @@ class Receiver:
         """Packets received again, or too old to tell."""
         self.reordered = 0
         """Packets that came after one with a higher number."""
-        self.largest = -1
-        """Highest number received."""
-        self._ack_ranges = min(ack_ranges, MAX_RANGES)
+        self._largest = -1
         self._ranges = Ranges()
         self._floor = 0  # numbers below are done with
         self._largest_time = 0
@@ -58,13 +98,13 @@ class Receiver:
         """
         ranges = self._ranges
         self._ack_due = True
-        if number < self._floor or ranges.add(number, number + 1) == 0:
+        if number < self._floor or not ranges.add(number):
             self.duplicates += 1
             return False
         self.packets += 1
         self.bytes += size
-        if number > self.largest:
-            self.largest, self._largest_time = number, now
+        if number > self._largest:
+            self._largest, self._largest_time = number, now
         else:
             self.reordered += 1
         if lowest > self._floor:
@@ -80,5 +120,5 @@ class Receiver:
             return None
         self._ack_due = False
         delay = (now - self._largest_time) // 1000
-        ranges = self._ranges.newest(self._ack_ranges)
+        ranges = self._ranges.newest(MAX_RANGES)
         return Acknowledgement(self.session, ranges, delay, self.bytes)

@@ -11,10 +11,6 @@ to send, puts its bytes under that number, and passes in what comes back::
     lost = sender.on_timer(now=now)          # whenever timer_time() has come
     stats = sender.take_interval(now=now)    # each step
 
-An owner without anything to send does not call `packet_to_send` and sleeps until `timer_time`.
-After a timeout, `probe_due` says that one packet should be sent whatever the window; an owner
-without new data repeats old data in it.
-
 Times are ns of one clock that never runs backwards, from 0 on.
 """
 
@@ -25,12 +21,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distrlcc.control.base import Controller
-from distrlcc.transport.delivery import DeliveryRate
-from distrlcc.transport.interval import Interval
-from distrlcc.transport.loss import NEVER, LossDetector
-from distrlcc.transport.outstanding import Outstanding, Stamp
-from distrlcc.transport.pacer import Pacer
-from distrlcc.transport.rtt import RttEstimator
+from distrlcc.transport.recovery import (
+    NEVER,
+    DeliveryRate,
+    Interval,
+    LossDetector,
+    Outstanding,
+    Pacer,
+    RttEstimator,
+    Stamp,
+)
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
 
@@ -47,10 +47,6 @@ class SenderOptions:
     idle_timer_ns: int = 0
     """Above 0: the timer fires after this long without a packet sent or acknowledged. 0: it fires
     after RFC 6298's timeout, doubled each time, while packets are in flight."""
-    min_rto_ns: int = 200_000_000
-    """Least timeout, ns; RFC 6298 says 1 s, systems in use take 0.2 s."""
-    max_rto_ns: int = 60 * NANOSECONDS
-    """Greatest timeout, ns."""
     catch_up_ns: int = 2_000_000
     """A paced sender that wakes late makes up for this much, ns."""
     rate_over_sending: bool = True
@@ -68,12 +64,10 @@ SIMULATOR_OPTIONS = SenderOptions(
 
 
 class Acked(NamedTuple):
-    """What an ACK changed; packet numbers, lowest first."""
+    """The packet numbers that an ACK showed to be acknowledged and lost, lowest first."""
 
     acked: list[int]
-    """Newly acknowledged."""
     lost: list[int]
-    """Newly found lost."""
 
 
 class Sender:
@@ -87,21 +81,12 @@ class Sender:
         now: int,
         step_start: int | None = None,
     ) -> None:
-        """Start a flow.
-
-        Args:
-            controller: Sets window and pacing rate.
-            options: The defaults if None.
-            now: Time, ns.
-            step_start: When the present step began, if not now.
-        """
+        """Start a flow; ``step_start`` is when the present step began, if not now."""
         options = options or SenderOptions()
         self.controller = controller
         self.next_number = 0
         """Number of the next packet, which is how many were sent."""
-        self.ignored_acks = 0
-        """ACKs of packets that were never sent."""
-        self.rtt = RttEstimator(options.min_rto_ns, options.max_rto_ns)
+        self.rtt = RttEstimator()
         self._idle = options.idle_timer_ns
         self._outstanding = Outstanding()
         self._rate = DeliveryRate(options.rate_over_sending, now=now)
@@ -127,19 +112,9 @@ class Sender:
         return self._outstanding.lowest
 
     @property
-    def delivered(self) -> int:
-        """Packets acknowledged so far."""
-        return self._rate.delivered
-
-    @property
     def timeouts_in_row(self) -> int:
         """Timeouts since something was last newly acknowledged; the owner decides when to quit."""
         return self.rtt.backoff
-
-    @property
-    def probe_due(self) -> bool:
-        """Whether the timer fired and its probe has not been sent yet."""
-        return self._probe_time != NEVER
 
     def packet_to_send(self, *, now: int) -> int | None:
         """Return the number of a packet to send now, which then counts as sent, or None.
@@ -209,14 +184,15 @@ class Sender:
             now: Time, ns.
         """
         if ranges[0][1] > self.next_number:
-            self.ignored_acks += 1
-            return Acked([], [])
+            return Acked([], [])  # of packets that were never sent
+        # Take out what is newly acknowledged.
         taken: list[tuple[int, Stamp]] = []
         take = self._outstanding.take
         for start, stop in reversed(ranges):
             taken += take(start, stop)
         if not taken:
             return Acked([], [])
+        # Measure the RTT by the newest, and restart the timer.
         rtt = self.rtt
         largest, stamp = taken[-1]
         newest = rtt.sample(now - stamp[0], ack_delay)
@@ -225,8 +201,8 @@ class Sender:
         rtt.backoff = 0
         self._activity = self._timer_start = now
         self._probe_time = NEVER
-        if largest > self._largest_acked:
-            self._largest_acked = largest
+        self._largest_acked = max(self._largest_acked, largest)
+        # Find losses, and tell the controller.
         holes = self._outstanding.lowest < self._largest_acked
         lost = self._find_lost(now) if holes or self._losses.loss_time != NEVER else []
         self._deliver(taken, ack_delay, now)
@@ -278,15 +254,7 @@ class Sender:
         The controller's `on_interval` is the owner's to call, since one policy may serve many
         senders at once; then `on_action`.
         """
-        controller = self.controller
-        return self._interval.take(
-            self.rtt.latest,
-            self.rtt.minimum,
-            controller.cwnd,
-            controller.pacing_rate,
-            self._outstanding.count,
-            now=now,
-        )
+        return self._interval.take(self.rtt, self.controller, self._outstanding.count, now=now)
 
     def _find_lost(self, now: int) -> list[int]:
         lost = self._losses.find(self._outstanding, self._largest_acked, self.rtt, now=now)

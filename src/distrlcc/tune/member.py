@@ -11,29 +11,22 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from distrlcc.errors import CheckpointError
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.held_out import ACTINGS
-from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.train import iterate
 from distrlcc.runs.versions import package_versions
-from distrlcc.tune.report import (
-    Report,
-    Segment,
-    decode_schedule,
-    encode,
-    encode_schedule,
-    extended,
-)
-from distrlcc.tune.space import with_values
-from distrlcc.tune.tune_config import Metric
+from distrlcc.tune.report import Report, Segment, extended
+from distrlcc.tune.space import parse_space, with_values
+from distrlcc.tune.tune_config import Metric, TuneConfig
 
 STATE, POLICY, REPORT = "state.safetensors", "policy.safetensors", "report.json"
 _SCHEDULE = "schedule"
@@ -43,44 +36,32 @@ _WORST: dict[Metric, float] = {
     "queueing_delay": 1e30,
     "loss": 1e30,
 }
-"""Scores of a member that diverged."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every member is told."""
-
-    config: RunConfig
-    keys: tuple[str, ...]
-    """Keys that Ray Tune gives values for."""
-    report_every: int
-    """Updates between two reports."""
-    metric: Metric = "reward"
+"""Scores of a member that diverged, so that they can be compared and written."""
 
 
 class Member:
     """A trainer with the values that it was given, and the schedule that led to them."""
 
-    def __init__(self, task: Task, values: Mapping[str, Any], number: int) -> None:
+    def __init__(self, config: TuneConfig, values: Mapping[str, Any], number: int) -> None:
         """Build the trainer.
 
         Args:
-            task: What every member is told.
-            values: By key.
+            config: The tuner's.
+            values: Of its keys.
             number: This member's.
 
         Raises:
             ConfigError: The values do not fit.
         """
-        self._task, self._number = task, number
-        self._values = {key: values[key] for key in task.keys}
-        self.trainer = env_run(with_values(task.config, self._values))
+        self._config, self._number = config, number
+        self._values = {key: values[key] for key in parse_space(config.space, config.flag)}
+        self.trainer = env_run(with_values(config.run, self._values))
         self.schedule = extended((), Segment(0, number, self._values))
 
     @property
     def done(self) -> bool:
         """Whether all steps are done."""
-        return self.trainer.counters.steps >= self._task.config.total_steps
+        return self.trainer.counters.steps >= self._config.run.total_steps
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint, with this member's values.
@@ -94,7 +75,7 @@ class Member:
         state = load_checkpoint(folder / STATE)
         if _SCHEDULE not in state:
             raise CheckpointError(f"{folder / STATE} is not a tuner's checkpoint")
-        before = decode_schedule(state.pop(_SCHEDULE))
+        before = msgspec.json.decode(state.pop(_SCHEDULE), type=tuple[Segment, ...])
         self.trainer.load_state_dict(state)
         update = self.trainer.counters.update
         self.schedule = extended(before, Segment(update, self._number, self._values))
@@ -105,36 +86,34 @@ class Member:
         Args:
             now: Seconds from any origin.
         """
+        # Train.
         trainer, counters = self.trainer, self.trainer.counters
         begin = now() - counters.seconds
         while True:
             iterate(trainer)
             counters.seconds = now() - begin
-            if self.done or counters.update % self._task.report_every == 0:
+            if self.done or counters.update % self._config.report_every == 0:
                 break
+        # Score.
         found = trainer.score()
         acting = max(ACTINGS, key=lambda a: found[f"held_out_reward_{a}"])
-        scores: dict[Metric, float] = {
-            name: _finite(found[f"held_out_{name}_{acting}"], worst)
-            for name, worst in _WORST.items()
-        }
+        scores = {name: found[f"held_out_{name}_{acting}"] for name in _WORST}
+        finite: Any = {n: s if math.isfinite(s) else _WORST[n] for n, s in scores.items()}
         return Report(
             member=self._number,
             update=counters.update,
             steps=counters.steps,
-            score=scores[self._task.metric],
+            score=finite[self._config.metric],
             acting=acting,
             seconds=counters.seconds,
             schedule=self.schedule,
-            reward=scores["reward"],
-            utilisation=scores["utilisation"],
-            queueing_delay=scores["queueing_delay"],
-            loss=scores["loss"],
+            **finite,
         )
 
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""
-        state = self.trainer.state_dict() | {_SCHEDULE: encode_schedule(self.schedule)}
+        schedule = msgspec.json.encode(self.schedule).decode()
+        state = self.trainer.state_dict() | {_SCHEDULE: schedule}
         save_checkpoint(folder / STATE, state, config_digest="", versions=package_versions())
         config = self.trainer.config
         notes = {
@@ -147,14 +126,14 @@ class Member:
         weights = self.trainer.learner.weights().arrays
         acting = next(a for a in ACTINGS if a == report.acting)
         save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, acting, notes))
-        write_atomically(folder / REPORT, encode(report))
+        write_atomically(folder / REPORT, msgspec.json.encode(report))
 
 
-def trainable(task: Task) -> Callable[[dict[str, Any]], None]:
-    """Return the function that Ray Tune runs for each member."""
+def trainable(tuner: TuneConfig) -> Callable[[dict[str, Any]], None]:
+    """Return the function that Ray Tune runs for each member, in a process of its own."""
 
     def member(config: dict[str, Any]) -> None:
-        run_member(task, config)
+        run_member(tuner, config)
 
     member.__mixins__ = (_Quiet,)  # type: ignore[attr-defined]  # bases that Ray's wrapper takes
     return member
@@ -169,11 +148,11 @@ class _Quiet:
         super().setup(config)  # type: ignore[misc]  # Ray's wrapper has one
 
 
-def run_member(task: Task, config: Mapping[str, Any]) -> None:
+def run_member(tuner: TuneConfig, config: Mapping[str, Any]) -> None:
     """Train as the trial that Ray Tune started in this process, until its steps are done."""
     from ray import tune  # noqa: PLC0415 - an optional extra
 
-    member = Member(task, config, member_number(tune.get_context().get_trial_name()))
+    member = Member(tuner, config, member_number(tune.get_context().get_trial_name()))
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as folder:
@@ -184,7 +163,7 @@ def run_member(task: Task, config: Mapping[str, Any]) -> None:
             "score": report.score,
             "update": report.update,
             "steps": report.steps,
-            "report": encode(report).decode(),
+            "report": msgspec.json.encode(report).decode(),
             "done": member.done,
         }
         with tempfile.TemporaryDirectory(prefix="distrlcc-member-") as folder:
@@ -203,8 +182,3 @@ def member_name(trial: Any) -> str:
 def member_number(name: str) -> int:
     """Return a member's number from its name."""
     return int(name.rpartition("-")[2])
-
-
-def _finite(value: float, worst: float) -> float:
-    """Return a score that can be compared and written: what diverged is the worst."""
-    return value if math.isfinite(value) else worst

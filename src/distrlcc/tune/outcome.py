@@ -1,23 +1,39 @@
-"""What a tuner leaves: the best recipe with its schedule, a table, and a figure."""
+"""What a tuner leaves: reports, the best policy and recipe with its schedule, a table, a figure.
+
+::
+
+    runs/tune-quickstart-20260131-120000/
+    ├── config.toml           exactly what ran
+    ├── versions.json         packages, platform, seed, command
+    ├── checkpoints/          members' checkpoints and Ray Tune's state, unless --storage is given
+    ├── reports.jsonl         every member's every report
+    ├── best.json             the best report
+    ├── policy.safetensors    its policy
+    ├── best.toml             its recipe, with the schedule of its values
+    ├── population.png, .svg  scores and values over time
+    └── table.txt             the table that was printed
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError
-from distrlcc.evaluate.plots import to_png, to_svg
+from distrlcc.errors import ConfigError, OutputError
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.tune.plots import population_figure, search_figure
-from distrlcc.tune.recorder import REPORTS, read_best
-from distrlcc.tune.report import Report, Segment, read_reports
-from distrlcc.tune.space import Space, short, with_values
+from distrlcc.tune.report import Report, Segment, best_of, decode, read_reports
+from distrlcc.tune.space import parse_space, short, with_values
 from distrlcc.tune.tune_config import TuneConfig, better, steps_per_update
 
+REPORTS, BEST, POLICY = "reports.jsonl", "best.json", "policy.safetensors"
+_LINE_SECONDS = 5.0
 _SCHEDULED = {
     "ppo.lr": "lr_schedule",
     "ppo.entropy_coeff": "entropy_coeff_schedule",
@@ -26,67 +42,117 @@ _SCHEDULED = {
 """Keys whose changes a recipe can hold by itself."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A member's line in the table."""
+class Recorder:
+    """Keeps every report, and the best policy as soon as it is known; tells the user."""
 
-    member: int
-    best: Report
-    """Its best report."""
-    last: Report
+    def __init__(
+        self, folder: Path, config: TuneConfig, show: Callable[[str], None] | None = None
+    ) -> None:
+        """Read what earlier attempts have written.
+
+        Args:
+            folder: The tuner's.
+            config: The tuner's.
+            show: Takes a line for the user; None shows nothing.
+
+        Raises:
+            OutputError: A file cannot be read.
+        """
+        self._folder, self._config, self._show = folder, config, show
+        earlier = read_reports(folder / REPORTS)
+        self._attempt = max((report.attempt + 1 for report in earlier), default=0)
+        self.best = read_best(folder)
+        self._count = len(earlier)
+        self._shown = -_LINE_SECONDS
+
+    def record(self, report: Report) -> None:
+        """Append a report.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        path = self._folder / REPORTS
+        try:
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode(replace(report, attempt=self._attempt)) + b"\n")
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {path}: {error.strerror}; members' checkpoints are kept, so make "
+                "room and go on with --resume"
+            ) from None
+        self._count += 1
+        if self._show is not None and time.monotonic() - self._shown >= _LINE_SECONDS:
+            self._shown = time.monotonic()
+            config, best = self._config, self.best or report
+            values = " ".join(f"{key}={short(value)}" for key, value in report.values.items())
+            self._show(
+                f"report {self._count}  member {report.member} update {report.update}/"
+                f"{config.updates}: {config.metric} {report.score:.4f}  best {best.score:.4f} "
+                f"(member {best.member} update {best.update})  {values}"
+            )
+
+    def keep(self, report: Report, policy: Callable[[], bytes]) -> None:
+        """Keep a policy if no better one was reported.
+
+        Args:
+            report: On it.
+            policy: Reads the policy file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        if self.best is None or better(self._config.mode, report.score, self.best.score):
+            write_together(self._folder, {POLICY: policy(), BEST: msgspec.json.encode(report)})
+            self.best = report
 
 
-def rows(reports: Sequence[Report], mode: str) -> list[Row]:
-    """Return the members' rows, the best first."""
-    found: dict[int, Row] = {}
+def read_best(folder: Path) -> Report | None:
+    """Return the report of the kept policy, or None if there is none yet."""
+    path = folder / BEST
+    try:
+        return decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot read {path}: {error}; remove it to keep a new best") from None
+
+
+def standings(reports: Sequence[Report], mode: str) -> list[tuple[Report, Report]]:
+    """Return each member's best and last report, the best member first."""
+    members: dict[int, list[Report]] = {}
     for report in reports:
-        row = found.get(report.member)
-        best = row is None or better(mode, report.score, row.best.score)
-        found[report.member] = Row(
-            report.member, report if row is None or best else row.best, report
-        )
+        members.setdefault(report.member, []).append(report)
+    found = [(best_of(own, mode), own[-1]) for own in members.values()]
     sign = -1.0 if mode == "max" else 1.0
-    return sorted(found.values(), key=lambda row: (sign * row.best.score, row.member))
+    return sorted(found, key=lambda pair: (sign * pair[0].score, pair[0].member))
 
 
 def table(config: TuneConfig, reports: Sequence[Report], failures: Mapping[int, str]) -> str:
     """Return the members as a table for people, the best first."""
-    keys = Space.parse(config.space, "--mutate").keys
-    head = ["member", f"best {config.metric}", "at update", "last", "at update", *keys]
-    lines = [head]
-    for row in rows(reports, config.mode):
-        best, last = row.best, row.last
-        lines.append(
-            [
-                f"{row.member}{' (failed)' if row.member in failures else ''}",
-                f"{best.score:.4f}",
-                str(best.update),
-                f"{last.score:.4f}",
-                str(last.update),
-                *(short(best.values[key]) for key in keys),
-            ]
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "".join(
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) + "\n"
-        for line in lines
-    )
+    keys = tuple(parse_space(config.space, config.flag))
+    lines = [("member", f"best {config.metric}", "at update", "last", "at update", *keys)]
+    for best, last in standings(reports, config.mode):
+        member = f"{best.member}{' (failed)' if best.member in failures else ''}"
+        scores = (f"{best.score:.4f}", str(best.update), f"{last.score:.4f}", str(last.update))
+        lines.append((member, *scores, *(short(best.values[key]) for key in keys)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    aligned = ([f"{c:>{w}}" for c, w in zip(line, widths, strict=True)] for line in lines)
+    return "".join("  ".join(cells) + "\n" for cells in aligned)
 
 
 def schedule_text(schedule: Sequence[Segment]) -> str:
     """Return a schedule as lines for people: which values from which update on."""
-    return "".join(
-        f"from update {segment.update} on (member {segment.member}): "
-        + ", ".join(f"{key} = {value!r}" for key, value in segment.values.items())
-        + "\n"
-        for segment in schedule
-    )
+    lines = []
+    for segment in schedule:
+        values = ", ".join(f"{key} = {value!r}" for key, value in segment.values.items())
+        lines.append(f"from update {segment.update} on (member {segment.member}): {values}\n")
+    return "".join(lines)
 
 
 def best_config(config: RunConfig, report: Report) -> RunConfig:
     """Return a recipe with a report's values; those that changed as schedules where it has such.
 
-    What has no schedule in a recipe has its last value.
+    A changed value without a schedule in a recipe is the last one.
 
     Raises:
         ConfigError: The values do not fit.
@@ -120,16 +186,15 @@ def _stairs(points: Sequence[tuple[int, float]]) -> Schedule:
 
 def recipe_text(config: TuneConfig, report: Report) -> str:
     """Return the best recipe as TOML, with its schedule as comments."""
-    lines = [
+    text = (
         f"The best of {config.members} members: {config.metric} {report.score:.4f} at update "
-        f"{report.update} ({report.steps} steps).",
-        *schedule_text(report.schedule).splitlines(),
-    ]
+        f"{report.update} ({report.steps} steps).\n{schedule_text(report.schedule)}"
+    )
     try:
         recipe = best_config(config.run, report)
     except ConfigError:  # a value that no longer fits is still worth its comment
         recipe = config.run
-    return "".join(f"# {line}\n" for line in lines) + to_toml(recipe)
+    return "".join(f"# {line}\n" for line in text.splitlines()) + to_toml(recipe)
 
 
 def write_outcome(
@@ -152,6 +217,7 @@ def write_outcome(
     reports, best = read_reports(folder / REPORTS), read_best(folder)
     if not reports or best is None:
         return None
+    # The table.
     text = table(config, reports, failures)
     for member, reason in sorted(failures.items()):
         text += f"member {member} failed: {reason}\n"
@@ -161,11 +227,11 @@ def write_outcome(
     )
     if config.pbt is not None:
         text += schedule_text(best.schedule)
+    # The recipe and the figure.
     files = {"best.toml": recipe_text(config, best).encode(), "table.txt": text.encode()}
     if draw:
-        space = Space.parse(config.space, "--mutate")
-        figure_of = population_figure if config.pbt is not None else search_figure
-        figure = figure_of(config, space, reports, best)
-        files |= {"population.svg": to_svg(figure), "population.png": to_png(figure)}
+        from distrlcc.tune.plots import population_figures  # noqa: PLC0415 - slow to import
+
+        files |= population_figures(config, reports, best)
     write_together(folder, files)
     return text

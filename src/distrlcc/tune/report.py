@@ -1,15 +1,16 @@
-"""What a member says of itself, and how its values came to be; one JSON line each."""
+"""What a member reports: its score, its values and how these came to be; one JSON line each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from distrlcc.errors import OutputError
-from distrlcc.tune.distribution import Value
+from distrlcc.tune.space import Value
+from distrlcc.tune.tune_config import better
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Segment:
     update: int
     """Updates done before."""
     member: int
-    """Who trained."""
+    """The member that trained."""
     values: dict[str, Value]
     """By dotted key."""
 
@@ -61,24 +62,9 @@ class Report:
         return self.schedule[-1].update
 
 
-def encode(report: Report) -> bytes:
-    """Return a report as one line of JSON, without its end."""
-    return msgspec.json.encode(report)
-
-
 def decode(line: bytes | str) -> Report:
-    """Read :func:`encode`'s line."""
+    """Read a report that msgspec wrote as JSON."""
     return msgspec.json.decode(line, type=Report)
-
-
-def encode_schedule(schedule: Sequence[Segment]) -> str:
-    """Return a schedule as JSON."""
-    return msgspec.json.encode(list(schedule)).decode()
-
-
-def decode_schedule(text: str) -> tuple[Segment, ...]:
-    """Read :func:`encode_schedule`'s text."""
-    return msgspec.json.decode(text, type=tuple[Segment, ...])
 
 
 def extended(schedule: Sequence[Segment], segment: Segment) -> tuple[Segment, ...]:
@@ -103,27 +89,32 @@ def read_reports(path: Path) -> list[Report]:
         return []
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror}") from None
-    reports = []
-    for line in lines:
-        try:
-            reports.append(decode(line))
-        except msgspec.MsgspecError:
-            continue  # a line that a kill cut short
-    return without_repeated(reports)
-
-
-def without_repeated(reports: Iterable[Report]) -> list[Report]:
-    """Drop what members reported before a resume that took them back behind it."""
     kept: list[Report] = []
     attempts: dict[int, int] = {}
-    for report in reports:
-        if attempts.get(report.member, report.attempt) != report.attempt:
-            kept = [k for k in kept if k.member != report.member or k.update < report.update]
-        attempts[report.member] = report.attempt
+    for line in lines:
+        try:
+            report = decode(line)
+        except msgspec.MsgspecError:
+            continue  # a line that a kill cut short
+        member = report.member
+        if attempts.get(member, report.attempt) != report.attempt:  # a resume took it back
+            kept = [k for k in kept if k.member != member or k.update < report.update]
+        attempts[member] = report.attempt
         kept.append(report)
     return kept
 
 
-def relabelled(report: Report, attempt: int) -> Report:
-    """Return a report as of an attempt."""
-    return replace(report, attempt=attempt)
+def pieces(reports: Sequence[Report]) -> list[list[Report]]:
+    """Return the reports of each member between two copies: with one schedule each."""
+    found: dict[tuple[int, str], list[Report]] = {}
+    for report in reports:
+        found.setdefault((report.member, repr(report.schedule)), []).append(report)
+    return list(found.values())
+
+
+def best_of(reports: Sequence[Report], mode: str) -> Report:
+    """Return the best report, the first of equals."""
+    best = reports[0]
+    for report in reports:
+        best = report if better(mode, report.score, best.score) else best
+    return best

@@ -1,150 +1,214 @@
-"""The keys that are tuned, each with its distribution, and which keys may be."""
+"""What is tuned: keys, what each value is drawn from, and which keys may be.
+
+::
+
+    ppo.lr=loguniform:1e-5:1e-2               between two bounds above 0, evenly in the logarithm
+    ppo.entropy_coeff=uniform:0:0.02          between two bounds
+    ppo.num_epochs=int:1:8                    a whole number, both bounds included
+    network.hidden=choice:[64,64],[128]       one of several numbers, words or lists; in mutation a
+                                              neighbour in this order
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import importlib
+import json
+import math
+import random
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.tune.distribution import Distribution
 from distrlcc.tune.tune_config import TuneConfig
 
+Value = int | float | bool | str
+"""A drawn value; a list is written as TOML."""
+Values = dict[str, Any]
+"""Values by dotted key."""
+
+_EXAMPLES = {"uniform": "0:0.02", "loguniform": "1e-5:1e-2", "int": "1:8"}
+_FORMS = "uniform:a:b, loguniform:a:b, int:a:b or choice:x,y,…"
 MUTABLE = {
-    "ppo": (
-        "lr", "entropy_coeff", "clip_param", "gamma", "lambda_", "vf_loss_coeff", "vf_clip_param",
-        "grad_clip", "kl_target", "minibatch_size", "num_epochs", "vtrace_rho", "vtrace_c",
-    ),
-    "dagger": ("lr", "l2", "grad_clip", "minibatch_size", "num_epochs", "min_gain"),
-}  # fmt: skip
+    "ppo": "lr entropy_coeff clip_param gamma lambda_ vf_loss_coeff vf_clip_param grad_clip "
+    "kl_target minibatch_size num_epochs vtrace_rho vtrace_c",
+    "dagger": "lr l2 grad_clip minibatch_size num_epochs min_gain",
+}
 """Keys that may change while a member trains; each is read anew by a learner that goes on."""
-_SCORE_KEYS = ("env.reward.", "env.suites", "env.suite_weights", "held_out.")
-_LENGTH_KEYS = ("total_steps", "max_seconds", "checkpoint_every", "recipe", "seed")
-_APART_KEYS = ("distributed.", "actors.", "resources.")
+_APART = {
+    "changes what the score means, so trials could not be compared": "env.reward. env.suites "
+    "env.suite_weights held_out.",
+    "is the same for all trials": "total_steps max_seconds checkpoint_every recipe seed",
+    "is of no matter to a trial, which is one process": "distributed. actors. resources.",
+}
+"""Why keys cannot be searched; those that end in a dot are sections."""
 
 
 @dataclass(frozen=True)
-class Space:
-    """What is tuned."""
+class Distribution:
+    """What one value is drawn from."""
 
-    distributions: Mapping[str, Distribution]
-    """By dotted key."""
+    kind: str
+    """``uniform``, ``loguniform``, ``int`` or ``choice``."""
+    low: float = 0.0
+    high: float = 0.0
+    """The bounds, included."""
+    choices: tuple[Value, ...] = ()
+    """All values, of a choice."""
 
     @classmethod
-    def parse(cls, texts: Sequence[str], flag: str) -> Space:
-        """Read ``KEY=DISTRIBUTION`` words.
+    def parse(cls, text: str) -> Distribution:
+        """Read a distribution; raises ConfigError where it is malformed."""
+        kind, _, rest = text.strip().partition(":")
+        if kind == "choice":
+            return cls("choice", choices=_choices(text, rest))
+        if kind not in _EXAMPLES:
+            raise ConfigError(f"distribution {text!r}: expected {_FORMS}")
+        bounds, example = rest.split(":"), f"as in {kind}:{_EXAMPLES[kind]}"
+        expected = f"distribution {text!r}: expected {kind}:a:b with "
+        if len(bounds) != 2:
+            raise ConfigError(f"{expected}two bounds, {example}")
+        try:
+            low, high = (float(int(b)) if kind == "int" else float(b) for b in bounds)
+        except ValueError:
+            whole = "whole " if kind == "int" else ""
+            raise ConfigError(f"{expected}{whole}numbers, {example}") from None
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(f"{expected}a below b, both finite")
+        if kind == "loguniform" and low <= 0.0:
+            raise ConfigError(f"{expected}bounds above 0, {example}")
+        return cls(kind, low, high)
 
-        Args:
-            texts: The words.
-            flag: The option that they follow, for messages.
+    def ends(self) -> tuple[Value, ...]:
+        """Return the values to try before believing that all are allowed."""
+        return self.choices or (self.bounded(self.low), self.bounded(self.high))
 
-        Raises:
-            ConfigError: A word is malformed, or a key is given twice; or there is none.
+    def bounded(self, value: Any) -> Any:
+        """Return a value moved within the bounds, which mutation by a factor may leave."""
+        if self.kind == "choice":
+            return value
+        inside = min(max(float(value), self.low), self.high)
+        return round(inside) if self.kind == "int" else inside
+
+    def domain(self) -> Any:
+        """Return it as Ray Tune samples it."""
+        from ray import tune  # noqa: PLC0415 - an optional extra
+
+        if self.kind == "choice":
+            return tune.choice(list(self.choices))
+        if self.kind == "int":
+            return tune.randint(int(self.low), int(self.high) + 1)
+        return getattr(tune, self.kind)(self.low, self.high)
+
+    def mutation(self) -> Any:
+        """Return it as Ray's population-based training mutates it: a choice is an ordered list.
+
+        Others are functions without arguments, since Ray samples its own domains from NumPy's
+        global generator.
         """
-        if not texts:
-            raise ConfigError(f"nothing to tune: expected {flag} ppo.lr=loguniform:1e-5:1e-2")
-        found: dict[str, Distribution] = {}
-        for text in texts:
-            key, equals, distribution = text.partition("=")
-            key = key.strip()
-            if not equals or not key:
-                raise ConfigError(
-                    f"{flag} {text!r}: expected KEY=DISTRIBUTION, as in ppo.lr=loguniform:1e-5:1e-2"
-                )
-            if key in found:
-                raise ConfigError(f"{flag} {key}: given twice; give each key one distribution")
-            try:
-                found[key] = Distribution.parse(distribution)
-            except ConfigError as error:
-                raise ConfigError(f"{flag} {key}: {error}") from None
-        return cls(found)
+        return list(self.choices) if self.kind == "choice" else self.draw
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys in order."""
-        return tuple(self.distributions)
-
-    def check_fits(self, config: RunConfig) -> None:
-        """Check that every key exists and takes its distribution's values.
-
-        Raises:
-            ConfigError: One does not.
-        """
-        for key, distribution in self.distributions.items():
-            schedule = f"{key}_schedule"
-            section = getattr(config, key.partition(".")[0], None)
-            if getattr(section, schedule.partition(".")[2], None) is not None:
-                raise ConfigError(
-                    f"{key} has no effect beside {schedule}: add --set {schedule}=none"
-                )
-            for value in distribution.ends():
-                with_values(config, {key: value})
-
-    def check_mutable(self, config: RunConfig) -> None:
-        """Check that every key may change while a member trains.
-
-        Raises:
-            ConfigError: One may not, or does not exist or fit.
-        """
-        section = "ppo" if config.ppo is not None else "dagger"
-        allowed = [f"{section}.{name}" for name in MUTABLE[section]]
-        for key in self.keys:
-            if key not in allowed:
-                with_values(config, {key: "none"}, check_value=False)
-                raise ConfigError(
-                    f"--mutate {key}: cannot change while a member trains (can: "
-                    f"{', '.join(allowed)}); give it with --set, or use 'distrlcc tune search'"
-                )
-        self.check_fits(config)
-
-    def check_searchable(self, config: RunConfig) -> None:
-        """Check that trials with different values can be compared.
-
-        Raises:
-            ConfigError: A key changes what a score means or how long a trial is, or does not exist
-                or fit.
-        """
-        for key in self.keys:
-            for keys, reason in (
-                (_SCORE_KEYS, "changes what the score means, so trials could not be compared"),
-                (_LENGTH_KEYS, "is the same for all trials"),
-                (_APART_KEYS, "is of no matter to a trial, which is one process"),
-            ):
-                if any(key == k or (k.endswith(".") and key.startswith(k)) for k in keys):
-                    raise ConfigError(f"--search {key}: {reason}; give it with --set")
-        self.check_fits(config)
+    def draw(self) -> Any:
+        """Draw a number from Python's global generator, which the scheduler seeds."""
+        if self.kind == "int":
+            return random.randint(int(self.low), int(self.high))
+        if self.kind == "loguniform":
+            drawn = random.uniform(math.log(self.low), math.log(self.high))
+            return self.bounded(math.exp(drawn))
+        return random.uniform(self.low, self.high)
 
 
-def with_values(
-    config: RunConfig, values: Mapping[str, Any], *, check_value: bool = True
-) -> RunConfig:
-    """Return a configuration with some values replaced.
+Space = Mapping[str, Distribution]
+"""Distributions by dotted key."""
+
+
+def parse_space(texts: Sequence[str], flag: str) -> Space:
+    """Read ``KEY=DISTRIBUTION`` words.
 
     Args:
-        config: The configuration; it is not changed.
-        values: By dotted key; a list as TOML.
-        check_value: False checks only that the keys exist.
+        texts: The words.
+        flag: The option that they follow, for messages.
 
     Raises:
-        ConfigError: A key does not exist, or a value does not fit.
+        ConfigError: A word is malformed, or a key is given twice; or there is none.
     """
-    try:
-        return override(config, [f"{key}={_text(value)}" for key, value in values.items()])
-    except ConfigError as error:
-        if not check_value and not str(error).startswith(("unknown key", "cannot set")):
-            return config
-        raise
+    example = "ppo.lr=loguniform:1e-5:1e-2"
+    if not texts:
+        raise ConfigError(f"nothing to tune: expected {flag} {example}")
+    found: dict[str, Distribution] = {}
+    for text in texts:
+        key, equals, distribution = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ConfigError(f"{flag} {text!r}: expected KEY=DISTRIBUTION, as in {example}")
+        if key in found:
+            raise ConfigError(f"{flag} {key}: given twice; give each key one distribution")
+        try:
+            found[key] = Distribution.parse(distribution)
+        except ConfigError as error:
+            raise ConfigError(f"{flag} {key}: {error}") from None
+    return found
 
 
-def _text(value: Any) -> str:
-    return str(value) if isinstance(value, str | bool) else repr(value)
+def checked_space(config: TuneConfig) -> Space:
+    """Return a tuner's space.
+
+    Raises:
+        ConfigError: A word is malformed, a key cannot be tuned, or a value does not fit.
+    """
+    space = parse_space(config.space, config.flag)
+    (check_mutable if config.pbt is not None else check_searchable)(space, config.run)
+    return space
 
 
-def shown(values: Mapping[str, Any], keys: Iterable[str] | None = None) -> str:
-    """Write values for people, as ``ppo.lr=0.00123``."""
-    return " ".join(f"{key}={short(values[key])}" for key in (values if keys is None else keys))
+def check_mutable(space: Space, config: RunConfig) -> None:
+    """Check that every key may change while a member trains; raises ConfigError."""
+    section = "ppo" if config.ppo is not None else "dagger"
+    allowed = [f"{section}.{name}" for name in MUTABLE[section].split()]
+    for key in space:
+        if key not in allowed:
+            try:
+                with_values(config, {key: "none"})
+            except ConfigError as error:
+                if str(error).startswith(("unknown key", "cannot set")):
+                    raise
+            raise ConfigError(
+                f"--mutate {key}: cannot change while a member trains (can: {', '.join(allowed)}); "
+                "give it with --set, or use 'distrlcc tune search'"
+            )
+    _check_fits(space, config)
+
+
+def check_searchable(space: Space, config: RunConfig) -> None:
+    """Check that trials with different values can be compared; raises ConfigError."""
+    for key in space:
+        for reason, keys in _APART.items():
+            if any(key == k or (k[-1] == "." and key.startswith(k)) for k in keys.split()):
+                raise ConfigError(f"--search {key}: {reason}; give it with --set")
+    _check_fits(space, config)
+
+
+def _check_fits(space: Space, config: RunConfig) -> None:
+    """Check that every key exists and takes its distribution's values."""
+    for key, distribution in space.items():
+        section, _, name = f"{key}_schedule".partition(".")
+        if getattr(getattr(config, section, None), name, None) is not None:
+            raise ConfigError(
+                f"{key} has no effect beside {key}_schedule: add --set {key}_schedule=none"
+            )
+        for value in distribution.ends():
+            with_values(config, {key: value})
+
+
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return a configuration with some values replaced; raises ConfigError if one does not fit."""
+    words = {k: str(v) if isinstance(v, str | bool) else repr(v) for k, v in values.items()}
+    return override(config, [f"{key}={word}" for key, word in words.items()])
 
 
 def short(value: Any) -> str:
@@ -152,15 +216,68 @@ def short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def checked_space(config: TuneConfig) -> Space:
-    """Return a tuner's space.
+def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values], Values]:
+    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within bounds.
+
+    Args:
+        space: The bounds.
+        config: What members train.
+        own: ``package.module:function`` of the user's, which has the last word: it takes and
+            returns a dictionary of values by key.
+    """
+
+    def explore(values: Values) -> Values:
+        bounded = {key: space[key].bounded(value) for key, value in values.items()}
+        if not own:
+            return bounded
+        explored = load_function(own)(dict(bounded))
+        if not isinstance(explored, dict) or explored.keys() != bounded.keys():
+            raise ConfigError(
+                f"--explore {own} returned {explored!r}: expected a dictionary with the keys "
+                f"{', '.join(bounded)}"
+            )
+        try:
+            with_values(config, explored)
+        except ConfigError as error:
+            raise ConfigError(f"--explore {own}: {error}") from None
+        return explored
+
+    return explore
+
+
+def load_function(path: str) -> Callable[[Values], Values]:
+    """Import a function by its path; modules in the working directory are found, too.
 
     Raises:
-        ConfigError: A word is malformed, or its key cannot be tuned.
+        ConfigError: There is no such function.
     """
-    space = Space.parse(config.space, config.flag)
-    if config.pbt is not None:
-        space.check_mutable(config.run)
-    else:
-        space.check_searchable(config.run)
-    return space
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"--explore {path!r}: expected package.module:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"--explore {path}: cannot import {module_name} ({error})") from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigError(f"--explore {path}: {module_name} has no function {name!r}")
+    found: Callable[[Values], Values] = function
+    return found
+
+
+def _choices(text: str, rest: str) -> tuple[Value, ...]:
+    """Read the values of a choice: TOML where they are TOML, words otherwise."""
+    try:
+        values = tomllib.loads(f"values = [{rest}]")["values"]
+    except tomllib.TOMLDecodeError:
+        values = [word.strip() for word in rest.split(",")]
+    plain = tuple(json.dumps(v) if isinstance(v, list) else v for v in values)
+    if not all(isinstance(v, int | float | str) and v != "" for v in plain):
+        raise ConfigError(
+            f"distribution {text!r}: expected choice:x,y,… of numbers, words or lists"
+        )
+    if len(set(plain)) < 2 or len(set(plain)) < len(plain):
+        raise ConfigError(f"distribution {text!r}: expected two or more different values")
+    return plain

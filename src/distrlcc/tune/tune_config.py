@@ -1,10 +1,10 @@
-"""Everything that shapes a tuner, kept as ``tune.toml`` beside its results."""
+"""Everything that shapes a tuner, kept as ``config.toml`` beside its results."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RunConfig
@@ -14,9 +14,16 @@ Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 TimeAttr = Literal["update", "steps", "training_iteration", "time_total_s"]
 """What Ray Tune measures a member's progress by; ``training_iteration`` counts reports."""
 Sampler = Literal["tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3"]
-METRICS = get_args(Metric)
-TIME_ATTRS = get_args(TimeAttr)
-SAMPLERS = get_args(Sampler)
+SAMPLERS: dict[Sampler, str] = {
+    "tpe": "TPESampler",
+    "random": "RandomSampler",
+    "cmaes": "CmaEsSampler",
+    "gp": "GPSampler",
+    "qmc": "QMCSampler",
+    "nsga2": "NSGAIISampler",
+    "nsga3": "NSGAIIISampler",
+}
+"""Optuna's classes."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class PBTConfig:
     burn_in: float = 0.0
     """``burn_in_period``: before the first look, in `time_attr`."""
     quantile: float = 0.25
-    """``quantile_fraction``: share of the worst, who copy as many of the best."""
+    """``quantile_fraction``: share of the worst, which copy as many of the best."""
     resample: float = 0.25
     """``resample_probability``: of drawing a value anew instead of perturbing it."""
     factors: tuple[float, float] = (1.2, 0.8)
@@ -46,21 +53,15 @@ class PBTConfig:
     """Look at all members at the same time, as determinism needs."""
 
     def __post_init__(self) -> None:
-        if self.population < 2:
-            raise ConfigError(
-                f"population is {self.population}: expected 2 or more; one alone is "
-                "'distrlcc train'"
-            )
-        if not 0.0 <= self.quantile <= 0.5:
-            raise ConfigError(f"quantile is {self.quantile}: expected 0 to 0.5")
-        if not 0.0 <= self.resample <= 1.0:
-            raise ConfigError(f"resample is {self.resample}: expected 0 to 1")
-        if not 0.0 < self.interval < math.inf:
-            raise ConfigError(f"interval is {self.interval}: expected more than 0")
-        if not 0.0 <= self.burn_in < math.inf:
-            raise ConfigError(f"burn_in is {self.burn_in}: expected 0 or more")
-        if not all(0.0 < factor < math.inf for factor in self.factors):
-            raise ConfigError(f"factors are {self.factors}: expected two numbers above 0")
+        _check(
+            self,
+            ("population", self.population >= 2, "2 or more; one is 'distrlcc train'"),
+            ("quantile", 0.0 <= self.quantile <= 0.5, "0 to 0.5"),
+            ("resample", 0.0 <= self.resample <= 1.0, "0 to 1"),
+            ("interval", 0.0 < self.interval < math.inf, "more than 0"),
+            ("burn_in", 0.0 <= self.burn_in < math.inf, "0 or more"),
+            ("factors", all(0.0 < f < math.inf for f in self.factors), "two numbers above 0"),
+        )
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,12 @@ class SearchConfig:
     """Trials at the same time; 0: as many as there are cores for."""
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("grace", 1), ("brackets", 1), ("concurrent", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected {least} or more")
-        if not 1.0 < self.reduction < math.inf:
-            raise ConfigError(f"reduction is {self.reduction}: expected more than 1")
+        least = (("trials", 1), ("grace", 1), ("brackets", 1), ("concurrent", 0))
+        _check(
+            self,
+            *((name, getattr(self, name) >= low, f"{low} or more") for name, low in least),
+            ("reduction", 1.0 < self.reduction < math.inf, "more than 1"),
+        )
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,13 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if (self.pbt is None) == (self.search is None):
             raise ConfigError("give exactly one of the sections pbt and search")
-        for name, least in (("report_every", 1), ("keep", 1), ("failures", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected {least} or more")
-        if not 0.01 <= self.cpus_per_trial <= 1e4:
-            raise ConfigError(f"cpus_per_trial is {self.cpus_per_trial}: expected 0.01 to 10000")
+        _check(
+            self,
+            ("report_every", self.report_every >= 1, "1 or more"),
+            ("keep", self.keep >= 1, "1 or more"),
+            ("failures", self.failures >= 0, "0 or more"),
+            ("cpus_per_trial", 0.01 <= self.cpus_per_trial <= 1e4, "0.01 to 10000"),
+        )
         if self.updates < self.report_every:
             raise ConfigError(
                 f"a member has {self.updates} updates and would report after {self.report_every}; "
@@ -154,3 +158,10 @@ def steps_per_update(config: RunConfig) -> int:
 def better(mode: str, a: float, b: float) -> bool:
     """Say whether score ``a`` beats score ``b``; what is no number never does."""
     return a > b if mode == "max" else a < b
+
+
+def _check(config: object, *rules: tuple[str, bool, str]) -> None:
+    """Raise ConfigError for the first field, of its name, fitness and what is expected."""
+    for name, fits, expected in rules:
+        if not fits:
+            raise ConfigError(f"{name} is {getattr(config, name)}: expected {expected}")

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distrlcc.cluster.ray_session import RayOptions, ray_session, require_ray
+from distrlcc.cluster.session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
-from distrlcc.storage.storage_url import is_folder, storage_filesystem
-from distrlcc.tune.deadline import Deadline
-from distrlcc.tune.explore import Explore, load_function
-from distrlcc.tune.member import Task, member_name, trainable
-from distrlcc.tune.recorder import Recorder
-from distrlcc.tune.search import build_asha, build_search, check_sampler
-from distrlcc.tune.space import Space, checked_space, with_values
+from distrlcc.storage import is_folder, storage_filesystem
+from distrlcc.tune.member import member_name, trainable
+from distrlcc.tune.outcome import Recorder
+from distrlcc.tune.space import checked_space, load_function, parse_space, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
+STOP_SECONDS = 7.0
+"""Time that a stop takes at most."""
+_NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}
+"""Packages that a sampler needs beside Optuna."""
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours hears SIGTERM and SIGHUP, too
@@ -43,12 +48,40 @@ class Ended:
     """Why members failed, by their numbers."""
 
 
+def read_config(out: Path) -> TuneConfig:
+    """Return the configuration of the tuner in a folder.
+
+    Raises:
+        OutputError: It holds none.
+    """
+    try:
+        return RunDirectory.read_config(out, TuneConfig)
+    except ConfigError as error:
+        raise OutputError(f"{out} holds no tuner to resume: {error}") from None
+    except OutputError:
+        raise OutputError(
+            f"{out} holds no tuner to resume: expected a folder that 'distrlcc tune' wrote; leave "
+            "out --resume to begin one there"
+        ) from None
+
+
+def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -> RunDirectory:
+    """Begin a tuner's folder, or open it to go on, and lock it.
+
+    Raises:
+        OutputError: It cannot be written, another process writes it, or it holds something else.
+    """
+    if resume and out is not None:
+        directory = RunDirectory.resume(out, config, tensorboard=False)
+    else:
+        name, seeds = f"tune-{config.run.recipe}", {"seed": config.run.seed}
+        directory = RunDirectory.create(out, config, recipe=name, seeds=seeds, tensorboard=False)
+    directory.lock()
+    return directory
+
+
 def prepare(config: TuneConfig, options: RayOptions) -> None:
     """Check everything that can be checked before anything is written; compile the simulator.
-
-    Args:
-        config: The tuner's.
-        options: Which Ray it will run on.
 
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
@@ -58,20 +91,22 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
     if config.pbt is not None and config.pbt.explore:
         load_function(config.pbt.explore)
     if config.search is not None:
-        check_sampler(config.search.sampler)
+        sampler = config.search.sampler
+        for package in ("optuna", *_NEEDS.get(sampler, ())):
+            if importlib.util.find_spec(package) is None:
+                what = "'distrlcc[ray]'" if package == "optuna" else package
+                raise ConfigError(
+                    f"--sampler {sampler} needs {package}, which is not installed: pip install "
+                    f"{what}"
+                )
     rehearse(config.run)
     one_link = Share(0, config.run.env.agents)
-    for key, distribution in space.distributions.items():
+    for key, distribution in space.items():
         for value in distribution.ends():
             try:
                 env_run(with_values(config.run, {key: value}), one_link)
             except ConfigError as error:
                 raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
-
-
-def storage_of(config: TuneConfig, folder: Path) -> str:
-    """Return the folder or URL that members' checkpoints go to."""
-    return config.storage or str(folder.absolute() / "checkpoints")
 
 
 def run(
@@ -96,15 +131,18 @@ def run(
         GroupError: There is no such cluster.
         OutputError: The storage does not answer or cannot be written, or cannot be resumed.
     """
-    filesystem, path = storage_filesystem(storage_of(config, directory.path))
+    # Open what is written to.
+    place = config.storage or str(directory.path.absolute() / "checkpoints")
+    filesystem, path = storage_filesystem(place)
     recorder = Recorder(directory.path, config, show)
+    # Connect to Ray, and stop in time even where Ray does not.
     stopper = Stopper()
     command = "pbt" if config.pbt is not None else "search"
     late = (
         "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc tune "
         f"{command} --resume --out {directory.path}"
     )
-    with Deadline(stopper, late), ray_session(options) as ray:
+    with stop_in_time(stopper, late), ray_session(options) as ray:
         cores = float(ray.cluster_resources().get("CPU", 0.0))
         if cores < config.cpus_per_trial:
             raise ConfigError(
@@ -113,6 +151,30 @@ def run(
             )
         with stopper:
             return _fit(config, filesystem, path, recorder, stopper, resume=resume)
+
+
+@contextmanager
+def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
+    """End this process when a stop takes too long, as where Ray was sent the signal, too.
+
+    What Ray started on this machine ends with this process; what was reported is saved by then.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(0.2):
+            if stopper.signal and not left.wait(STOP_SECONDS):
+                sys.stderr.write(message + "\n")
+                sys.stderr.flush()
+                os._exit(128 + stopper.signal)
+
+    thread = threading.Thread(target=watch, name="deadline", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
 
 
 def _fit(
@@ -124,7 +186,8 @@ def _fit(
     *,
     resume: bool,
 ) -> Ended:
-    from distrlcc.tune.watcher import (  # noqa: PLC0415 - imports Ray
+    # Ray Tune and what it prints.
+    from distrlcc.tune.schedulers import (  # noqa: PLC0415 - imports Ray
         SNAPSHOT_SECONDS,
         WATCH,
         Interrupted,
@@ -135,8 +198,8 @@ def _fit(
     os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = str(SNAPSHOT_SECONDS)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what matters is told below
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-    build = _restored if resume else _new
-    tuner = build(config, filesystem, path)
+    tuner = (_restored if resume else _new)(config, filesystem, path)
+    # Until all members are done, or the watcher has heard a stop.
     token = WATCH.set(Watch(recorder, stopper))
     try:
         results = tuner.fit()
@@ -144,39 +207,20 @@ def _fit(
         return Ended(stopper.signal, {})
     finally:
         WATCH.reset(token)
-    failures = {
-        number: str(result.error).strip().splitlines()[-1]
-        for number, result in enumerate(results)
-        if result.error is not None
-    }
-    return Ended(0, failures)
+    errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
+    return Ended(0, {number: text.splitlines()[-1] for number, text in errors.items()})
 
 
 def _new(config: TuneConfig, filesystem: Any, path: str) -> Any:
     """Return a tuner that begins."""
     from ray import tune  # noqa: PLC0415 - an optional extra
-    from ray.tune.search.basic_variant import BasicVariantGenerator  # noqa: PLC0415
 
-    from distrlcc.tune.watcher import Watcher  # noqa: PLC0415 - imports Ray
+    from distrlcc.tune.schedulers import Watcher, chooser  # noqa: PLC0415 - imports Ray
 
-    space = Space.parse(config.space, "--mutate")
-    arguments: dict[str, Any] = {}
-    if config.pbt is not None:
-        from distrlcc.tune.population import Population  # noqa: PLC0415 - imports Ray
-
-        arguments["scheduler"] = Population(config, Explore(space, config.run, config.pbt.explore))
-        arguments["search_alg"] = BasicVariantGenerator(random_state=config.run.seed % 2**32)
-    else:
-        assert config.search is not None
-        arguments["scheduler"] = build_asha(config)
-        arguments["max_concurrent_trials"] = config.search.concurrent or None
-        if config.search.sampler == "random":
-            arguments["search_alg"] = BasicVariantGenerator(random_state=config.run.seed % 2**32)
-        else:
-            arguments["search_alg"] = build_search(config.search, config.run.seed)
+    space = parse_space(config.space, config.flag)
     return tune.Tuner(
-        _trainable(config, space),
-        param_space={key: d.domain() for key, d in space.distributions.items()},
+        _trainable(config),
+        param_space={key: distribution.domain() for key, distribution in space.items()},
         tune_config=tune.TuneConfig(
             metric="score",
             mode=config.mode,
@@ -184,7 +228,7 @@ def _new(config: TuneConfig, filesystem: Any, path: str) -> Any:
             reuse_actors=True,
             trial_name_creator=member_name,
             trial_dirname_creator=member_name,
-            **arguments,
+            **chooser(config, space),
         ),
         run_config=tune.RunConfig(
             name=config.name,
@@ -215,7 +259,7 @@ def _restored(config: TuneConfig, filesystem: Any, path: str) -> Any:
             return _new(config, filesystem, path)
         return tune.Tuner.restore(
             place,
-            trainable=_trainable(config, Space.parse(config.space, "--mutate")),
+            trainable=_trainable(config),
             storage_filesystem=None if is_folder(filesystem) else filesystem,
             resume_errored=True,
         )
@@ -223,8 +267,7 @@ def _restored(config: TuneConfig, filesystem: Any, path: str) -> Any:
         raise OutputError(f"{place} cannot be resumed: {error}") from None
 
 
-def _trainable(config: TuneConfig, space: Space) -> Any:
+def _trainable(config: TuneConfig) -> Any:
     from ray import tune  # noqa: PLC0415 - an optional extra
 
-    task = Task(config.run, space.keys, config.report_every, config.metric)
-    return tune.with_resources(trainable(task), {"cpu": config.cpus_per_trial})
+    return tune.with_resources(trainable(config), {"cpu": config.cpus_per_trial})

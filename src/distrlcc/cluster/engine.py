@@ -1,0 +1,273 @@
+"""The engine on Ray: workers are Ray actors, which Ray starts again when they die.
+
+There is one actor for each of the most workers. One for which the cluster has no room waits in
+Ray's queue until a machine joins: such a machine is used at once, and one that leaves costs its
+workers alone. An actor that is dropped, as when it is frozen, is killed and started again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.cluster.member import death
+from distrlcc.cluster.placement import Reservation
+from distrlcc.cluster.session import require_ray
+from distrlcc.errors import GroupError
+from distrlcc.runs.identity import check_identity
+from distrlcc.scheduling import switch_threads_often
+
+_THREADS = 4
+_AGAIN_SECONDS = 1.0
+_MOST_AGAIN_SECONDS = 30.0
+_FAILURES = 3
+"""Actors in each slot that come to nothing before the first worker, until the run gives up."""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a worker says first."""
+
+    host: str
+    process: int
+    identity: dict[str, str]
+
+
+class Host:
+    """A Ray actor: holds the object that the trainer started."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._object: Any = None
+        switch_threads_often()
+
+    def introduce(self, config: Any, topology: str) -> Introduction:
+        """Say who this is and what it runs."""
+        from distrlcc.runs.identity import identity  # noqa: PLC0415 - here, not where it is sent
+
+        address = require_ray().util.get_node_ip_address()
+        return Introduction(address, os.getpid(), identity(config, topology=topology))
+
+    def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
+        """Make ``factory(*args)`` the object."""
+
+        def begin() -> None:
+            self._object = factory(*args)
+
+        return _answer(begin)
+
+    def call(self, method: str, *args: Any) -> tuple[bool, Any]:
+        """Call a method of the object."""
+        return _answer(lambda: getattr(self._object, method)(*args))
+
+
+def _answer(work: Callable[[], Any]) -> tuple[bool, Any]:
+    """Return whether the work failed, and its result or its error."""
+    try:
+        return False, work()
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return True, f"{type(error).__name__}: {error} ({last.name}, line {last.lineno})"
+
+
+@dataclass
+class _Slot:
+    """A place for a worker."""
+
+    index: int
+    actor: Any = None
+    worker: Worker | None = None
+    """The last that this actor was."""
+    joined: bool = False
+    """Whether the worker can be called."""
+    asked: bool = False
+    """Whether the actor was asked to introduce itself."""
+    again: float = 0.0
+    """When to ask it, or make another."""
+    started: bool = False
+    """Whether it holds an object."""
+    failures: int = 0
+    """Workers that came to nothing, one after the other."""
+    doomed: bool = False
+    """Whether the process is to be killed, but not by Ray's own thread, which would block."""
+
+
+class RayEngine:
+    """A `distrlcc.actors.engine.Engine`; its calls come from one thread, Ray's answers do not."""
+
+    def __init__(self, reservation: Reservation, config: Any, own: Mapping[str, str]) -> None:
+        """Plan the workers; they are made at the first `changes`.
+
+        Args:
+            reservation: Says how many workers there may be, and what each needs.
+            config: The run's.
+            own: The trainer's identity, which workers must share; see
+                `distrlcc.runs.identity.identity`.
+        """
+        self._ray = require_ray()
+        self._reservation, self._config, self._own = reservation, config, dict(own)
+        self._slots = [_Slot(index) for index in range(reservation.most_workers)]
+        self._lock = threading.RLock()  # guards all of these
+        self._changes = Changes()
+        self._hopeless = ""
+        """Why no worker will ever join, as far as is known."""
+        self._ever = self._closed = False
+        self._shared: tuple[Any, Any] = (None, None)
+
+    def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
+        """See `Engine`."""
+        return self._send(worker, "start", factory, *args)
+
+    def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
+        """See `Engine`."""
+        return self._send(worker, "call", method, *map(self._once, args))
+
+    def changes(self) -> Changes:
+        """See `Engine`.
+
+        Raises:
+            GroupError: No worker runs what the trainer runs, or none ever starts.
+        """
+        with self._lock:
+            if self._hopeless and not self._ever:
+                raise GroupError(self._hopeless, exit_code=2)
+            for slot in self._slots:
+                if slot.doomed:
+                    slot.doomed = False
+                    self._kill(slot)
+                if not (slot.joined or slot.asked) and slot.again <= monotonic():
+                    self._invite(slot)
+            seen, self._changes = self._changes, Changes()
+        return seen
+
+    def drop(self, worker: Worker) -> None:
+        """See `Engine`; another takes its place."""
+        with self._lock:
+            slot = self._slot(worker)
+            if slot is not None:
+                self._leave(slot)
+                self._kill(slot)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        with self._lock:
+            self._closed = True
+            for slot in self._slots:
+                slot.joined = False
+                self._kill(slot, restart=False)
+
+    def _slot(self, worker: Worker) -> _Slot | None:
+        slot = self._slots[worker.index]
+        return slot if slot.joined and slot.worker == worker else None
+
+    def _invite(self, slot: _Slot) -> None:
+        """Have an actor say what it is; it answers when there is room for it."""
+        if slot.actor is None:
+            slot.actor = (
+                self._ray.remote(Host)
+                .options(
+                    max_concurrency=_THREADS,
+                    max_restarts=-1,
+                    **self._reservation.worker_options(slot.index),
+                )
+                .remote()
+            )
+        slot.asked, actor = True, slot.actor
+        introduce = actor.introduce.options(max_task_retries=-1)
+        answer = introduce.remote(self._config, "actor-learner").future()
+        answer.add_done_callback(lambda done: self._introduced(slot, done))
+
+    def _introduced(self, slot: _Slot, answer: Future[Any]) -> None:
+        """Let a worker join, or see why it does not."""
+        with self._lock:
+            slot.asked = False
+            if self._closed:
+                return
+            try:
+                introduction: Introduction = answer.result()
+                check_identity(self._own, introduction.identity)
+            except Exception as error:
+                self._fail(slot, error)
+                return
+            worker = Worker(slot.index, introduction.host, introduction.process)
+            if worker == slot.worker:  # about to be killed
+                slot.again = monotonic() + _AGAIN_SECONDS
+                return
+            self._ever = slot.joined = True
+            slot.worker = worker
+            self._changes.joined.append(worker)
+
+    def _fail(self, slot: _Slot, error: Exception) -> None:
+        self._leave(slot)
+        refused = isinstance(error, GroupError)
+        if refused:
+            slot.doomed = True
+        else:  # Ray does not start it again
+            slot.actor = None
+        if refused or all(s.failures >= _FAILURES for s in self._slots if not s.joined):
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            last = lines[-1] if lines else type(error).__name__
+            why = f"a worker could not be started on the cluster: {last}"
+            self._hopeless = str(error) if refused else why
+
+    def _leave(self, slot: _Slot) -> None:
+        """Take a worker out; the next one is asked after a while, the longer the more failed."""
+        slot.failures = 0 if slot.started else slot.failures + 1
+        slot.joined = slot.started = False
+        wait = _AGAIN_SECONDS * 2.0 ** min(slot.failures, 5)
+        slot.again = monotonic() + min(wait, _MOST_AGAIN_SECONDS)
+
+    def _kill(self, slot: _Slot, *, restart: bool = True) -> None:
+        if slot.actor is not None:
+            with suppress(Exception):  # it is dead
+                self._ray.kill(slot.actor, no_restart=not restart)
+
+    def _once(self, value: Any) -> Any:
+        """Put what all workers are sent, such as weights, into the object store once."""
+        if isinstance(value, int | float | str):
+            return value
+        if self._shared[0] is not value:
+            self._shared = (value, self._ray.put(value))
+        return self._shared[1]
+
+    def _send(self, worker: Worker, function: str, *args: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        with self._lock:
+            slot = self._slot(worker)
+        if slot is None:
+            answer.set_exception(WorkerGoneError("gone"))
+            return answer
+
+        def answered(future: Future[Any]) -> None:
+            try:
+                failed, value = future.result()
+            except Exception as error:
+                self._lose(worker, answer, error)
+                return
+            if failed:
+                answer.set_exception(ActorError(value))
+                return
+            if function == "start":
+                slot.started = True
+            answer.set_result(value)
+
+        getattr(slot.actor, function).remote(*args).future().add_done_callback(answered)
+        return answer
+
+    def _lose(self, worker: Worker, answer: Future[Any], error: Exception) -> None:
+        """Note that Ray says that a worker died; Ray starts it again."""
+        reason = death(error)
+        with self._lock:
+            slot = self._slot(worker)
+            if slot is not None:
+                self._changes.left.setdefault(worker, reason)
+                self._leave(slot)
+        answer.set_exception(WorkerGoneError(reason))

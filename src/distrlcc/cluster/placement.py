@@ -1,0 +1,145 @@
+"""Room for a run's learners and workers on a cluster, in one of Ray's placement groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from distrlcc.cluster.session import require_ray
+from distrlcc.errors import GroupError
+from distrlcc.runs.resources import Needs, ResourcesConfig, share_of_cores
+
+_PLACE_SECONDS = 10.0
+"""Time that Ray has to find room: a run that has just ended frees its own after some seconds."""
+_PIN = 0.001
+_LEAST = 0.05
+"""Share of a core below which nothing is asked for by itself."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine of the cluster has left."""
+
+    address: str
+    free: Needs
+
+    def __str__(self) -> str:
+        return f"{self.address}: {_text(self.free)}"
+
+
+def free_machines() -> list[Machine]:
+    """Return the cluster's machines with what is free on them."""
+    ray = require_ray()
+    from ray._private import state  # noqa: PLC0415
+
+    hidden = ("memory", "object_store_memory")
+    machines = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            free: Mapping[str, float] = state.available_resources_per_node().get(node["NodeID"], {})
+            shown = {k: v for k, v in free.items() if k not in hidden and "_group_" not in k}
+            machines.append(Machine(node["NodeManagerAddress"], shown))
+    return machines
+
+
+def _text(needs: Mapping[str, float]) -> str:
+    named = sorted(item for item in needs.items() if not item[0].startswith("node:"))
+    return ", ".join(f"{amount:g} {name}" for name, amount in named) or "nothing"
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Room for a run: learners first, then workers; what is beyond the plan takes what is free."""
+
+    group: Any
+    """Ray's placement group."""
+    learners: int
+    workers: int
+    learner: Needs
+    """What a learner beyond the plan needs."""
+    worker: Needs
+    most_workers: int
+
+    def learner_options(self, index: int = 0) -> dict[str, Any]:
+        """Return a learner's options as a Ray actor."""
+        return self._options(index if index < self.learners else None, self.learner)
+
+    def worker_options(self, index: int) -> dict[str, Any]:
+        """Return a worker's options as a Ray actor."""
+        bundle = self.learners + index if index < self.workers else None
+        return self._options(bundle, self.worker)
+
+    def _options(self, bundle: int | None, needs: Needs) -> dict[str, Any]:
+        from ray.util.scheduling_strategies import (  # noqa: PLC0415
+            PlacementGroupSchedulingStrategy,
+        )
+
+        strategy: Any = "SPREAD"
+        if bundle is not None:
+            needs = dict(self.group.bundle_specs[bundle])
+            strategy = PlacementGroupSchedulingStrategy(
+                placement_group=self.group, placement_group_bundle_index=bundle
+            )
+        others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
+        return {
+            "num_cpus": needs.get("CPU", 0.0),
+            "num_gpus": needs.get("GPU", 0.0),
+            "resources": others,
+            "scheduling_strategy": strategy,
+        }
+
+
+@contextmanager
+def reserve(
+    resources: ResourcesConfig, *, learners: int, workers: int, at: str = ""
+) -> Iterator[Reservation]:
+    """Reserve room for learners and workers on the cluster, and give it back.
+
+    Args:
+        resources: What each needs.
+        learners: How many.
+        workers: How many at first.
+        at: Address of the machine where the first learner must be; empty: anywhere.
+
+    Raises:
+        GroupError: Ray finds no room in time; the message says what is free and what was asked for.
+    """
+    ray = require_ray()
+    cpus = _share(resources, learners, workers, free_machines())
+    learner, worker = resources.learner(cpus), resources.worker(cpus)
+    bundles = [dict(learner) for _ in range(learners)] + [dict(worker) for _ in range(workers)]
+    if at:
+        bundles[0][f"node:{at}"] = _PIN
+    group = ray.util.placement_group(bundles, strategy=resources.strategy)
+    try:
+        if not group.wait(_PLACE_SECONDS):
+            here = f", the first on {at}" if at else ""
+            asked = f"{learners} x ({_text(learner)}) to learn{here}"
+            if workers:
+                asked += f" and {workers} x ({_text(worker)}) to act"
+            free = "; ".join(map(str, free_machines()))
+            raise GroupError(
+                f"the cluster has no room for {asked}, {resources.strategy}. Free: {free}. Ask for "
+                "less (--worker-cpus, --workers, --strategy) or let machines join with: distrlcc "
+                "cluster join",
+                exit_code=2,
+            )
+        most = max(workers, resources.max_workers)
+        yield Reservation(group, learners, workers, learner, worker, most)
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def _share(
+    resources: ResourcesConfig, learners: int, workers: int, machines: Sequence[Machine]
+) -> float:
+    """Return the cores of a process that names none, so that all shares fit on the machines."""
+    cores = [machine.free.get("CPU", 0.0) for machine in machines]
+    named = learners * resources.learner_cpus + workers * resources.worker_cpus
+    unnamed = learners * (not resources.learner_cpus) + workers * (not resources.worker_cpus)
+    share = share_of_cores(sum(cores), named, unnamed)
+    while share > _LEAST and sum(int(each / share) for each in cores) < unnamed:
+        share = max(round(0.8 * share, 3), _LEAST)
+    return share

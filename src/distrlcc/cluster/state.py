@@ -1,0 +1,259 @@
+"""What is kept of this machine's part in a Ray cluster: its ports, its token and its process.
+
+A machine is a network namespace of a host: containers and test hosts that share a home are apart.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from distrlcc.errors import ConfigError, GroupError, OutputError
+from distrlcc.files import write_atomically
+from distrlcc.parallel.token import TOKEN, own_token
+from distrlcc.processes import Process
+
+DEFAULT_PORT = 6379
+DASHBOARD_PORT = 8265
+FIRST_WORKER_PORT, LAST_WORKER_PORT = 10002, 10999
+MARK = "DISTRLCC_CLUSTER"
+"""Variable that all processes of this machine's part have; its value is the folder of the state."""
+
+_PORTS = (
+    ("--port", "the head's Ray (GCS)"),
+    ("--node-manager-port", "node manager"),
+    ("--object-manager-port", "objects"),
+    ("--runtime-env-agent-port", "runtime environments"),
+    ("--dashboard-agent-grpc-port", "dashboard's agent (gRPC)"),
+    ("--dashboard-agent-listen-port", "dashboard's agent (HTTP)"),
+    ("--metrics-export-port", "metrics"),
+    ("--ray-client-server-port", "the head's Ray client"),
+    ("AUTOSCALER_METRIC_PORT", "autoscaler's metrics"),
+    ("DASHBOARD_METRIC_PORT", "dashboard's metrics"),
+)
+"""Flag of ``ray start``, or variable that it reads, and purpose; from the first port on."""
+_HEAD_ONLY = (0, 7, 8, 9)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Ten ports from the first on, the same on every machine, and the workers' range."""
+
+    first: int = DEFAULT_PORT
+
+    @property
+    def node_manager(self) -> int:
+        """Where the head's health checks reach a machine."""
+        return self.first + 1
+
+    def settings(self, *, head: bool) -> dict[str, int]:
+        """Return the port of each setting that the head or another machine needs."""
+        return {
+            name: self.first + index
+            for index, (name, _) in enumerate(_PORTS)
+            if head or index not in _HEAD_ONLY
+        }
+
+    def flags(self, *, head: bool) -> list[str]:
+        """Return ``ray start``'s flags."""
+        workers = {"--min-worker-port": FIRST_WORKER_PORT, "--max-worker-port": LAST_WORKER_PORT}
+        named = {**self.settings(head=head), **workers}
+        return [f"{name}={port}" for name, port in named.items() if name.startswith("--")]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables for ports that have no flag."""
+        named = self.settings(head=True)
+        return {name: str(port) for name, port in named.items() if name.isupper()}
+
+    def check_free(self, *, head: bool) -> None:
+        """Check that nothing listens on a machine's ports.
+
+        Raises:
+            GroupError: Something does.
+        """
+        taken = [
+            f"{port} ({dict(_PORTS)[name]})"
+            for name, port in self.settings(head=head).items()
+            if not _is_free(port)
+        ]
+        if taken:
+            remedy = "choose others with --port" if head else "end what listens there"
+            raise GroupError(
+                f"port{'s' * (len(taken) > 1)} {', '.join(taken)} in use on this machine; {remedy}",
+                exit_code=2,
+            )
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.first + 9} and {FIRST_WORKER_PORT}-{LAST_WORKER_PORT}"
+
+
+def _is_free(number: int) -> bool:
+    try:
+        socket.create_server(("", number)).close()
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+_NONE = Process(0, 0)
+
+
+@dataclass(frozen=True)
+class Node:
+    """This machine's part in a cluster."""
+
+    address: str
+    """Of this machine, which its peers reach."""
+    head: str
+    """Address of the head; the machine's own on the head."""
+    port: int
+    """First of the cluster's ports."""
+    interface: str
+    command: list[str]
+    """``ray start`` and its flags."""
+    process: Process = _NONE
+    """Runs the command."""
+    since: str = ""
+    """Date of its start."""
+    rejoiner: Process | None = None
+    """Joins again whenever Ray has ended here."""
+    reason: str = ""
+    """Why the rejoiner waits."""
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this machine is the head."""
+        return self.address == self.head
+
+    @property
+    def ports(self) -> Ports:
+        """The cluster's ports."""
+        return Ports(self.port)
+
+    @property
+    def ray_address(self) -> str:
+        """The head's, as Ray wants it."""
+        return f"{self.head}:{self.port}"
+
+
+def state_folder() -> Path:
+    """Return this machine's folder, which only its owner may read.
+
+    Raises:
+        OutputError: It cannot be made.
+    """
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    machine = f"{platform.node() or 'host'}-{os.stat('/proc/self/ns/net').st_ino}"
+    folder = Path(home).expanduser() / "distrlcc" / "ray" / machine
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {folder}: {error.strerror}; set XDG_STATE_HOME to a folder of yours"
+        ) from None
+    return folder
+
+
+def log_path() -> Path:
+    """Return where ``ray start`` writes."""
+    return state_folder() / "ray.log"
+
+
+def token_path() -> Path:
+    """Return the file with the cluster's token."""
+    return state_folder() / "token"
+
+
+def _state_path() -> Path:
+    return state_folder() / "state.json"
+
+
+def read_state() -> Node | None:
+    """Return what is kept, if anything is.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        return msgspec.json.decode(_state_path().read_bytes(), type=Node)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"cannot read {_state_path()} ({error}); remove it") from None
+
+
+def write_state(node: Node) -> None:
+    """Keep it."""
+    write_atomically(_state_path(), msgspec.json.encode(node))
+
+
+def forget_state() -> None:
+    """Keep nothing except the token and the log."""
+    _state_path().unlink(missing_ok=True)
+
+
+def node_here() -> Node:
+    """Return this machine's part in a cluster, which runs.
+
+    Raises:
+        GroupError: There is none, or it ended.
+    """
+    node = read_state()
+    if node is None:
+        raise GroupError(
+            "this machine is in no cluster; 'distrlcc cluster start' starts one, 'distrlcc "
+            "cluster join HOST:PORT' joins one",
+            exit_code=2,
+        )
+    if node.process.alive():
+        return node
+    why = node.reason or "Ray ended here, as it does when the head is lost or gave this machine up"
+    if node.rejoiner and node.rejoiner.alive():
+        raise GroupError(f"this machine waits to join {node.ray_address} again: {why}", exit_code=2)
+    again = "start" if node.is_head else f"join {node.ray_address}"
+    raise GroupError(
+        f"this machine's part in the cluster at {node.ray_address} has ended: {why} (see "
+        f"{log_path()}); to go on: distrlcc cluster {again}",
+        exit_code=2,
+    )
+
+
+def kept_token() -> str:
+    """Return the token of the cluster that this machine is or was in, empty if none."""
+    try:
+        return token_path().read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def known_token() -> str:
+    """Return the token that the environment gives, or the one that is kept."""
+    return own_token() or kept_token()
+
+
+def keep_token(token: str) -> None:
+    """Write the token into a file that only its owner may read."""
+    token_path().unlink(missing_ok=True)
+    token_path().touch(0o600)
+    token_path().write_text(token)
+
+
+def ray_environment() -> dict[str, str]:
+    """Return what lets a process of this machine in: variables that Ray reads when imported."""
+    if kept_token() and (read_state() is not None or not own_token()):
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path())}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": own_token()} if own_token() else {}
+
+
+def without_secrets(environment: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return an environment without tokens and addresses of other clusters."""
+    secret = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
+    return {name: value for name, value in environment if name not in secret}

@@ -1,0 +1,78 @@
+"""What a doctor reports: one finding for each check and machine, and the table of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+HERE = "here"
+"""Machine of a finding about this one."""
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was checked where, what was found, and what to do about it."""
+
+    check: str
+    machine: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def finding(check: str, machine: str, found: str, *, fail: str = "", warn: str = "") -> Finding:
+    """Return a finding whose verdict follows from the remedies that are given.
+
+    Args:
+        check: What was looked at.
+        machine: Where.
+        found: What was found.
+        fail: What to do about a failure; empty if it is none.
+        warn: The same for a warning.
+    """
+    verdict = Verdict.FAIL if fail else Verdict.WARN if warn else Verdict.OK
+    return Finding(check, machine, verdict, found, fail or warn)
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """Return the worst of all verdicts."""
+    found = {each.verdict for each in findings}
+    return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.OK)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print a table, where machines share a row of equal findings, and how many came out how."""
+    order = list(dict.fromkeys(each.check for each in findings))
+    machines: dict[tuple[str, Verdict, str, str], list[str]] = {}
+    for one in sorted(findings, key=lambda each: order.index(each.check)):
+        machines.setdefault((one.check, one.verdict, one.found, one.remedy), []).append(one.machine)
+    table = Table(show_lines=False)
+    for name in ("check", "machine", "", "found", "what to do"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("check", "machine", ""))
+    for (check, verdict, found, remedy), names in machines.items():
+        where = ", ".join(names) if len(names) < 3 else f"{len(names)} machines"
+        styled = Text(verdict, style=_STYLES[verdict])
+        table.add_row(Text(check), Text(where), styled, Text(found), Text(remedy))
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = max(console.width, 100)
+    console.print(table)
+    ok, warn, fail = (sum(one.verdict == verdict for one in findings) for verdict in Verdict)
+    console.print(f"{ok} ok, {warn} warnings, {fail} failures")

@@ -1,0 +1,253 @@
+"""COMMAND's processes, and those of a command that runs outside the link meanwhile.
+
+They are started, signalled, waited for, and ended to the last one. A guard stands between the
+emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator ends, even by SIGKILL, it
+reads the end of a pipe and ends all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from distrlcc.errors import LinkError
+from distrlcc.net.kernel_calls import SignalDescriptor, adopt_orphans, die_with_parent
+
+_GRACE_SECONDS = 1.0
+_STATUS = struct.Struct("=Bi")
+_EXITED, _NOT_STARTED = 0, 1
+ENDED = "ended before COMMAND"
+"""What is said of an outer command that failed by itself, such as a server that did not start."""
+_OUTSIDE_SECONDS = 5.0
+_TICK = 0.05
+
+
+class Guard:
+    """A command and all that it starts; use from one thread."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], signals: SignalDescriptor
+    ) -> None:
+        """Start a command in this process's namespaces, on its terminal.
+
+        Args:
+            command: Program and arguments.
+            environment: All of its variables.
+            signals: This process's, which COMMAND must not inherit as blocked.
+        """
+        self._status, status = os.pipe()
+        control, self._control = os.pipe()
+        self.exit_code: int | None = None
+        """As a shell gives it; 128 + number where a signal ended it; None while it runs."""
+        self.start_error: OSError | None = None
+        """Why it could not be started."""
+        self._pid = os.fork()
+        if self._pid == 0:
+            _run_guard(list(command), dict(environment), signals, status, control)
+        os.close(status)
+        os.close(control)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when COMMAND has ended."""
+        return self._status
+
+    def read_status(self) -> None:
+        """Take up COMMAND's end, when `fileno` is readable."""
+        data = os.read(self._status, _STATUS.size)
+        kind, value = _STATUS.unpack(data) if data else (_EXITED, 128 + signal.SIGKILL)
+        if kind == _NOT_STARTED:
+            self.start_error = OSError(value, os.strerror(value))
+            self.exit_code = 126 if value in _FOUND_BUT_NOT_RUN else 127
+        else:
+            self.exit_code = value
+
+    def send(self, number: signal.Signals) -> None:
+        """Send COMMAND a signal, if it still runs."""
+        with suppress(BrokenPipeError):
+            os.write(self._control, bytes([number]))
+
+    def end_now(self) -> None:
+        """Give up on COMMAND, which does not end; `end` will kill it."""
+        self.exit_code = 128 + signal.SIGKILL
+
+    def end(self) -> None:
+        """End what is left of COMMAND's processes and wait until they are gone."""
+        os.close(self._control)
+        os.waitpid(self._pid, 0)
+        os.close(self._status)
+
+
+_FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
+
+
+def _run_guard(
+    command: list[str],
+    environment: dict[str, str],
+    signals: SignalDescriptor,
+    status: int,
+    control: int,
+) -> NoReturn:
+    try:
+        _close_private({status, control})
+        adopt_orphans()
+        children = SignalDescriptor([signal.SIGCHLD])
+        child = _start(command, environment, signals, status)
+        while True:
+            readable, _, _ = select.select([children.fileno(), control], [], [])
+            if children.fileno() in readable:
+                children.read()
+                child = _reap(child, status)
+            if control in readable:
+                data = os.read(control, 1)
+                if not data:
+                    break
+                if child:
+                    os.kill(child, data[0])
+        _end_all()
+    finally:
+        os._exit(0)
+
+
+def _close_private(keep: set[int]) -> None:
+    """Close what COMMAND would not get either, such as devices, which last while one is open."""
+    for entry in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if int(entry) not in keep and fcntl.fcntl(int(entry), fcntl.F_GETFD):
+                os.close(int(entry))
+
+
+def _start(
+    command: list[str], environment: dict[str, str], signals: SignalDescriptor, status: int
+) -> int:
+    guard = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != guard:
+            os._exit(0)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        signals.restore_mask()
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        os.write(status, _STATUS.pack(_NOT_STARTED, error.errno or 0))
+    finally:
+        os._exit(127)
+
+
+def _reap(child: int, status: int) -> int:
+    """Wait for all that have ended; report COMMAND's end; return its pid while it runs."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, result = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == child:
+                code = os.waitstatus_to_exitcode(result)
+                with suppress(BrokenPipeError):
+                    os.write(status, _STATUS.pack(_EXITED, code if code >= 0 else 128 - code))
+                child = 0
+    return child
+
+
+def _end_all() -> None:
+    deadline = time.monotonic() + _GRACE_SECONDS
+    _signal_all(signal.SIGTERM)
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        if time.monotonic() > deadline:
+            _signal_all(signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _signal_all(number: signal.Signals) -> None:
+    for pid in _descendants(os.getpid()):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+    found = [root]
+    for pid in found:
+        found.extend(child for child, parent in parents.items() if parent == pid)
+    return found[1:]
+
+
+@contextmanager
+def running_outside(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    prepare: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Run a command; end it afterwards.
+
+    Args:
+        command: Program and arguments.
+        environment: All of its variables; None: this process's.
+        prepare: Called in the new process before the program starts.
+
+    Raises:
+        LinkError: It cannot be started.
+    """
+
+    def before_exec() -> None:
+        die_with_parent(signal.SIGKILL)
+        prepare()
+
+    try:
+        # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            preexec_fn=before_exec,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LinkError(
+            f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"
+        ) from None
+    try:
+        yield
+    finally:
+        if process.poll():
+            sys.stderr.write(
+                f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
+            )
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command and what it started: in good order, then by force."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # there may be others when it has ended itself
+        deadline = time.monotonic() + _OUTSIDE_SECONDS
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(_TICK)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,164 @@
+"""What a flow shows: step by step and as a whole, its RTTs, and how late its steps were."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from distrlcc.control.base import Controller
+from distrlcc.types import Ack, IntervalStats
+
+LATE_NS = 1_000_000
+"""A step that begins this much after its time is late, ns."""
+MOST_LATE = 0.05
+"""A larger share of late steps marks an episode."""
+_BINS = 2500
+_PER_E_FOLD = 100.0
+"""Bins are 1% wide, from 1 us to 20 hours: a long flow takes no more memory than a short one."""
+
+
+class Step(NamedTuple):
+    """What a step showed, for plots and live lines."""
+
+    time: float
+    """Its end, s since the start."""
+    duration: float
+    acked: float
+    lost: float
+    rtt: float
+    """Mean of its samples, s; 0 without."""
+    cwnd: float
+    inflight: float
+    smoothed_rtt: float
+    """RFC 6298's at the end of the step, s; 0 before the first sample."""
+
+
+@dataclass
+class Sent:
+    """How a flow went."""
+
+    seconds: float = 0.0
+    packets: int = 0
+    acked: int = 0
+    lost: int = 0
+    timeouts: int = 0
+    bytes: int = 0
+    """On the wire, acknowledged, with the headers of each packet."""
+    min_rtt_ms: float = float("nan")
+    mean_rtt_ms: float = float("nan")
+    p95_rtt_ms: float = float("nan")
+    steps: int = 0
+    late_share: float = 0.0
+    """Share of steps that began more than 1 ms late."""
+    lateness_p50_ms: float = 0.0
+    lateness_p99_ms: float = 0.0
+    ignored: int = 0
+    """Datagrams that were malformed, stray or forged."""
+    unsent: int = 0
+    """Datagrams that this machine had no room for."""
+    failure: str = ""
+    """Why it ended early, one line; empty if all went well."""
+    series: list[Step] = field(default_factory=list)
+
+    @property
+    def mbps(self) -> float:
+        """Throughput, Mbit/s."""
+        return self.bytes * 8e-6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def loss(self) -> float:
+        """Share of packets found lost."""
+        return self.lost / max(self.lost + self.acked, 1)
+
+    @property
+    def late(self) -> bool:
+        """Whether too many steps were late for the figures to count."""
+        return self.late_share > MOST_LATE
+
+
+class Ticker:
+    """The clock of a sender's steps: absolute deadlines, and how late each was.
+
+    A step that is missed altogether is not made up for.
+    """
+
+    def __init__(self, *, now: int, step: int) -> None:
+        """Start the first step, which lasts ``step`` ns."""
+        self.due = now + step
+        """When the present step ends, ns."""
+        self.missed = 0
+        """Steps that were skipped, as their time had passed."""
+        self._lateness = array("q")
+
+    def tick(self, *, now: int, step: int) -> None:
+        """End the present step at ``now``, at or after `due`; the next one lasts ``step`` ns."""
+        late = now - self.due
+        self._lateness.append(late)
+        skipped = late // step
+        self.missed += skipped
+        self.due += (skipped + 1) * step
+
+    @property
+    def count(self) -> int:
+        """Steps that have ended."""
+        return len(self._lateness)
+
+    def late_share(self) -> float:
+        """Return the share of steps that were late or missed."""
+        late = sum(late > LATE_NS for late in self._lateness) + self.missed
+        return late / max(self.count + self.missed, 1)
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return a percentile of the steps' lateness, ms; 0 without steps."""
+        return float(np.percentile(self._lateness, percent)) * 1e-6 if self._lateness else 0.0
+
+
+class RecordingController:
+    """Counts every RTT sample on its way to another controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        """Stand before a controller."""
+        self.controller = controller
+        self._counts = [0] * _BINS
+        self._count, self._sum = 0, 0
+
+    @property
+    def cwnd(self) -> float:
+        """The controller's window, packets."""
+        return self.controller.cwnd
+
+    @property
+    def pacing_rate(self) -> float:
+        """The controller's pacing rate, packets/s."""
+        return self.controller.pacing_rate
+
+    def on_ack(self, ack: Ack, *, now: int) -> None:
+        """Count the sample."""
+        rtt = ack.rtt_ns
+        self._counts[int(_PER_E_FOLD * math.log(max(rtt * 1e-3, 1.0)))] += 1
+        self._count += 1
+        self._sum += rtt
+        self.controller.on_ack(ack, now=now)
+
+    def on_timeout(self, *, now: int, sent: int) -> None:
+        """Pass it on."""
+        self.controller.on_timeout(now=now, sent=sent)
+
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
+        """Pass it on."""
+        self.controller.on_interval(stats, now=now)
+
+    def mean_ms(self) -> float:
+        """Return the mean RTT, ms; not a number without samples."""
+        return self._sum / self._count * 1e-6 if self._count else math.nan
+
+    def percentile_ms(self, percent: float) -> float:
+        """Return a percentile of the RTTs, ms, to 1%; not a number without samples."""
+        if not self._count:
+            return math.nan
+        place = np.searchsorted(np.cumsum(self._counts), percent / 100.0 * self._count)
+        return math.exp((int(place) + 0.5) / _PER_E_FOLD) * 1e-3

@@ -1,0 +1,155 @@
+"""A recipe's row of results: what its training runs scored, and whether others agree with it.
+
+Kept as JSON beside the policy that it belongs to::
+
+    {"recipe": "gail", "version": "0.6.0", "steps": 7000000,
+     "seeds": [0, 1, 2], "cpu_minutes": [3.1, 3.0, 3.2], "shipped": 1,
+     "scores": {"random": {"power": [0.95, 0.96, 0.95], ...}, ...},
+     "peers": {"random": {"cubic": {"power": 0.44, ...}, ...}, ...}}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import msgspec
+
+from distrlcc.errors import DatasetError
+from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
+from distrlcc.files import write_atomically
+from distrlcc.policy.policy_file import SHIPPED
+
+Scores = dict[str, dict[str, float]]
+"""Means over a suite's links, by suite and metric."""
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""97.5% points of Student's t with 1 to 9 degrees of freedom."""
+DIGITS = 2
+"""Differences of so many units in the last digit that is shown are none."""
+TOLERATED = 0.1
+"""Share of the scores that may differ: of 95% intervals one in twenty does by chance."""
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """Scores of a recipe's training runs, one for each seed."""
+
+    recipe: str
+    version: str
+    """Of distrlcc."""
+    steps: int
+    """Environment steps of each run."""
+    seeds: tuple[int, ...]
+    cpu_minutes: tuple[float, ...]
+    shipped: int
+    """The seed whose policy is shipped: the one with the best score on validation links."""
+    scores: dict[str, dict[str, tuple[float, ...]]]
+    """By suite and metric, one for each seed."""
+    peers: dict[str, dict[str, dict[str, float]]]
+    """Of schemes on the same links, by suite, scheme and metric."""
+
+    def mean(self, suite: str, metric: str) -> float:
+        """Return a score's mean over the runs."""
+        return fmean(self.scores[suite][metric])
+
+    def half_width(self, suite: str, metric: str, others: int = 0) -> float:
+        """Return half of the 95% interval of the mean, from the spread over the runs.
+
+        With `others` above 0 it is that of the difference to the mean of so many runs more.
+        """
+        values = self.scores[suite][metric]
+        count = len(values)
+        if count < 2 or not all(map(math.isfinite, values)):
+            return math.nan
+        student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
+        return student * stdev(values) * math.sqrt(1 / count + (1 / others if others else 0.0))
+
+    def differences(self, other: ResultRow) -> list[str]:
+        """Return a line for each score in which another row's runs do not agree with these.
+
+        They agree where the difference of the means lies within the 95% interval that the spread
+        of these runs gives it, or is below `DIGITS` units of the last digit that is shown.
+        """
+        lines = [
+            f"{label}, {metric}: it is new; record it"
+            for label, metric in other.measured()
+            if metric not in self.scores.get(label, {})
+        ]
+        for label, metric in self.measured():
+            if metric not in other.scores.get(label, {}):
+                lines.append(f"{label}, {metric}: it was not measured")
+                continue
+            ours, theirs = self.mean(label, metric), other.mean(label, metric)
+            if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
+                continue
+            shown = known_metric(metric, self.scores[label])
+            least = DIGITS * 10.0**-shown.digits / shown.scale
+            half = self.half_width(label, metric, len(other.seeds))
+            bound = least if math.isnan(half) else max(half, least)
+            if not abs(ours - theirs) <= bound:
+                lines.append(f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}")
+        return lines
+
+    def measured(self) -> list[tuple[str, str]]:
+        """Return the suite and the metric of each score."""
+        return [(suite, metric) for suite, metrics in self.scores.items() for metric in metrics]
+
+    @property
+    def tolerated(self) -> int:
+        """How many scores of another row may differ for it to be called reproduced."""
+        return math.ceil(TOLERATED * len(self.measured()))
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON.
+
+        Raises:
+            OutputError: The place cannot be written.
+        """
+        text = json.dumps(_rounded(asdict(self)), indent=1, allow_nan=False)
+        write_atomically(path, f"{text}\n".encode())
+
+    @classmethod
+    def load(cls, path: Path) -> ResultRow:
+        """Read what `save` wrote.
+
+        Raises:
+            DatasetError: The file is missing or damaged.
+        """
+        try:
+            # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return msgspec.convert(values, cls, strict=False)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{path}: no row of results ({error}); write it again") from None
+
+
+def known_metric(key: str, beside: Collection[str]) -> Metric:
+    """Return how a score is shown, given the keys of those beside it."""
+    shared = {"jain", "share"} & set(beside)
+    known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
+    return next(metric for metric in known if metric.key == key)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def shipped_rows() -> dict[str, ResultRow]:
+    """Return the rows that come with the package, by recipe.
+
+    Raises:
+        DatasetError: One is damaged.
+    """
+    return {path.stem: ResultRow.load(path) for path in sorted(SHIPPED.glob("*.json"))}

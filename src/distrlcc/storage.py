@@ -1,0 +1,663 @@
+"""A run's durable copy at a URL: generations of its run directory, the newest two of them whole.
+
+::
+
+    URL/NAME/
+    ├── owner.json                  the process that stores here at present
+    ├── 000011-5f0c9a3e/            a generation: the run directory as of one checkpoint
+    │   ├── config.toml, metrics.jsonl, policy.safetensors, checkpoints/latest.safetensors, …
+    │   └── manifest.json           names, sizes and SHA-256 of its files; written last
+    └── 000012-b81d27f4/
+
+No object is written twice, and an older generation goes (its manifest first) only when two newer
+ones stand, so a crash at any moment leaves the last two checkpoints. Few storages have locks, and
+clocks of machines differ: so ``owner.json`` is renewed while its process lives, and a newcomer
+watches it for a while and takes the name if nothing renews it.
+
+The URL is a folder, ``s3://bucket/path`` or what else pyarrow (``gs``, ``abfs``, ``hdfs``) and
+fsspec reach; credentials come from the environment, never from the URL, which a run writes down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError
+from distrlcc.files import require_writable, write_atomically
+from distrlcc.processes import find_process
+
+T = TypeVar("T")
+
+LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "owner.json"
+_ORIGIN = ".storage"
+VERSION = 1
+"""Version of the layout; another one is refused."""
+OPEN_SECONDS = 20.0
+"""Time limit of opening a storage."""
+_SECONDS, _BYTES_PER_SECOND = 30.0, 500_000
+"""Time limit of an operation: so long, and a second for each so many bytes."""
+BEAT_SECONDS, WATCH_SECONDS, TICK_SECONDS = 7.0, 20.0, 1.0
+"""Time between two renewals of the owner's note, and for which a newcomer watches it."""
+END_SECONDS = 30.0
+"""Time to store the end of a run where the storage does not answer."""
+_GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
+_PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
+
+
+class StorageLostError(OutputError):
+    """The run goes on somewhere else, so that this process stores no more."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a run directory, by its path there."""
+
+    name: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> StoredFile:
+        """Describe a file."""
+        return cls(name, len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A generation: all files of a run as of one checkpoint."""
+
+    generation: int
+    """From 1; the greatest is the newest."""
+    place: str
+    """Folder of its files within the run's."""
+    folder: str
+    """Id of the run directory that it was stored from."""
+    files: tuple[StoredFile, ...]
+    host: str = ""
+    stored: str = ""
+    """Wall-clock date, for people."""
+    version: int = VERSION
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read a manifest; raises ValueError where it is damaged or of another version."""
+        manifest = msgspec.json.decode(data, type=cls)
+        if manifest.version != VERSION:
+            raise ValueError(f"version {manifest.version}; this distrlcc reads {VERSION}")
+        for file in manifest.files:
+            if file.name.startswith("/") or ".." in file.name.split("/"):
+                raise ValueError(f"a file lies outside the run: {file.name!r}")
+        return manifest
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that stores a run."""
+
+    run: str
+    """Id of the run's processes, the same for all of them; ``ID#1`` is a later attempt's."""
+    host: str = ""
+    pid: int = 0
+    process: str = ""
+    """Boot, namespace and start, which tell the process from others of its number."""
+    beat: int = 0
+    """Counts renewals."""
+
+    def yields_to(self, other: Owner) -> bool:
+        """Say whether another may take the name at once: the same run, or this process is dead."""
+        if self.run == other.run or (
+            self.process.rpartition("/")[0] == other.process.rpartition("/")[0] != ""
+            and _process(self.pid) != self.process
+        ):
+            return True
+        (own, _, before), (theirs, _, attempt) = self.run.partition("#"), other.run.partition("#")
+        return (
+            own == theirs and before.isdigit() and attempt.isdigit() and int(before) < int(attempt)
+        )
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A run directory's note on what of the storage it holds, so that no later work is lost."""
+
+    folder: str
+    """Id of the run directory, wherever it lies."""
+    seen: int = 0
+    """Newest generation when it was fetched; damaged ones count."""
+
+
+class Storage:
+    """The place of one run at a storage URL; it opens at first use and can be pickled."""
+
+    def __init__(self, url: str, name: str, run: str = "") -> None:
+        """Name a place.
+
+        Args:
+            url: A folder or a URL; see the module.
+            name: The run's name, one folder; empty is the URL itself.
+            run: Id of the run's processes, the same for all that store in turn.
+        """
+        self.url, self.name, self.run = url, name, run
+        self._opened: tuple[Any, str] | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str, str, str]]:
+        return Storage, (self.url, self.name, self.run)
+
+    def __str__(self) -> str:
+        return f"{self.url.partition('?')[0].rstrip('/')}/{self.name}"
+
+    def open(self, *, check: bool = False) -> tuple[Any, str]:
+        """Return file system and path; with ``check`` see first that it can be written."""
+        if self._opened is None or check:
+            filesystem, path = storage_filesystem(self.url, check=check)
+            self._opened = filesystem, f"{path}/{self.name}" if self.name else path
+        return self._opened
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object; in a folder the file is synced and renamed into place."""
+        self._do(lambda filesystem, path: _write(filesystem, path, data), name, len(data))
+
+    def read(self, name: str) -> bytes | None:
+        """Return an object's bytes, or None if there is none."""
+        info = self._do(lambda filesystem, path: filesystem.get_file_info(path), name)
+        return self._do(_read, name, info.size or 0) if info.is_file else None
+
+    def names(self) -> list[str]:
+        """Return the names of all objects, in order."""
+        from pyarrow import fs  # noqa: PLC0415 - a run without storage starts quicker without it
+
+        def find(filesystem: Any, path: str) -> Any:
+            return filesystem.get_file_info(
+                fs.FileSelector(path, recursive=True, allow_not_found=True)
+            )
+
+        base = PurePosixPath(self.open()[1])
+        found = [info.path for info in self._do(find) if info.is_file]
+        return sorted(PurePosixPath(path).relative_to(base).as_posix() for path in found)
+
+    def delete(self, name: str, *, folder: bool = False) -> None:
+        """Delete an object, or a folder and all below; one that is gone does not matter."""
+
+        def delete(filesystem: Any, path: str) -> None:
+            with suppress(FileNotFoundError):
+                (filesystem.delete_dir if folder else filesystem.delete_file)(path)
+
+        self._do(delete, name)
+
+    def _do(self, call: Callable[[Any, str], T], name: str = "", size: int = 0) -> T:
+        """Call with file system and path; every error becomes an `OutputError`."""
+        filesystem, base = self.open()
+        path = f"{base}/{name}" if name else base
+        try:
+            return within(_SECONDS + size / _BYTES_PER_SECOND, lambda: call(filesystem, path))
+        except Exception as error:  # fsspec's file systems raise what they please
+            raise storage_error(self.url, error) from None
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Keep others from storing under this name, for as long as this process lives.
+
+        Raises:
+            OutputError: Another process, which lives, has the name.
+        """
+        # Watch another owner until it is sure that it is gone.
+        own = Owner(self.run, platform.node(), os.getpid(), _process(os.getpid()))
+        found, end = self.owner(), time.monotonic() + WATCH_SECONDS
+        if found is not None and not found.yields_to(own):
+            process = f"process {found.pid} on {found.host}"
+            say(
+                f"{self} belongs to {process}; watching {WATCH_SECONDS:.0f} s whether it still runs"
+            )
+            while (now := self.owner()) is not None and time.monotonic() < end:
+                if now != found:
+                    raise OutputError(
+                        f"{self} is being stored by {process}; end that run first, or give "
+                        "another --out"
+                    )
+                time.sleep(TICK_SECONDS)
+        # Renew the note until the context ends or another process takes the name.
+        stop = threading.Event()
+
+        def renew() -> None:
+            for beat in count(1):
+                if stop.wait(BEAT_SECONDS):
+                    return
+                with suppress(DistrlccError):  # the storage may come back
+                    if not self._owns():
+                        return
+                    if not stop.is_set():
+                        self.write(OWNER, msgspec.json.encode(replace(own, beat=beat)))
+
+        self.write(OWNER, msgspec.json.encode(own))
+        thread = threading.Thread(target=renew, name="storage claim", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(TICK_SECONDS)
+            with suppress(DistrlccError):  # else the next one watches the note
+                if self._owns():
+                    self.delete(OWNER)
+
+    def owner(self) -> Owner | None:
+        """Return the process that stores here at present, or None."""
+        with suppress(msgspec.DecodeError):
+            data = self.read(OWNER)
+            return None if data is None else msgspec.json.decode(data, type=Owner)
+        return None
+
+    def _owns(self) -> bool:
+        owner = self.owner()
+        return owner is not None and owner.run == self.run
+
+    def holds_run(self) -> bool:
+        """Say whether anything is stored under this name."""
+        return bool(_manifests_in(self.names()))
+
+    def read_config(self) -> str:
+        """Return the newest whole ``config.toml``; see `pull` for what is raised."""
+        for manifest in self._manifests():
+            data = self.read(f"{manifest.place}/config.toml")
+            if data and StoredFile.of("config.toml", data) in manifest.files:
+                return data.decode()
+        raise self._nothing([])
+
+    def push(self, folder: Path) -> Manifest:
+        """Store a run directory, which may be written meanwhile, as a new generation.
+
+        Raises:
+            OutputError: It cannot be stored.
+            StorageLostError: Another run has taken the name over.
+        """
+        with self._lock:
+            names = self.names()
+            number = 1 + max((_number(name) for name in names), default=0)
+            place, entries = f"{number:06d}-{uuid.uuid4().hex[:8]}", []
+            for name, data in _run_files(folder):
+                self.write(f"{place}/{name}", data)
+                entries.append(StoredFile.of(name, data))
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            origin, host = _origin(folder).folder, platform.node()
+            manifest = Manifest(number, place, origin, tuple(entries), host, date)
+            if not self._owns():
+                raise StorageLostError(f"another run has taken {self} over")
+            text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+            self.write(f"{place}/{MANIFEST}", text)
+            # Delete all but this generation and the newest before it, manifests first.
+            kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}
+            with suppress(DistrlccError):  # the next time
+                for old in sorted({name.split("/")[0] for name in names if _number(name)} - kept):
+                    self.delete(f"{old}/{MANIFEST}")
+                    self.delete(old, folder=True)
+        return manifest
+
+    def push_if_new(self, folder: Path, *, whole: bool = False) -> bool:
+        """Store a run directory unless the newest generation has its checkpoint; say whether.
+
+        Args:
+            folder: The run directory; without a checkpoint it is not stored.
+            whole: See that all its files are stored.
+
+        Raises:
+            StorageLostError: The run has gone on in another run directory.
+        """
+        if not (folder / LATEST).exists():
+            return False
+        newest = next(self._manifests(), None)
+        if newest is not None:
+            origin = _origin(folder)
+            if newest.folder != origin.folder and newest.generation > origin.seen:
+                raise StorageLostError(
+                    f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"
+                )
+            files = {StoredFile.of(*f) for f in _run_files(folder) if whole or f[0] == LATEST}
+            if files == {file for file in newest.files if whole or file.name == LATEST}:
+                return False
+        self.push(folder)
+        return True
+
+    def push_end(self, folder: Path, remedy: str) -> None:
+        """Store how a run ended; try again for a while.
+
+        Raises:
+            OutputError: It could not be stored; the message holds the remedy.
+        """
+        end, said = time.monotonic() + END_SECONDS, False
+        while True:
+            try:
+                self.push_if_new(folder, whole=True)
+                break
+            except OutputError as error:
+                lost = isinstance(error, StorageLostError)
+                if lost or time.monotonic() > end:
+                    raise OutputError(
+                        f"{folder} is saved here, but its end is not stored: {error}"
+                        f"{'' if lost else f'; store it with: {remedy}'}"
+                    ) from None
+                if not said:
+                    say(f"not stored: {error}; trying for {END_SECONDS:.0f} s more")
+                said = True
+                time.sleep(TICK_SECONDS)
+        if (folder / LATEST).exists():
+            say(f"stored at {self}")
+
+    def pull(self, folder: Path) -> tuple[Manifest, list[str]]:
+        """Fetch the newest whole generation into a folder that is empty or does not exist.
+
+        Returns:
+            What was fetched, and a line for each newer generation that is not whole.
+
+        Raises:
+            CheckpointError: None is whole.
+            OutputError: There is no such run, or the folder cannot be written.
+        """
+        damage: list[str] = []
+        part = folder.with_name(f".{folder.name}.part")
+        seen = max(map(_number, self.names()), default=0)
+        try:
+            for manifest in self._manifests(damage):
+                if fault := self._fetch(manifest, part):
+                    damage.append(fault)
+                    continue
+                _note(part, _Origin(uuid.uuid4().hex, seen))
+                part.replace(folder)
+                return manifest, damage
+        except OSError as error:
+            raise OutputError(f"cannot write {folder}: {error.strerror}") from None
+        raise self._nothing(damage)
+
+    def _manifests(self, damage: list[str] | None = None) -> Iterator[Manifest]:
+        """Yield complete generations, newest first; say of damaged manifests what is wrong."""
+        for name in reversed(_manifests_in(self.names())):
+            data = self.read(name)
+            try:
+                if data is not None:  # else deleted since
+                    yield Manifest.decode(data)
+            except (ValueError, msgspec.DecodeError) as error:
+                if damage is not None:
+                    damage.append(f"{name} is damaged ({error})")
+
+    def _fetch(self, manifest: Manifest, part: Path) -> str:
+        """Fetch a generation; return what is wrong with it, or nothing."""
+        shutil.rmtree(part, ignore_errors=True)
+        for file in manifest.files:
+            data = self.read(f"{manifest.place}/{file.name}")
+            if data is None or StoredFile.of(file.name, data) != file:
+                shutil.rmtree(part, ignore_errors=True)
+                how = "is missing" if data is None else "is damaged"
+                return f"{manifest.place}/{file.name} {how}"
+            (part / file.name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(part / file.name, data)
+        return ""
+
+    def _nothing(self, damage: list[str]) -> DistrlccError:
+        if damage:
+            return CheckpointError(f"{self} has no whole checkpoint: {'; '.join(damage[:4])}")
+        names = stored_runs(self.url)
+        shown = f"; its runs: {', '.join(names[:10])}" if names else ""
+        return OutputError(f"storage {self.url} holds no run {self.name!r} to resume{shown}")
+
+
+class StorageKeeper:
+    """A thread that stores a run directory after its checkpoints, while training goes on.
+
+    A checkpoint that comes while another is being stored waits; a newer one takes its place. What
+    fails is tried again after the next checkpoint.
+    """
+
+    def __init__(self, storage: Storage, folder: Path) -> None:
+        """Start the thread; the storage's name is claimed."""
+        self._storage, self._folder = storage, folder
+        self._due, self._stop = threading.Event(), False
+        self._news: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Say that there is a new checkpoint; returns at once."""
+        self._due.set()
+
+    def news(self) -> list[str]:
+        """Return what the user should hear since the last call: failures, and their end."""
+        lines, self._news = self._news, []
+        return lines
+
+    def close(self) -> None:
+        """Let the store that is under way end; what ends the run stores again."""
+        self._stop = True
+        self._due.set()
+        self._thread.join(10.0)
+
+    def _run(self) -> None:
+        failure = ""
+        while self._due.wait() and not self._stop:
+            self._due.clear()
+            try:
+                self._storage.push(self._folder)
+            except DistrlccError as error:
+                if str(error) != failure:
+                    self._news.append(f"not stored: {error}; training goes on")
+                failure = str(error)
+            else:
+                if failure:
+                    self._news.append(f"stored again at {self._storage}")
+                failure = ""
+
+
+def stored_runs(url: str) -> list[str]:
+    """Return the names of the runs at a storage URL."""
+    return sorted({name.split("/")[0] for name in Storage(url, "").names() if "/" in name})
+
+
+def storage_filesystem(url: str, *, check: bool = True) -> tuple[Any, str]:
+    """Return the ``pyarrow.fs.FileSystem`` that a URL names, and the path in it.
+
+    Args:
+        url: A folder or a URL; see the module.
+        check: See that it answers and can be written; a folder is made where there is none.
+
+    Raises:
+        ConfigError: The URL is malformed, or of a kind that nothing installed reaches.
+        OutputError: It does not answer in time, refuses access, or cannot be written.
+    """
+    try:
+        filesystem, path = within(OPEN_SECONDS, lambda: _open(url))
+        if check and is_folder(filesystem):
+            within(OPEN_SECONDS, lambda: require_writable(Path(path)))
+        elif check:
+            within(OPEN_SECONDS, lambda: filesystem.create_dir(path))
+    except (OSError, ValueError) as error:
+        raise storage_error(url, error) from None
+    return filesystem, path.rstrip("/")
+
+
+def is_folder(filesystem: Any) -> bool:
+    """Say whether a file system is this machine's own, or mounted there."""
+    return str(filesystem.type_name) == "local"
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what a call returns, or raise TimeoutError; its thread stays behind if it must.
+
+    pyarrow heeds no time limit on reading, and a network mount that hangs heeds none at all.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="storage call", daemon=True).start()
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        if future.done():
+            raise
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
+
+
+def storage_error(url: str, error: Exception) -> DistrlccError:
+    """Turn what a file system said into one line: what is wrong, and what to do."""
+    if isinstance(error, DistrlccError):
+        return error
+    text = " ".join(str(error).split())
+
+    def says(*words: str) -> bool:
+        return any(word in text for word in words)
+
+    if says("NO_SUCH_BUCKET", "NoSuchBucket", "To create buckets"):
+        text = f"there is no bucket {urlsplit(url).netloc!r}; make it, or give another"
+    elif says(
+        "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
+    ):
+        remedy = (
+            "no AWS_ACCESS_KEY_ID is set: give credentials in the environment or ~/.aws of a user"
+        )
+        if "AWS_ACCESS_KEY_ID" in os.environ:
+            remedy = "check that AWS_ACCESS_KEY_ID's owner"
+        text = f"access denied; {remedy} may list, read, write and delete there"
+    elif isinstance(error, TimeoutError) or says("NETWORK_CONNECTION", "curlCode"):
+        reason = text.rpartition("Details: ")[2]
+        text = (
+            f"{reason if reason == text else f'no connection: {reason}'}; check address and network"
+        )
+    elif isinstance(error, OSError) and error.errno is not None:
+        text = os.strerror(error.errno)
+    return OutputError(f"storage {url.partition('?')[0]}: {text[:300]}")
+
+
+def say(line: str) -> None:
+    """Tell the user."""
+    sys.stderr.write(f"distrlcc: {line}\n")
+    sys.stderr.flush()
+
+
+def _open(url: str) -> tuple[Any, str]:
+    from pyarrow import fs  # noqa: PLC0415 - see above
+
+    scheme, there, rest = url.partition("://")
+    if not there:
+        if not url:
+            raise ConfigError("--storage is empty; expected a folder or a URL")
+        return fs.LocalFileSystem(), str(Path(url).absolute())
+    if "@" in urlsplit(url).netloc and scheme not in ("abfs", "abfss", "hdfs", "viewfs"):
+        raise ConfigError(
+            "--storage holds a user or a key, which would be written down with the run; give "
+            "credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    if not rest.strip("/"):
+        raise ConfigError(f"--storage {url}: expected a place after ://, as in s3://bucket/runs")
+    if scheme == "s3":  # a small object is one request, so whole or not there
+        url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
+    elif scheme not in _PYARROW:
+        url = f"fsspec+{url}"
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(url)
+    except (ValueError, ImportError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        if "Protocol not known" in reason:
+            others = "://, ".join(_PYARROW)
+            reason = f"unknown scheme; expected a folder, s3://, {others}:// or another of fsspec's"
+        elif scheme == "s3":
+            reason += " (valid: endpoint_override, scheme, region, allow_bucket_creation)"
+        raise ConfigError(f"--storage {url}: {reason}") from None
+    return found
+
+
+def _read(filesystem: Any, path: str) -> bytes | None:
+    with suppress(FileNotFoundError), filesystem.open_input_stream(path) as file:
+        return bytes(file.read())
+    return None  # deleted since
+
+
+def _write(filesystem: Any, path: str, data: bytes) -> None:
+    if is_folder(filesystem):
+        place = Path(path)
+        missing = [folder for folder in place.parents if not folder.exists()]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, data)
+        for folder in missing:  # a power cut shall not undo them
+            descriptor = os.open(folder.parent, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        return
+    if filesystem.type_name != "s3":  # S3 has no folders
+        filesystem.create_dir(path.rpartition("/")[0])
+    with filesystem.open_output_stream(path) as file:
+        file.write(data)
+
+
+def _process(pid: int) -> str:
+    """Return ``boot/namespace/start`` of a living process; nothing where Linux's /proc is not."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = Path("/proc/self/ns/pid").readlink()
+        if process := find_process(pid):
+            return f"{boot}/{namespace}/{process.started}"
+    return ""
+
+
+def _run_files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and bytes of a run directory's files, the checkpoint first.
+
+    So the metrics, which are only added to, reach at least as far; a resume drops the rest.
+    """
+    # The generation before has the checkpoint before; a generation copied by hand has a manifest.
+    skipped = (LATEST, "checkpoints/previous.safetensors", MANIFEST)
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    for name in (LATEST, *(n for n in names if n not in skipped and "/." not in f"/{n}")):
+        try:
+            yield name, (folder / name).read_bytes()
+        except FileNotFoundError:
+            if name == LATEST:
+                raise OutputError(f"{folder} has no checkpoint to store yet") from None
+        except OSError as error:
+            raise OutputError(f"cannot read {folder / name}: {error.strerror}") from None
+
+
+def _origin(run: Path) -> _Origin:
+    """Return a run directory's note; write one where there is none."""
+    try:
+        return msgspec.json.decode((run / _ORIGIN).read_bytes(), type=_Origin)
+    except (OSError, msgspec.DecodeError):
+        return _note(run, _Origin(uuid.uuid4().hex))
+
+
+def _note(run: Path, origin: _Origin) -> _Origin:
+    write_atomically(run / _ORIGIN, msgspec.json.encode(origin))
+    return origin
+
+
+def _number(name: str) -> int:
+    """Return the generation that an object is of, or 0 if it is of none."""
+    match = _GENERATION.match(name)
+    return int(match[1]) if match else 0
+
+
+def _manifests_in(names: list[str]) -> list[str]:
+    """Return the names that are manifests, oldest first."""
+    return sorted((n for n in names if _number(n) and n.endswith(f"/{MANIFEST}")), key=_number)

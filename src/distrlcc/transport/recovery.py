@@ -1,0 +1,311 @@
+"""What a sender knows of its packets: RTT, losses, delivery rate, pacing, and a step's statistics.
+
+Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 sections 5.3 (ACK delay) and 6.1 (packet and
+time threshold), draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). Left out:
+the draft's app-limited mark, which no controller here takes, and its discarding of intervals below
+the least RTT: a packet's own flight is never longer than its sample's interval. Times are ns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distrlcc.control.base import Controller
+from distrlcc.types import NANOSECONDS, IntervalStats
+
+NEVER = 1 << 62
+"""A time that does not come, ns."""
+GRANULARITY = 1_000_000
+"""Clock granularity, ns (RFC 9002 section 6.1.2); scheduling makes timers no finer."""
+INITIAL_RTO = NANOSECONDS
+"""Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
+_COMPACT = 1024
+_LEAST_INTERVAL = 1_000_000
+
+Stamp = tuple[int, int, int, int]
+"""A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
+
+
+class RttEstimator:
+    """Smoothed RTT, its variation and the timeout with its back-off; all times are ns."""
+
+    __slots__ = ("_maximum", "_minimum", "backoff", "latest", "minimum", "smoothed", "variation")
+
+    def __init__(self, min_rto: int = 200_000_000, max_rto: int = 60 * NANOSECONDS) -> None:
+        """Start without a sample; RFC 6298's least timeout is 1 s, systems in use take 0.2 s."""
+        self._minimum, self._maximum = min_rto, max_rto
+        self.latest = 0
+        """Newest sample; 0 before the first."""
+        self.minimum = 0
+        """Least sample; 0 before the first."""
+        self.smoothed = 0.0
+        self.variation = 0.0
+        self.backoff = 0
+        """Timeouts since the last newly acknowledged packet: each doubles the timeout."""
+
+    def sample(self, rtt: int, ack_delay: int = 0) -> int:
+        """Take one RTT into least and latest; return it without the receiver's delay.
+
+        The delay is taken off only as long as the least RTT does not contradict it, so a receiver
+        that lies cannot make the path look shorter than it ever was (RFC 9002 section 5.3).
+        """
+        if self.minimum == 0 or rtt < self.minimum:
+            self.minimum = rtt
+        elif ack_delay and rtt >= self.minimum + ack_delay:
+            rtt -= ack_delay
+        self.latest = rtt
+        return rtt
+
+    def smooth(self, rtt: int) -> None:
+        """Take a sample into the smoothed values (RFC 6298 rules 2.2, 2.3)."""
+        if self.smoothed == 0.0:
+            self.smoothed, self.variation = float(rtt), rtt / 2
+        else:
+            self.variation += (abs(self.smoothed - rtt) - self.variation) / 4
+            self.smoothed += (rtt - self.smoothed) / 8
+
+    @property
+    def rto(self) -> int:
+        """Timeout with its back-off, ns (RFC 6298 rules 2.1 to 2.5 and 5.5)."""
+        rto = INITIAL_RTO
+        if self.smoothed:
+            rto = int(self.smoothed + max(GRANULARITY, 4 * self.variation))
+        return min(max(rto, self._minimum) << min(self.backoff, 32), self._maximum)
+
+
+class Outstanding:
+    """Stamps of outstanding packets; numbers go up by one from 0.
+
+    A list that starts at a base number, with holes where packets are done: looking a packet up
+    costs an index, and the front is cut off now and then. A number's place is ``number - base``.
+    """
+
+    __slots__ = ("_base", "_head", "_stamps", "count")
+
+    def __init__(self) -> None:
+        """Start with packet number 0 to come."""
+        self._stamps: list[Stamp | None] = []
+        self._base = 0
+        self._head = 0
+        self.count = 0
+        """Packets outstanding."""
+
+    @property
+    def lowest(self) -> int:
+        """Least outstanding number; the next one to be sent when none is."""
+        return self._base + self._head
+
+    def add(self, stamp: Stamp) -> None:
+        """Remember the next packet."""
+        self._stamps.append(stamp)
+        self.count += 1
+
+    def take(self, start: int, stop: int) -> list[tuple[int, Stamp]]:
+        """Take ``[start, stop)`` out; return what was outstanding of it, lowest first.
+
+        All numbers below ``stop`` must have been sent.
+        """
+        stamps, base = self._stamps, self._base
+        taken = []
+        for place in range(max(start - base, self._head), stop - base):
+            stamp = stamps[place]
+            if stamp is not None:
+                stamps[place] = None
+                taken.append((base + place, stamp))
+        if taken:
+            self.count -= len(taken)
+            self._advance()
+        return taken
+
+    def _advance(self) -> None:
+        """Move the head to the lowest outstanding packet; now and then cut off the front."""
+        stamps, place = self._stamps, self._head
+        while place < len(stamps) and stamps[place] is None:
+            place += 1
+        self._head = place
+        if place >= _COMPACT and 2 * place >= len(stamps):
+            del stamps[:place]
+            self._base += place
+            self._head = 0
+
+    def below(self, number: int) -> list[tuple[int, int]]:
+        """Return the outstanding packets below a number as (number, send time), lowest first."""
+        base, stamps = self._base, self._stamps
+        found = []
+        for place in range(self._head, number - base):
+            stamp = stamps[place]
+            if stamp is not None:
+                found.append((base + place, stamp[0]))
+        return found
+
+
+class LossDetector:
+    """Finds outstanding packets lost once later ones are acknowledged."""
+
+    __slots__ = ("_packets", "_times", "loss_time")
+
+    def __init__(self, packet_threshold: int, time_threshold: float) -> None:
+        """Take the thresholds, as in `distrlcc.transport.sender.SenderOptions`."""
+        self._packets, self._times = packet_threshold, time_threshold
+        self.loss_time = NEVER
+        """When the time threshold finds the next packet lost, ns; `NEVER` without a candidate."""
+
+    def find(
+        self, outstanding: Outstanding, largest_acked: int, rtt: RttEstimator, *, now: int
+    ) -> list[int]:
+        """Take the lost packets out of ``outstanding``; return their numbers, lowest first."""
+        self.loss_time = NEVER
+        if outstanding.lowest >= largest_acked:
+            return []
+        lost = []
+        by_number = largest_acked - self._packets
+        patience = NEVER
+        if self._times:
+            longest = max(rtt.smoothed, rtt.latest)
+            patience = max(int(self._times * longest), GRANULARITY)
+        for number, sent in outstanding.below(largest_acked):
+            if number <= by_number or now - sent >= patience:
+                lost.append(number)
+            else:
+                self.loss_time = min(self.loss_time, sent + patience)
+        for number in lost:
+            outstanding.take(number, number + 1)
+        return lost
+
+
+class DeliveryRate:
+    """A connection's delivered count, and the `Stamp` that each packet gets of it."""
+
+    __slots__ = ("_over_sending", "delivered", "delivered_time", "first_sent_time")
+
+    def __init__(self, over_sending: bool, *, now: int) -> None:
+        """Start with nothing delivered.
+
+        With ``over_sending`` a sample's interval is at least the time that sending its packets took
+        (draft section 2.2), so that ACKs that arrive in a bunch do not look like a fast link. The
+        simulator's kernel takes the ACKs' spacing alone.
+        """
+        self._over_sending = over_sending
+        self.delivered = 0
+        self.delivered_time = self.first_sent_time = now
+
+    def stamp(self, inflight: int, *, now: int) -> Stamp:
+        """Return the stamp of a packet that is sent with others in flight (draft section 3.2)."""
+        if inflight == 0 and self._over_sending:
+            self.delivered_time = self.first_sent_time = now
+        return now, self.delivered, self.delivered_time, self.first_sent_time
+
+    def deliver(self, stamp: Stamp, *, now: int) -> int:
+        """Count a packet delivered; return its sample's interval, ns (draft section 3.3).
+
+        The sample is ``delivered - stamp[1]`` packets over that interval.
+        """
+        sent, _, delivered_time, first_sent = stamp
+        self.delivered += 1
+        self.delivered_time = now
+        interval = now - delivered_time
+        if self._over_sending:
+            self.first_sent_time = sent
+            if sent - first_sent > interval:
+                return sent - first_sent
+        return interval
+
+
+def pacing_interval(rate: float) -> int:
+    """Return the time between two packets at a rate in packets/s, ns."""
+    return int(min(NANOSECONDS / rate, 1e18))
+
+
+class Pacer:
+    """Spaces packets by ``floor(1e9 / rate)`` ns."""
+
+    __slots__ = ("_catch_up", "next_time")
+
+    def __init__(self, catch_up: int = 0, *, now: int) -> None:
+        """Let the first packet leave at once.
+
+        A sender that wakes late makes up for what it missed in the last ``catch_up`` ns with a
+        small burst; otherwise each late wake-up would lower the rate.
+        """
+        self._catch_up = catch_up
+        self.next_time = now
+        """When the next packet may leave, ns."""
+
+    def sent(self, rate: float, *, now: int) -> None:
+        """Take note of a packet that left at a rate in packets/s."""
+        self.next_time = max(self.next_time, now - self._catch_up) + pacing_interval(rate)
+
+    def restart(self, rate: float, *, now: int) -> None:
+        """Follow a rate that was set from outside: no later than one interval from now."""
+        earliest = max(self.next_time, now - self._catch_up)
+        self.next_time = min(earliest, now + pacing_interval(rate))
+
+
+class Interval:
+    """The counts and averages of the present step; the definitions are the simulator kernel's."""
+
+    def __init__(self, packet_bytes: int, *, now: int) -> None:
+        """Start a step; ``packet_bytes`` count for the rates in Mbit/s."""
+        self._megabits = packet_bytes * 8 * 1e-6
+        self._restart(now)
+
+    def _restart(self, now: int) -> None:
+        self._start = now
+        self.sent = self.lost = self.timeouts = 0
+        self._acked = self._rtt_sum = self._rtt_min = self._rtt_max = 0
+        self._delay = self._delivery_rate = self._send_rate = 0.0
+
+    def on_ack(
+        self, rtt: int, min_rtt: int, delivered: int, interval: int, sent_since: int
+    ) -> None:
+        """Add one acknowledged packet, with its RTT and the least one, ns.
+
+        ``delivered`` in ``interval`` ns is its delivery-rate sample; ``sent_since`` counts packets
+        since it left, itself too, for Vegas' sending rate.
+        """
+        self._rtt_sum += rtt
+        delay = (rtt - min_rtt) * 1e-6
+        # No rate is taken over less than a millisecond.
+        megabits = self._megabits
+        delivery_rate = (
+            delivered * megabits / (interval * 1e-9 if interval > _LEAST_INTERVAL else 1e-3)
+        )
+        send_rate = sent_since * megabits / (rtt * 1e-9 if rtt > _LEAST_INTERVAL else 1e-3)
+        if self._acked == 0:
+            self._rtt_min = self._rtt_max = rtt
+            self._delay, self._delivery_rate, self._send_rate = delay, delivery_rate, send_rate
+        else:
+            if rtt < self._rtt_min:
+                self._rtt_min = rtt
+            elif rtt > self._rtt_max:
+                self._rtt_max = rtt
+            self._delay += 0.125 * (delay - self._delay)
+            self._delivery_rate += 0.125 * (delivery_rate - self._delivery_rate)
+            self._send_rate += 0.125 * (send_rate - self._send_rate)
+        self._acked += 1
+
+    def take(
+        self, rtt: RttEstimator, controller: Controller, inflight: int, *, now: int
+    ) -> IntervalStats:
+        """Return the step's statistics, arrays of one element, and start the next step."""
+        seconds = float(NANOSECONDS)
+        columns = {
+            "duration": (now - self._start) / seconds,
+            "sent": self.sent,
+            "acked": self._acked,
+            "lost": self.lost,
+            "timeouts": self.timeouts,
+            "rtt_sum": self._rtt_sum / seconds,
+            "rtt_min": self._rtt_min / seconds,
+            "rtt_max": self._rtt_max / seconds,
+            "rtt_last": rtt.latest / seconds,
+            "min_rtt": rtt.minimum / seconds,
+            "cwnd": controller.cwnd,
+            "pacing_rate": controller.pacing_rate,
+            "inflight": inflight,
+            "delay_ewma": self._delay,
+            "delivery_rate_ewma": self._delivery_rate,
+            "send_rate_ewma": self._send_rate,
+        }
+        self._restart(now)
+        return IntervalStats(**{name: np.array([value], float) for name, value in columns.items()})

@@ -1,0 +1,398 @@
+"""Three hosts make a Ray cluster: refused, joined, examined, cut off, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import distrlcc
+from distrlcc.cluster.cluster import HEALTH, head_interface, stop
+from distrlcc.cluster.session import parse_address, read_row
+from distrlcc.cluster.state import (
+    MARK,
+    Node,
+    Ports,
+    keep_token,
+    kept_token,
+    known_token,
+    node_here,
+    ray_environment,
+    read_state,
+    state_folder,
+    token_path,
+    write_state,
+)
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.parallel.token import checked_token, proof, proves
+from distrlcc.processes import Process, descendants, find_process
+from distrlcc.tune.report import read_reports
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "0123456789abcdef0123456789abcdef"
+REFUSED_SECONDS = 20.0
+CUT_SECONDS = 30.0
+MEMBER = Node("10.0.0.2", "10.0.0.1", 6379, "eth0", ["ray"], Process(1, 2), "now", Process(3, 4))
+SMALL = ("--cpus", "1", "--object-store-mb", "100")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep this machine's own state out of the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("DISTRLCC_TOKEN", raising=False)
+    return tmp_path
+
+
+def test_every_port_is_named_and_none_twice() -> None:
+    ports = Ports(6379)
+    assert list(ports.settings(head=True).values()) == list(range(6379, 6389))
+    flags = ports.flags(head=True)
+    assert {"--port=6379", "--max-worker-port=10999"} <= set(flags)
+    assert ports.environment()["DASHBOARD_METRIC_PORT"] == "6388"
+    assert all(flag.startswith("--") for flag in flags)
+    assert not [flag for flag in ports.flags(head=False) if flag.startswith("--port")]
+    assert str(ports) == "6379-6388 and 10002-10999"
+
+
+def test_a_cut_machine_is_given_up_after_20_s() -> None:
+    seconds = {name: int(value) / 1e3 for name, value in HEALTH.items() if name.endswith("_ms")}
+    each = seconds["RAY_health_check_period_ms"] + seconds["RAY_health_check_timeout_ms"]
+    assert each * int(HEALTH["RAY_health_check_failure_threshold"]) == 20.0
+
+
+def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept_token() == ""
+    keep_token(TOKEN)
+    assert stat.S_IMODE(token_path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(token_path().parent.stat().st_mode) == 0o700
+    assert kept_token() == TOKEN
+    monkeypatch.setenv("DISTRLCC_TOKEN", "from the environment")
+    assert (kept_token(), known_token()) == (TOKEN, "from the environment")
+    assert ray_environment()["RAY_AUTH_TOKEN"] == "from the environment"
+    write_state(MEMBER)
+    assert ray_environment() == {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_path()),
+    }
+    with pytest.raises(ConfigError, match="has 5 characters; expected 16"):
+        checked_token("short", "DISTRLCC_TOKEN")
+    with pytest.raises(ConfigError, match="without spaces"):
+        checked_token("two words and a line", "DISTRLCC_TOKEN")
+    assert checked_token(TOKEN, "") == TOKEN
+
+
+def test_a_proof_is_good_for_one_exchange_role_and_token() -> None:
+    claim = proof("nonce", "head", TOKEN)
+    assert proves(claim, "nonce", "head", TOKEN)
+    assert not proves(claim, "other", "head", TOKEN)
+    assert not proves(claim, "nonce", "joins", TOKEN)
+    assert not proves(claim, "nonce", "head", TOKEN + "0")
+    assert not proves(None, "nonce", "head", TOKEN)
+    assert TOKEN not in claim
+
+
+def test_processes_are_told_apart_by_their_start() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        found = find_process(child.pid)
+        assert found is not None
+        assert found.alive()
+        assert not Process(child.pid, found.started + 1).alive()
+        assert found in descendants(os.getpid())
+        Process(child.pid, found.started + 1).signal(signal.SIGKILL)  # of another's number
+        assert found.alive()
+        found.signal(signal.SIGKILL)
+    finally:
+        child.kill()
+        child.wait(5)
+    assert not found.alive()
+    found.signal(signal.SIGKILL)
+    assert find_process(child.pid) is None
+
+
+def test_the_state_comes_back_as_it_was() -> None:
+    assert read_state() is None
+    write_state(MEMBER)
+    assert read_state() == MEMBER
+
+
+def test_a_taken_port_is_named() -> None:
+    ports = Ports(23_400)
+    ports.check_free(head=True)
+    with (
+        socket.create_server(("127.0.0.1", 23_402)),
+        pytest.raises(GroupError, match=r"port 23402 \(objects\) in use") as caught,
+    ):
+        ports.check_free(head=True)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["", ":6379", "host:", "host:x", "host:0", "a:b:1", "host:70000"])
+def test_an_address_that_is_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        parse_address(text)
+
+
+def test_addresses_have_a_port() -> None:
+    assert parse_address("10.0.0.1:7000") == ("10.0.0.1", 7000)
+    assert parse_address("head") == ("head", 6379)
+    with pytest.raises(ConfigError, match="expected an address of this machine"):
+        head_interface("203.0.113.9", "")
+
+
+def test_another_program_is_not_taken_for_ray() -> None:
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(GroupError, match="does not answer as Ray") as caught:
+            read_row(f"127.0.0.1:{silent.getsockname()[1]}", TOKEN)
+        assert caught.value.exit_code == 2
+
+
+def test_the_cluster_file_is_what_ray_up_reads() -> None:
+    ray = pytest.importorskip("ray")
+    import jsonschema
+    import yaml
+    from ray.autoscaler._private.local.config import prepare_local
+
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    config = yaml.safe_load((ROOT / "examples" / "ray-cluster.yaml").read_text())
+    jsonschema.validate(config, schema)
+    prepared, _ = prepare_local(config)
+    (kind,) = prepared["available_node_types"].values()
+    assert kind["min_workers"] == kind["max_workers"] == len(config["provider"]["worker_ips"])
+    assert f"--ip {config['provider']['head_ip']}" in config["head_start_ray_commands"][1]
+
+
+class Cluster:
+    """Hosts and what their commands said."""
+
+    def __init__(self, hosts: Any, folder: Path) -> None:
+        self.hosts, self.head, self.token = hosts, f"{hosts.address(0)}:6379", ""
+        self._environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        self._environment.pop("DISTRLCC_TOKEN", None)
+
+    def run(
+        self, host: int, *words: str, cwd: Path | None = None, **environment: str
+    ) -> tuple[int, str, float]:
+        """Run a command; return exit code, output and how long it took, s."""
+        begin = time.monotonic()
+        done = subprocess.run(
+            self.hosts.command(host, sys.executable, "-m", "distrlcc", *words),
+            env={**self._environment, **environment}, capture_output=True, text=True, cwd=cwd,
+            timeout=180, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
+
+    def processes(self, host: int) -> list[str]:
+        """Return the processes that run on a host."""
+        return subprocess.run(
+            ["ip", "netns", "pids", self.hosts.names[host]],
+            capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.split()  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
+    """Return hosts of which the first runs a cluster's head."""
+    pytest.importorskip("ray")
+    folder = tmp_path_factory.mktemp("cluster")
+    try:
+        hosts = conftest.Hosts(2, folder)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with hosts:
+        made = Cluster(hosts, folder)
+        try:
+            code, said, _ = made.run(
+                0, "cluster", "start", "--no-dashboard", "--show-token", *SMALL
+            )
+            assert code == 0, said
+            line = next(line.strip() for line in said.splitlines() if "cluster join" in line)
+            secret, *words = line.split()
+            assert words == ["distrlcc", "cluster", "join", made.head]
+            made.token = secret.removeprefix("DISTRLCC_TOKEN=")
+            yield made
+        finally:
+            for host in (1, 0):
+                made.run(host, "cluster", "stop")
+
+
+@pytest.mark.slow
+@pytest.mark.net
+def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    assert len(cluster.token) == 64
+    code, said, _ = cluster.run(0, "cluster", "start", *SMALL)
+    assert code == 2
+    assert "a cluster's head already" in said
+    code, said, took = cluster.run(1, "cluster", "join", cluster.head, DISTRLCC_TOKEN=TOKEN)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "has another token" in said
+    assert took < REFUSED_SECONDS
+    code, said, _ = cluster.run(1, "cluster", "join", cluster.head)
+    assert code == 2
+    assert "the token of the cluster is needed" in said
+    doctor = ("doctor", "--address", cluster.head)
+    _, said, _ = cluster.run(1, *doctor, DISTRLCC_TOKEN=TOKEN)
+    assert "another token" in said
+    _, said, _ = cluster.run(1, *doctor, DISTRLCC_TOKEN=cluster.token)
+    assert "knows the token" in said
+    assert "as on 10.77.0.1" in said
+    words = ("train", "quickstart", "--engine", "ray", "--address", cluster.head, "--out", "none")
+    code, said, _ = cluster.run(1, *words, cwd=tmp_path, DISTRLCC_TOKEN=TOKEN)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "has another token" in said
+    assert not (tmp_path / "none").exists()
+
+    other = tmp_path / "other"
+    shutil.copytree(Path(distrlcc.__file__).parent, other / "distrlcc")
+    (other / "distrlcc" / "extra.py").write_text("# not in the head's sources\n")
+    package = other / "torch-1.2.3.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
+    code, said, took = cluster.run(
+        1, "cluster", "join", cluster.head, DISTRLCC_TOKEN=cluster.token, PYTHONPATH=str(other)
+    )
+    assert code == 2
+    assert took < REFUSED_SECONDS
+    rows = [line.split() for line in said.splitlines()]
+    assert [row[0] for row in rows[2:]] == ["code", "torch"], said
+    assert rows[-1][-1] == "1.2.3"
+    assert cluster.processes(1) == []
+
+
+@pytest.mark.slow
+@pytest.mark.net
+def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> None:
+    words = ("cluster", "join", cluster.head, *SMALL, "--resource", "actor=4")
+    code, said, _ = cluster.run(1, *words, DISTRLCC_TOKEN=cluster.token)
+    assert code == 0, said
+    code, said, _ = cluster.run(1, "cluster", "status", "--json", "-")
+    nodes = json.loads(said)["nodes"]
+    assert [(node["address"], node["alive"], node["is_head"]) for node in nodes] == [
+        (cluster.hosts.address(0), True, True),
+        (cluster.hosts.address(1), True, False),
+    ]
+    assert nodes[1]["resources"] == {"actor": 4.0}
+
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    code, said, took = cluster.run(
+        0, "doctor", "--cluster", "--storage", str(storage), "--json", "-"
+    )
+    told = json.loads(said[said.index("{\n") : said.rindex("}") + 1])
+    assert code == 0, [row for row in told["rows"] if row["verdict"] == "fail"]
+    found = {(row["check"], row["machine"]): row["found"] for row in told["rows"]}
+    for host in (0, 1):
+        address = cluster.hosts.address(host)
+        assert "eth0" in found["interface", address]
+        assert "8 MB from" in found["object", address]
+        assert "writable" in found["storage", address]
+        assert "reaches 63" in found["ports", address]
+    assert "bit/s" in found["link", cluster.hosts.address(0)]
+    assert "ms from" in found["clock", cluster.hosts.address(1)]
+    assert took < 60.0
+    assert list(storage.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "tuning.py").write_text(
+        "def explore(values):\n    return values | {'ppo.clip_param': 0.25}\n"
+    )
+    busy: set[int] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.5):
+            for host in (0, 1):
+                for pid in cluster.processes(host):
+                    with suppress(OSError):
+                        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+                        if title.startswith(b"ray::") and b"IDLE" not in title:
+                            busy.add(host)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    code, said, _ = cluster.run(
+        0, "tune", "pbt", "quickstart", "--address", cluster.head, "--population", "2",
+        "--interval", "2", "--updates", "6", "--quantile", "0.5", "--synch",
+        "--explore", "tuning:explore", "--storage", str(tmp_path / "storage"), "--out", "tuned",
+        "--mutate", "ppo.lr=loguniform:1e-5:1e-2", "ppo.clip_param=uniform:0.1:0.2",
+        "--set", "num_envs=8", "ppo.rollout_length=16", "ppo.minibatch_size=64",
+        "held_out.links=2", "held_out.seconds=0.5",
+        cwd=tmp_path,
+    )  # fmt: skip
+    ended.set()
+    thread.join(10.0)
+    assert code == 0, said
+    assert busy == {0, 1}
+    reports = read_reports(tmp_path / "tuned" / "reports.jsonl")
+    assert {(report.member, report.update) for report in reports} == {
+        (member, update) for member in (0, 1) for update in (2, 4, 6)
+    }
+    changed = [report.schedule[-1].values for report in reports if len(report.schedule) > 1]
+    assert changed
+    assert {values["ppo.clip_param"] for values in changed} == {0.25}
+
+
+@pytest.mark.slow
+@pytest.mark.net
+def test_a_cut_machine_is_given_up_and_nothing_is_left(
+    cluster: Cluster, conftest: ModuleType
+) -> None:
+    cluster.hosts.cut(1)
+    begin = time.monotonic()
+
+    def gone() -> bool:
+        _, said, _ = cluster.run(0, "cluster", "status", "--json", "-")
+        return [node["alive"] for node in json.loads(said)["nodes"]] == [True, False]
+
+    conftest.wait_until(gone, CUT_SECONDS + 10.0, "the machine that was cut is given up")
+    assert time.monotonic() - begin > 10.0
+    conftest.wait_until(
+        lambda: "has ended" in cluster.run(1, "cluster", "status")[1], 15.0, "it ended its part"
+    )
+    cluster.run(1, "cluster", "stop")  # Ray's agents may end a minute later by themselves
+    code, said, _ = cluster.run(0, "cluster", "stop")
+    assert code == 0, said
+    for host in (0, 1):
+        assert cluster.processes(host) == []
+        code, said, _ = cluster.run(host, "cluster", "stop")
+        assert code == 2
+        assert "nothing to stop" in said
+
+
+def test_what_was_killed_can_be_cleaned_up() -> None:
+    with pytest.raises(GroupError, match="nothing to stop"):
+        stop()
+    mark = {**os.environ, MARK: str(state_folder())}
+    left, other = subprocess.Popen(["sleep", "60"], env=mark), subprocess.Popen(["sleep", "60"])
+    try:
+        write_state(MEMBER)
+        with pytest.raises(GroupError, match="to go on: distrlcc cluster join"):
+            node_here()
+        assert stop() == MEMBER
+        assert left.wait(5) < 0
+        assert other.poll() is None
+    finally:
+        for each in (left, other):
+            each.kill()
+            each.wait(5)

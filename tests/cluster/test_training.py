@@ -1,0 +1,396 @@
+"""A real Ray cluster on this machine: workers, ranks and machines come, die and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.cluster.engine import RayEngine
+from distrlcc.cluster.placement import free_machines, reserve
+from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.errors import GroupError
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.identity import identity
+from distrlcc.runs.resources import ResourcesConfig
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(500),
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+
+CONFIG = recipe("distrlcc")
+SMALL = (
+    "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
+    "dagger.capacity=4000", "dagger.minibatch_size=500", "network.hidden=[8]", "env.episode_s=2",
+    "held_out.every=50", "held_out.links=2", "held_out.seconds=1", "checkpoint_every=5",
+    "actors.envs_per_worker=1", "dagger.lr_schedule=none",
+)  # fmt: skip
+ENDLESS = "total_steps=1000000000"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 2,
+            "object_store_memory": 100_000_000,
+            "include_dashboard": False,
+        },
+    )
+    yield made
+    made.shutdown()
+
+
+def _members(cluster: Any, name: str = "") -> list[int]:
+    """Return the processes of the cluster's actors of a class, or of all of ours."""
+    names = [name] if name else ["Host", "RayTrainer", "RayRank"]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(tuple(f"ray::{n}".encode() for n in names)):
+                found.append(int(path.parent.name))
+    raylets = {
+        info.process.pid
+        for node in cluster.list_all_nodes()
+        for info in node.all_processes.get("raylet", ())
+    }
+    return [pid for pid in found if _parent(pid) in raylets]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+class Counter:
+    """What the engine's workers hold."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    def fail(self) -> None:
+        raise ValueError("as asked")
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Watch:
+    """Gathers an engine's changes."""
+
+    def __init__(self, engine: RayEngine) -> None:
+        self._engine = engine
+        self.seen = Changes()
+
+    def living(self) -> list[Worker]:
+        new = self._engine.changes()
+        self.seen.joined += new.joined
+        self.seen.left |= new.left
+        return [worker for worker in self.seen.joined if worker not in self.seen.left]
+
+
+@pytest.mark.long
+def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) -> None:
+    resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
+    with (
+        ray_session(RayOptions(cluster.address)),
+        reserve(resources, learners=1, workers=2) as room,
+    ):
+        engine = RayEngine(room, CONFIG, identity(CONFIG, topology="actor-learner"))
+        watch = Watch(engine)
+        conftest.wait_until(lambda: len(watch.living()) == 2, 60.0, "two workers")
+        first, second = sorted(watch.living(), key=lambda worker: worker.index)
+        for worker in (first, second):
+            engine.start(worker, Counter, 5).result(30.0)
+        assert engine.call(first, "add", 2).result(10.0) == 7
+        assert engine.call(second, "add", 1).result(10.0) == 6
+        with pytest.raises(ActorError, match=r"ValueError: as asked \(fail, line"):
+            engine.call(first, "fail").result(10.0)
+        assert engine.call(first, "add", 1).result(10.0) == 8  # and lives on
+
+        waiting: Future[Any] = engine.call(first, "sleep", 60.0)
+        os.kill(first.process, signal.SIGKILL)
+        with pytest.raises(WorkerGoneError, match="died"):
+            waiting.result(15.0)
+        assert watch.living() == [second]
+        assert "died" in watch.seen.left[first]
+        engine.drop(first)
+        with pytest.raises(WorkerGoneError):
+            engine.call(first, "add", 1).result(1.0)
+        conftest.wait_until(lambda: len(watch.living()) == 2, 60.0, "another in its place")
+        again = next(worker for worker in watch.living() if worker != second)
+        assert (again.index, again.process != first.process) == (0, True)
+        engine.start(again, Counter, 0).result(30.0)
+        assert engine.call(again, "add", 1).result(10.0) == 1
+
+        engine.drop(second)  # given up for silence, say: its process ends
+        conftest.wait_until(lambda: not Path(f"/proc/{second.process}").exists(), 10.0, "its end")
+        engine.close()
+        conftest.wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
+
+
+def test_a_worker_of_another_version_is_refused_with_the_difference(
+    cluster: Any, conftest: ModuleType
+) -> None:
+    own = identity(CONFIG, topology="actor-learner") | {"torch": "1.0", "code": "other"}
+    resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
+    with (
+        ray_session(RayOptions(cluster.address)),
+        reserve(resources, learners=1, workers=1) as room,
+    ):
+        engine = RayEngine(room, CONFIG, own)
+        with pytest.raises(GroupError, match=r"torch +1\.0 ") as refused:
+            conftest.wait_until(lambda: bool(engine.changes().joined), 60.0, "a refusal")
+        assert refused.value.exit_code == 2
+        engine.close()
+
+
+def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
+    cluster: Any, conftest: ModuleType
+) -> None:
+    resources = ResourcesConfig(worker_cpus=0.7, learner_cpus=0.5, max_workers=3)
+    with (
+        ray_session(RayOptions(cluster.address)),
+        reserve(resources, learners=1, workers=2) as room,
+    ):
+        engine = RayEngine(room, CONFIG, identity(CONFIG, topology="actor-learner"))
+        watch = Watch(engine)
+        conftest.wait_until(lambda: len(watch.living()) == 2, 60.0, "two workers")
+        time.sleep(2.0)
+        assert len(watch.living()) == 2  # there is no room for a third
+        node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+        began = time.monotonic()
+        conftest.wait_until(lambda: len(watch.living()) == 3, 60.0, "a third")
+        assert time.monotonic() - began < 30.0
+        third = next(worker for worker in watch.living() if worker.index == 2)
+        engine.start(third, Counter, 0).result(30.0)
+        waiting = engine.call(third, "sleep", 120.0)
+        cluster.remove_node(node, allow_graceful=False)
+        with pytest.raises(WorkerGoneError):
+            waiting.result(60.0)
+        assert third not in watch.living()
+        assert len(watch.living()) == 2
+        engine.close()
+        conftest.wait_until(lambda: len(free_machines()) == 1, 60.0, "Ray knows it")
+
+
+def test_what_cannot_be_placed_is_refused_with_what_is_free(
+    cluster: Any, conftest: ModuleType
+) -> None:
+    with ray_session(RayOptions(cluster.address)):
+        # Ray takes back late what the runs before have held.
+        conftest.wait_until(
+            lambda: free_machines()[0].free.get("CPU") == 2.0, 60.0, "two free cores"
+        )
+        for resources, asked in (
+            (ResourcesConfig(worker_cpus=50.0), "1 x (50 CPU) to act, PACK"),
+            (ResourcesConfig(strategy="STRICT_SPREAD"), "to act, STRICT_SPREAD"),
+        ):
+            begun = time.monotonic()
+            with (
+                pytest.raises(GroupError, match="has no room for") as refused,
+                reserve(resources, learners=1, workers=1),
+            ):
+                pass
+            assert time.monotonic() - begun < 20.0
+            assert asked in str(refused.value)
+            assert "2 CPU" in str(refused.value).partition("Free:")[2]
+
+
+class Run:
+    """The command, with what it says so far."""
+
+    def __init__(self, cluster: Any, folder: Path, *words: str) -> None:
+        self.out, self._log = folder / "run", folder / f"{len(list(folder.iterdir()))}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "distrlcc", "train", "--engine", "ray", "--address",
+                 cluster.address, "--out", str(self.out), "--no-tensorboard", *words],
+                stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def count(self, words: str) -> int:
+        return self.said.count(words)
+
+    def rows(self) -> list[dict[str, Any]]:
+        try:
+            lines = (self.out / "metrics.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, f"{what} not in {seconds:.0f} s:\n{self.said}"
+            time.sleep(0.05)
+
+    def end(self, number: int, seconds: float) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+
+@pytest.fixture
+def start(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def begin(*words: str) -> Run:
+        runs.append(Run(cluster, tmp_path, *words))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.process.kill()
+        run.process.wait(20.0)
+
+
+def test_actors_and_their_trainer_are_started_again(
+    cluster: Any, start: Callable[..., Run], conftest: ModuleType
+) -> None:
+    words = ("distrlcc", "--topology", "actor-learner", "--workers", "2")
+    run = start(*words, "--restarts", "1", "--set", *SMALL, ENDLESS, "actors.segments_per_update=2")
+    run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
+    worker = _members(cluster, "Host")[0]
+    os.kill(worker, signal.SIGKILL)
+    run.until(lambda: f"process {worker} " in run.said.partition("gone: ")[2], 15.0, "it")
+    run.until(lambda: run.count("joined: worker") == 3, 60.0, "another worker")
+
+    (trainer,) = _members(cluster, "RayTrainer")
+    before = run.rows()[-1]["update"]
+    os.kill(trainer, signal.SIGKILL)
+    run.until(lambda: "starting it again" in run.said, 15.0, "the trainer's death")
+    run.until(lambda: run.rows()[-1]["update"] > before + 5, 150.0, "more updates")
+    updates = [row["update"] for row in run.rows()]
+    assert updates == list(range(1, len(updates) + 1))  # what was lost was learned again
+
+    assert run.end(signal.SIGINT, 20.0) == 130
+    line = run.said.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
+    assert line.startswith("train --engine ray --topology actor-learner --address ")
+    conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+    done = run.rows()[-1]
+    again = subprocess.run(
+        [sys.executable, "-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set",
+         f"total_steps={int(done['steps']) + 640}"],
+        capture_output=True, text=True, timeout=120.0, check=False,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert run.rows()[-1]["update"] == done["update"] + 5
+    assert "policy: " in again.stdout
+    assert "(raylet)" not in run.said + again.stdout + again.stderr
+
+
+@pytest.mark.long
+def test_the_trainer_goes_on_on_another_machine(
+    cluster: Any, start: Callable[..., Run], conftest: ModuleType, tmp_path: Path
+) -> None:
+    room = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trainer": 1.0}}
+    first, second = cluster.add_node(**room), cluster.add_node(**room)
+    run = start(
+        "distrlcc", "--topology", "actor-learner", "--workers", "1", "--restarts", "1",
+        "--learner-resource", "trainer=1", "--storage", str(tmp_path / "storage"),
+        "--set", *SMALL, ENDLESS, "actors.segments_per_update=1",
+    )  # fmt: skip
+    run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
+    (trainer,) = _members(cluster, "RayTrainer")
+    raylet = _parent(trainer)
+    mine = next(
+        node for node in (first, second)
+        if node.all_processes["raylet"][0].process.pid == raylet
+    )  # fmt: skip
+    before = run.rows()[-1]["update"]
+    cluster.remove_node(mine, allow_graceful=False)
+    run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
+    run.out.rename(tmp_path / "of the machine that died")
+    run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 150.0, "more")
+    updates = [row["update"] for row in run.rows()]
+    assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
+    assert _parent(_members(cluster, "RayTrainer")[0]) != raylet
+    assert run.end(signal.SIGINT, 30.0) == 130
+    cluster.remove_node(second if mine is first else first)
+
+
+@pytest.mark.long
+def test_ranks_are_started_again_and_stay_equal(
+    cluster: Any, start: Callable[..., Run], conftest: ModuleType
+) -> None:
+    small = ("num_envs=8", "ppo.rollout_length=32", "held_out.every=1000", "held_out.links=2",
+             "held_out.seconds=1", "distributed.sync_check_every=1")  # fmt: skip
+    words = ("quickstart", "--processes", "2", "--set", *small)
+    run = start(*words, ENDLESS)
+    run.until(lambda: len(run.rows()) > 20, 180.0, "updates")
+    assert run.rows()[-1]["ranks"] == 2.0
+    victim = max(_members(cluster, "RayRank"))
+    os.kill(victim, signal.SIGKILL)
+    run.until(lambda: "starting it again" in run.said, 15.0, "a rank's death")
+    run.until(lambda: "joined: rank" in run.said, 60.0, "two again")
+    run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 20.0, "an update of two")
+    behind = run.rows()[-1]["update"]
+    run.until(lambda: run.rows()[-1]["update"] > behind + 20, 30.0, "equal weights")
+    assert run.end(signal.SIGTERM, 30.0) == 128 + signal.SIGTERM
+    conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+    assert "held-out links: " in run.said
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--engine", "ray", "--address", "nowhere"], "expected HOST:PORT"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
+        (["--engine", "ray", "--workers", "2"], "--workers needs --topology actor-learner"),
+        (["--workers", "2"], "--workers needs --engine ray"),
+        (["--engine", "ray", "--topology", "actor-learner", "--processes", "2"], "has --workers"),
+    ],
+)
+def test_bad_words_are_one_line(words: list[str], line: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "distrlcc", "train", "quickstart", *words],
+        capture_output=True, text=True, timeout=60.0, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None; from distrlcc.cli.main import main; "
+        "sys.exit(main(['train', 'quickstart', '--engine', 'ray']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=60.0, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        2, "distrlcc: error: Ray is not installed: pip install 'distrlcc[ray]'\n",
+    )  # fmt: skip

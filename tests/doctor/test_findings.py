@@ -1,0 +1,161 @@
+"""What is found becomes a verdict and a remedy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.doctor.findings import Verdict, finding, worst
+from distrlcc.doctor.machine import (
+    NOT_INSTALLED,
+    Machine,
+    check_common,
+    check_emulation,
+    check_head,
+    check_here,
+    check_machine,
+    judge_storage,
+    leave_mark,
+    look,
+    missing_marks,
+    new_marks,
+    sweep_marks,
+)
+from distrlcc.errors import ConfigError
+from distrlcc.storage import Storage
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    found = replace(look(), load=0.0, free_gb=8.0, disk_gb=9.0, temporary_gb=9.0, shared_gb=2.0)
+    return replace(found, versions={**found.versions, "ray": "2.60.0", "torch": "2.13.0"})
+
+
+def _verdicts(machine: Machine, *, cluster: bool) -> dict[str, Verdict]:
+    return {row.check: row.verdict for row in check_machine(machine, "here", cluster=cluster)}
+
+
+def test_the_worst_counts() -> None:
+    ok, warn, fail = (
+        finding("a", "here", "x"),
+        finding("b", "here", "y", warn="do"),
+        finding("c", "here", "z", fail="do", warn="or"),
+    )
+    assert (fail.verdict, fail.remedy) == (Verdict.FAIL, "do")
+    assert worst([]) == worst([ok]) == Verdict.OK
+    assert worst([ok, warn]) == Verdict.WARN
+    assert worst([warn, fail, ok]) == Verdict.FAIL
+
+
+def test_a_machine_without_ray_can_train_but_not_join(machine: Machine) -> None:
+    assert set(_verdicts(machine, cluster=True).values()) == {Verdict.OK}
+    without = replace(machine, versions={**machine.versions, "ray": NOT_INSTALLED})
+    assert _verdicts(without, cluster=False)["versions"] == Verdict.WARN
+    assert _verdicts(without, cluster=True)["versions"] == Verdict.FAIL
+    row = check_machine(without, "here", cluster=True)[0]
+    assert "pip install 'distrlcc[ray]'" in row.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "verdict"),
+    [
+        ({"load": 64.0, "cores": 2}, "cores", Verdict.WARN),
+        ({"free_gb": 0.5}, "memory", Verdict.WARN),
+        ({"temporary_gb": 1.0}, "disk", Verdict.WARN),
+        ({"shared_gb": 0.06}, "disk", Verdict.WARN),
+        ({"disk_gb": 0.0}, "disk", Verdict.FAIL),
+    ],
+)
+def test_too_little_is_said(
+    machine: Machine, change: dict[str, float], check: str, verdict: Verdict
+) -> None:
+    found = _verdicts(replace(machine, **change), cluster=True)
+    assert found.pop(check) == verdict
+    assert set(found.values()) == {Verdict.OK}
+
+
+def test_other_versions_fail(machine: Machine) -> None:
+    other = replace(machine, common={**machine.common, "ray": "2.1", "code": "abc"})
+    rows = check_common({"a": machine, "b": machine, "c": other})
+    assert [(row.machine, row.verdict) for row in rows] == [
+        ("b", Verdict.OK),
+        ("c", Verdict.FAIL),
+    ]
+    assert "ray 2.1 !=" in rows[1].found
+    assert "code abc !=" in rows[1].found
+
+
+def test_emulation_never_fails() -> None:
+    rows = check_emulation("here")
+    assert {row.check for row in rows} == {"namespaces", "TUN", "mahimahi", "kernel's TCP"}
+    assert all(row.verdict != Verdict.FAIL for row in rows)
+    assert all(row.remedy for row in rows if row.verdict == Verdict.WARN)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_storage_that_is_shared(tmp_path: Path, scheme: str) -> None:
+    marks = new_marks(f"{scheme}{tmp_path}")
+    assert [leave_mark(marks, name) for name in ("a", "b")] == ["", ""]
+    assert missing_marks(marks, ["a", "b"]) == []
+    assert missing_marks(marks, ["a", "c"]) == ["c"]
+    sweep_marks(marks)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_that_is_not(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "yours").mkdir()
+    marks = new_marks(str(tmp_path / "mine"))
+    leave_mark(marks, "a")
+    elsewhere = Storage(str(tmp_path / "yours"), marks.name)
+    leave_mark(elsewhere, "b")
+    one = judge_storage("/mnt", "b", "", missing_marks(elsewhere, ["a", "b"]))
+    assert one.verdict == Verdict.FAIL
+    assert "what a wrote is not there" in one.found
+
+
+def test_storage_here(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place, verdict, found in (
+        (str(tmp_path), Verdict.OK, "is writable"),
+        (str(tmp_path / "gone"), Verdict.FAIL, "no such folder"),
+        (str(file), Verdict.FAIL, "no such folder"),
+        ("nonsense://x", Verdict.FAIL, "unknown scheme"),
+    ):
+        one = check_here(place=place)[-1]
+        assert (one.check, one.verdict) == ("storage", verdict)
+        assert found in one.found
+
+
+def test_a_head_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("DISTRLCC_TOKEN", "0123456789abcdef0123456789abcdef")
+    head = check_head("127.0.0.1:24100")[-1]
+    assert (head.check, head.verdict) == ("head", Verdict.FAIL)
+    assert "no Ray cluster answers" in head.found
+    monkeypatch.delenv("DISTRLCC_TOKEN")
+    assert check_head("127.0.0.1:24100")[-1].verdict == Verdict.WARN
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        check_head("127.0.0.1:x")
+    (way,) = check_head("no..host:6379")
+    assert way.verdict == Verdict.FAIL
+
+
+def test_the_command_prints_writes_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--json", "-", "--storage", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] in ("ok", "warn")
+    assert {"check", "machine", "verdict", "found", "remedy"} == set(told["rows"][0])
+    assert "torch" in told["rows"][0]["found"]
+
+    assert main(["doctor", "--storage", str(tmp_path / "gone")]) == 1
+    out = capsys.readouterr().out
+    assert "1 failures" in out
+    assert "fail" in out

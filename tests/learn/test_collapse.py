@@ -1,0 +1,197 @@
+"""The alarm rings once a collapse; the answer is the last good state and more entropy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrlcc.learn.collapse import CollapseAlarm, ExtraEntropy, Restorer
+from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.config import AlarmConfig, PPOConfig
+from distrlcc.learn.ppo import PPO
+from distrlcc.learn.rollout import Rollout
+
+FINE = CollectStats(steps=100, entropy=80)
+CERTAIN = CollectStats(steps=100, entropy=0.1)
+BROKEN = CollectStats(steps=100, entropy=float("nan"))
+CONFIG = AlarmConfig(patience=2, keep_every=3, most_restores=2)
+QUIET = CollectStats(steps=100, entropy=80, episodes=10, silent_episodes=1)
+SURE = CollectStats(steps=100, entropy=0.5, episodes=10)
+SILENT = CollectStats(steps=100, entropy=80, episodes=10, silent_episodes=3)
+
+
+def test_rings_once_and_again_after_it_passed() -> None:
+    alarm = CollapseAlarm(entropy_bound=0.02, silent_share_bound=0.2)
+    assert alarm.check(QUIET) is None
+    first = alarm.check(SURE)
+    assert first is not None
+    assert "entropy fell to 0.005 nats" in first
+    assert alarm.check(SURE) is None
+    assert alarm.check(QUIET) is None
+    assert alarm.check(SURE) is not None
+
+
+def test_silence() -> None:
+    alarm = CollapseAlarm()
+    message = alarm.check(SILENT)
+    assert message is not None
+    assert "30% of episodes kept the window at its minimum" in message
+    # A collection in which no episode ended says nothing about silence.
+    assert alarm.check(CollectStats(steps=100, entropy=80)) is None
+    assert alarm.check(SILENT) is None
+
+
+def test_both_at_once_and_off() -> None:
+    both = CollectStats(steps=100, entropy=0, episodes=1, silent_episodes=1)
+    message = CollapseAlarm().check(both)
+    assert message is not None
+    assert "explores" in message
+    assert "silent" in message
+    assert CollapseAlarm(entropy_bound=-np.inf).check(SURE) is None
+    assert CollapseAlarm().check(CollectStats()) is None
+    diverged = CollectStats(steps=100, entropy=np.nan)
+    assert CollapseAlarm(entropy_bound=-np.inf).check(diverged) is not None
+
+
+def test_resume_does_not_ring_again() -> None:
+    alarm, again = CollapseAlarm(), CollapseAlarm()
+    alarm.check(SILENT)
+    again.load_state_dict(alarm.state_dict())
+    assert again.check(SILENT) is None
+    assert again.check(SURE) is not None
+
+
+class _Learner:
+    """Its state is the update at which it was asked for it."""
+
+    def __init__(self) -> None:
+        self.update = 0
+        self.restored: list[int] = []
+
+    def shared_state(self) -> dict[str, Any]:
+        return {"update": self.update}
+
+    def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
+        self.restored.append(good["update"])
+
+
+class _Run:
+    def __init__(self, config: AlarmConfig = CONFIG) -> None:
+        self.learner, self.alarm = _Learner(), CollapseAlarm()
+        self.recovery = Restorer(config, self.learner)
+        self.lines: list[tuple[int, str]] = []
+
+    def see(self, *stats: CollectStats) -> None:
+        for each in stats:
+            self.learner.update += 1
+            self.alarm.check(each)
+            line = self.recovery.watch(self.alarm, self.learner.update)
+            if line:
+                self.alarm.reset()
+                self.lines.append((self.learner.update, line))
+
+
+def test_the_copy_before_the_newest_comes_back_after_patience() -> None:
+    run = _Run()
+    run.see(*[FINE] * 7)  # copies at 3 and 6
+    run.see(CERTAIN)
+    assert run.learner.restored == []
+    run.see(CERTAIN)
+    assert run.learner.restored == [3]
+    ((update, line),) = run.lines
+    assert update == 9
+    assert "restore 1 of 2" in line
+    assert "\n" not in line
+
+
+def test_it_rests_then_acts_again_and_at_last_only_warns() -> None:
+    run = _Run()
+    run.see(*[FINE] * 6, CERTAIN, CERTAIN, CERTAIN)
+    assert run.learner.restored == [3]  # at 8
+    run.see(CERTAIN)
+    assert run.learner.restored == [3]  # rests until 11
+    run.see(CERTAIN)
+    assert run.learner.restored == [3, 3]
+    assert "from now on the alarm only warns" in run.lines[-1][1]
+    run.see(*[CERTAIN] * 30)
+    assert len(run.learner.restored) == 2
+
+
+def test_silence_is_not_counted_where_no_episode_ended() -> None:
+    silent = CollectStats(steps=100, entropy=80, episodes=2, silent_episodes=2)
+    run = _Run()
+    run.see(silent, FINE, FINE, FINE)
+    assert run.learner.restored == []
+    assert run.alarm.on  # nothing has shown that it passed
+    run.see(silent)
+    assert run.learner.restored == [0]
+
+
+def test_one_bad_update_is_forgiven_and_nothing_bad_is_kept() -> None:
+    run = _Run()
+    run.see(FINE, FINE, CERTAIN, FINE, CERTAIN, FINE, FINE, FINE, CERTAIN, CERTAIN)
+    assert run.learner.restored == [0]  # at 3 and 9 the alarm was on, at 6 there was a copy
+    run = _Run(AlarmConfig(patience=5))
+    run.see(FINE, BROKEN)
+    assert run.learner.restored == [0]
+
+
+def test_a_resumed_one_does_the_same() -> None:
+    run, again = _Run(), _Run()
+    run.see(*[FINE] * 7, CERTAIN)
+    again.learner.update = run.learner.update
+    again.alarm.load_state_dict(run.alarm.state_dict())
+    again.recovery.load_state_dict(run.recovery.state_dict())
+    for each in (run, again):
+        each.see(CERTAIN, CERTAIN, CERTAIN, CERTAIN, CERTAIN)
+    assert run.learner.restored == again.learner.restored == [3, 3]
+    assert run.lines == again.lines
+
+
+def test_extra_entropy_falls_to_nothing() -> None:
+    config = AlarmConfig(entropy_factor=5.0, entropy_floor=0.01, decay_updates=4)
+    extra = ExtraEntropy.after(config, 0.02, 10)
+    assert [extra.at(v) for v in range(10, 16)] == pytest.approx([0.08, 0.06, 0.04, 0.02, 0, 0])
+    assert ExtraEntropy.after(config, 0.0, 0).at(0) == pytest.approx(0.05)
+    assert ExtraEntropy.after(dataclasses.replace(config, entropy_factor=1.0), 0.02, 0).at(0) == 0
+    assert ExtraEntropy().at(0) == 0.0
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_a_policy_that_collapsed_learns_again_if_it_is_restored(
+    make_env: Any, make_spec: Any, acts: bool
+) -> None:
+    # Two updates at a learning rate of 3 make a policy that does the same everywhere.
+    steps = 32 * 16
+    spikes = (
+        (0, 1e-2),
+        (25 * steps, 1e-2),
+        (25 * steps + 1, 3.0),
+        (27 * steps, 3.0),
+        (27 * steps + 1, 1e-2),
+    )
+    config = PPOConfig(
+        gamma=0.5, lr_schedule=spikes, minibatch_size=512, rollout_length=16, entropy_coeff=0.0
+    )
+    spec = make_spec("match")
+    learner, collector = PPO(config, spec, 0), Collector(make_env(32, "match"), spec, 0)
+    rollout = Rollout.allocate(spec, 16, 32, 16)
+    alarm = CollapseAlarm(silent_share_bound=1.0)
+    recovery = Restorer(AlarmConfig(patience=2, keep_every=5), learner)
+    rewards = []
+    for update in range(1, 51):
+        collector.set_weights(learner.weights())
+        stats = collector.collect(rollout)
+        rewards.append(stats.metrics()["reward"])
+        version = learner.model.version
+        learner.update(rollout)
+        alarm.check(stats)
+        if acts and recovery.watch(alarm, update):
+            alarm.reset()
+        assert learner.model.version == version + 1  # actors and draws go by it
+    assert rewards[24] > 0.6
+    assert recovery.restores == int(acts)
+    assert np.mean(rewards[-5:]) > 0.7 if acts else np.max(rewards[30:]) < 0.5, rewards

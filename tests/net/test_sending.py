@@ -1,0 +1,191 @@
+"""Flows between real sockets, with strangers about."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic_ns
+
+import pytest
+
+from distrlcc.control.schemes import SchemeController
+from distrlcc.errors import LinkError
+from distrlcc.net.flow_record import Sent, Step
+from distrlcc.net.receiving import Received, ReceiveServer
+from distrlcc.net.sending import Request, send
+from distrlcc.net.udp_socket import UdpSocket
+from distrlcc.transport import wire
+from distrlcc.transport.handshake import Session
+from distrlcc.transport.wire import Answer, Hello, Kind
+
+WINDOW = 32.0
+
+
+@dataclass
+class Served:
+    """A receiver that runs in a thread."""
+
+    socket: UdpSocket
+    server: ReceiveServer
+    ended: list[Received] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+
+    def first(self) -> Received:
+        """Return how the first flow went, once it is over."""
+        deadline = monotonic_ns() + 30_000_000_000
+        while not self.ended and monotonic_ns() < deadline:
+            time.sleep(0.01)
+        return self.ended[0]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    stop, made = threading.Event(), []
+
+    def begin(**options: float) -> Served:
+        socket = UdpSocket(bind=("127.0.0.1", 0))
+        served = Served(socket, None)  # type: ignore[arg-type]
+        served.server = ReceiveServer(
+            socket,
+            on_begin=served.sessions.append,
+            on_end=served.ended.append,
+            **options,  # type: ignore[arg-type]
+        )
+        thread = threading.Thread(target=served.server.run, args=(stop.is_set,))
+        thread.start()
+        made.append((thread, socket))
+        return served
+
+    yield begin
+    stop.set()
+    for thread, socket in made:
+        thread.join(10.0)
+        socket.__exit__()
+
+
+def _send(served: Served, request: Request, **words: Callable[..., object]) -> Sent:
+    controller = SchemeController("fixed", parameter=WINDOW)
+    return send(served.socket.address, controller, request, **words)  # type: ignore[arg-type]
+
+
+def test_a_flow_lasts_as_long_as_it_shall(serve: Callable[..., Served]) -> None:
+    served = serve()
+    steps: list[Step] = []
+    sent = _send(served, Request(0.6), on_step=steps.append)
+    assert sent.failure == ""
+    assert sent.seconds >= 0.6
+    assert 0 < len(steps) == sent.steps <= 100 * sent.seconds + 1
+    assert sent.packets >= served.first().packets >= sent.acked > 0
+    assert 0.0 < sent.min_rtt_ms <= sent.mean_rtt_ms
+    assert sum(step.acked for step in steps) <= sent.acked
+    assert all(step.cwnd == WINDOW for step in steps)
+
+
+def _ask(client: UdpSocket, datagram: bytes) -> bytes:
+    client.send([datagram])
+    assert client.wait(monotonic_ns() + 5_000_000_000), "no answer"
+    ((answer, _),) = client.receive()
+    return answer
+
+
+def _hello(number: int) -> bytes:
+    return wire.encode_hello(Hello(number, bytes(wire.NONCE_BYTES), 1472))
+
+
+def _data(session: int, number: int = 5, *, fin: bool = False) -> bytes:
+    return wire.data_header(session, number, 0, fin=fin).ljust(wire.MIN_DATAGRAM, b"\0")
+
+
+def test_a_silent_sender_is_given_up(serve: Callable[..., Served]) -> None:
+    served = serve(silence_s=0.5)
+    with UdpSocket(connect=served.socket.address) as client:
+        _ask(client, _hello(7))
+        assert "has said nothing" in served.first().failure
+
+
+def test_strangers_are_ignored_and_counted(serve: Callable[..., Served]) -> None:
+    served = serve()
+    address = served.socket.address
+    with UdpSocket(connect=address) as stranger:
+        other = bytearray(_hello(99))
+        other[4] = 3
+        told = _ask(stranger, bytes(other))
+        assert (told[5], len(told) < len(other)) == (Kind.ANSWER, True)
+
+        def disturb(step: Step) -> None:
+            (session,) = served.sessions
+            fin, stray = _data(session.number, fin=True), _data(session.number)
+            stranger.send([fin, stray, stray[:20], b"", b"x" * 100, stray[:-3]])
+
+        sent = _send(served, Request(0.3), on_step=disturb)
+    assert sent.failure == ""
+    received = served.first()
+    assert received.failure == ""
+    assert received.packets >= sent.acked
+    counts = served.server.counts
+    assert counts["other_version"] == 1
+    assert counts["stray"] > 0
+    assert counts["malformed"] > 0
+
+
+def test_a_sender_believes_nobody_but_its_receiver(serve: Callable[..., Served]) -> None:
+    """Forged answers do not end, refuse or steer a session."""
+    served = serve()
+    forged: list[bytes] = []
+
+    def disturb(step: Step) -> None:
+        (session,) = served.sessions
+        ack = wire.Acknowledgement(session.number, ((0, 10**6),), 0, 0)
+        forged[:] = [
+            wire.encode_ack(ack, bytes(32)),
+            wire.encode_answer(Answer(session.number, refusal="x"), bytes(32)),
+        ]
+        served.socket.send(forged, session.address)
+
+    sent = _send(served, Request(0.3), on_step=disturb)
+    assert forged
+    assert sent.failure == ""
+    assert sent.ignored >= len(forged)
+    assert sent.acked <= sent.packets
+
+
+def test_one_host_does_not_lock_the_others_out(serve: Callable[..., Served]) -> None:
+    served = serve(host_sessions=2)
+    with UdpSocket(connect=served.socket.address) as client:
+        for number in (1, 2):
+            _ask(client, _hello(number))
+        refused = wire.decode(_ask(client, _hello(3)))
+    assert isinstance(refused, Answer)
+    assert "2 sessions of yours are open" in refused.refusal
+
+
+def test_an_end_is_acknowledged_again_and_then_forgotten(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrlcc.net.receiving._LINGER_NS", 300_000_000)
+    served = serve(count=1)
+    with UdpSocket(connect=served.socket.address) as client:
+        _ask(client, _hello(1))
+        for _ in range(2):
+            ack = wire.decode(_ask(client, _data(1, 0, fin=True)))
+            assert isinstance(ack, wire.Acknowledgement)
+            assert ack.ranges == ((0, 1),)
+    assert served.first().packets == 0  # a FIN is none
+    assert len(served.ended) == 1
+
+
+def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
+    with UdpSocket(bind=("127.0.0.1", 0)) as silent:
+        begin = time.monotonic()
+        controller = SchemeController("fixed", parameter=1.0)
+        request = Request(1.0, handshake_s=60.0)
+        with pytest.raises(LinkError, match="stopped before"):
+            send(
+                silent.address,
+                controller,
+                request,
+                stopping=lambda: time.monotonic() - begin > 0.3,
+            )
+        assert time.monotonic() - begin < 30.0

@@ -1,0 +1,119 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from distrlcc.errors import DatasetError
+from distrlcc.recipes.result_row import ResultRow, shipped_rows
+from distrlcc.recipes.results_page import AIMS, Aim, aims_table, results_page
+
+VALUES = (0.90, 0.93, 0.96)
+
+
+def _row(values: tuple[float, ...] = VALUES, metric: str = "power") -> ResultRow:
+    count = len(values)
+    return ResultRow(
+        recipe="gail",
+        version="1",
+        steps=1_000_000,
+        seeds=tuple(range(count)),
+        cpu_minutes=(3.0,) * count,
+        shipped=1,
+        scores={"random": {metric: values}},
+        peers={"random": {"cubic": {metric: 0.44}}},
+    )
+
+
+def test_the_interval_is_students() -> None:
+    low, high = stats.t.interval(0.95, 2, np.mean(VALUES), stats.sem(VALUES))
+    assert _row().half_width("random", "power") == pytest.approx((high - low) / 2, rel=1e-3)
+    assert np.isnan(_row((0.9,)).half_width("random", "power"))
+
+
+def test_a_difference_has_the_interval_of_two_means() -> None:
+    alone, beside = (_row().half_width("random", "power", k) for k in (0, 3))
+    assert beside == pytest.approx(alone * 2**0.5)
+
+
+def test_rows_agree_within_the_spread_and_not_outside() -> None:
+    row = _row()
+    bound = row.half_width("random", "power", 3)
+    assert row.differences(row) == []
+    assert row.differences(_row(tuple(v - 0.9 * bound for v in VALUES))) == []
+    (line,) = row.differences(_row(tuple(v - 1.1 * bound for v in VALUES)))
+    assert "random, power" in line
+    assert f"{bound:.4f}" in line
+
+
+def test_runs_that_are_all_alike_leave_room_for_rounding() -> None:
+    row = _row((0.9, 0.9, 0.9))
+    assert row.differences(_row((0.9015,) * 3)) == []  # power is shown with three digits
+    assert row.differences(_row((0.9025,) * 3))
+
+
+def test_a_score_that_is_not_a_number_does_not_agree() -> None:
+    assert _row().differences(_row((float("nan"),) * 3))
+
+
+def test_what_was_not_measured_does_not_agree() -> None:
+    assert _row().differences(_row(metric="utilisation")) == [
+        "random, utilisation: it is new; record it",
+        "random, power: it was not measured",
+    ]
+
+
+def test_a_tenth_of_the_scores_may_differ() -> None:
+    assert _row().tolerated == 1
+    many = replace(_row(), scores={f"suite {k}": {"power": VALUES} for k in range(21)})
+    assert many.tolerated == 3
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_never_happened_is_kept_as_json(tmp_path: Path, value: float) -> None:
+    row = _row((value,) * 3, "recovery_rtts")
+    row.save(tmp_path / "best.json")
+    json.loads((tmp_path / "best.json").read_text(), parse_constant=pytest.fail)
+    assert ResultRow.load(tmp_path / "best.json").differences(row) == []
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
+    _row().save(tmp_path / "gail.json")
+    assert ResultRow.load(tmp_path / "gail.json") == _row()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"recipe": "gail"}', "{"])
+def test_a_damaged_row_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "gail.json"
+    path.write_text(text)
+    with pytest.raises(DatasetError, match=r"gail\.json") as error:
+        ResultRow.load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_page_has_each_recipe_and_its_peers() -> None:
+    page = results_page({"gail": _row(), "best": replace(_row((0.97,) * 3), recipe="best")})
+    lines = page.splitlines()
+    (first, second, peer) = (line for line in lines if line.count("|") == 3 and "0." in line)
+    assert first == "| **best** | 0.970 ± 0.000 |"
+    assert second == "| **gail** | 0.930 ± 0.075 |"
+    assert peer == "| cubic | 0.440 |"
+    assert sum("distrlcc reproduce gail" in line for line in lines) == 1
+
+
+def test_an_aim_counts_the_runs_within_its_bounds() -> None:
+    rows = {"gail": _row((0.94, 0.96, 0.9))}
+    assert Aim("gail", "random", "power", low=0.94).reached(rows) == 2
+    assert Aim("gail", "random", "power", low=0.94, high=0.95).reached(rows) == 1
+    relative = Aim("gail", "random", "power", low=lambda rows: rows["gail"].mean("random", "power"))
+    assert relative.least(rows) == pytest.approx(2.8 / 3)
+    assert relative.reached(rows) == 2
+
+
+def test_every_aim_is_of_a_score_that_is_measured() -> None:
+    lines = list(aims_table(shipped_rows()))
+    assert len(lines) == len(AIMS) + 2
+    assert all(" of 3 |" in line for line in lines[2:])
+    assert lines[2].startswith("| best | random | utilisation (%) | at least 98.5 |")

@@ -1,0 +1,179 @@
+"""Queues by hand, and their specifications."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from distrlcc.errors import ConfigError
+from distrlcc.sim.link import TraceLink
+from distrlcc.sim.queues import PIE, CoDel, DropHead, DropTail, Packet, QueueSpec, parse_queue
+
+
+def test_codel_drops_at_the_control_laws_times() -> None:
+    drops: list[tuple[int, int]] = []
+    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append((now, packet.seq)))
+    for seq in range(1000):
+        queue.push(Packet(1504, 0, seq=seq))
+    for now in range(10, 400):
+        queue.pop(now=now)
+    # Above the target since 10, so the first drop is an interval later; then after 100 / sqrt(n),
+    # whole milliseconds: 100, 70, 57, 50.
+    assert [now for now, _ in drops] == [110, 210, 280, 337, 387]
+    assert drops[0] == (110, 100)  # the head; the next one is sent
+    assert drops[1] == (210, 201)
+
+
+def test_codel_keeps_what_waits_less_than_the_target() -> None:
+    drops: list[int] = []
+    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append(now))
+    for now in range(1000):
+        for _ in range(3):
+            queue.push(Packet(500, now))
+        for _ in range(3):
+            assert queue.pop(now=now + 4) is not None
+    assert drops == []
+
+
+def test_codel_keeps_the_last_full_packet() -> None:
+    drops: list[int] = []
+    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append(now))
+    for now in range(0, 2000, 10):
+        queue.push(Packet(1504, now - 50))
+        queue.push(Packet(1504, now - 50))
+        assert queue.pop(now=now) is not None
+        assert queue.pop(now=now) is not None
+    assert drops == []
+
+
+def test_codel_goes_on_at_its_former_rate() -> None:
+    drops: list[int] = []
+    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append(now))
+    for _ in range(1000):
+        queue.push(Packet(1504, 0))
+    for now in range(10, 400):
+        queue.pop(now=now)  # five drops: the next would come after 100 / sqrt(5)
+    while queue.pop(now=400) is not None:
+        pass
+    drops.clear()
+    for _ in range(1000):
+        queue.push(Packet(1504, 400))
+    for now in range(410, 600):
+        queue.pop(now=now)
+    # Over the target again from 410: a drop at 510, and the count goes on from 5 - 1.
+    assert drops == [510, 560]
+
+
+def test_codel_has_a_droptails_limit() -> None:
+    queue = CoDel(5, 100, packets=2)
+    assert [len(queue.push(Packet(1504, 0))) for _ in range(3)] == [0, 0, 1]
+    assert len(queue) == 2
+
+
+def _overload(seed: int) -> tuple[list[int], float]:
+    """Feed 1.2 packets per ms into a link of one; return the drops and the late mean delay."""
+    queue = PIE(15, 150, 15, 1000, random.Random(seed))
+    link = TraceLink([1], queue)
+    drops, delays = [], []
+    for now in range(20_000):
+        while link.next_time() <= now:
+            delays += [now - packet.arrival for packet in link.step()]
+        for _ in range(2 if now % 5 == 0 else 1):
+            drops += [now for _ in link.arrive(Packet(1504, now))]
+    late = delays[len(delays) // 2 :]
+    return drops, sum(late) / len(late)
+
+
+def test_pie_keeps_the_delay_near_its_reference_and_lets_bursts_pass() -> None:
+    drops, delay = _overload(0)
+    assert 8 < delay < 22
+    assert drops[0] >= 150
+    # A sixth of the arrivals is too many.
+    assert 0.12 < sum(now >= 10_000 for now in drops) / 12_000 < 0.21
+
+
+def test_pie_draws_from_its_seed() -> None:
+    assert _overload(1) == _overload(1)
+    assert _overload(1) != _overload(2)
+
+
+def test_pie_forgets_when_the_queue_is_empty() -> None:
+    queue = PIE(15, 150, 15, 1000, random.Random(0))
+    for now in range(2000):
+        queue.push(Packet(1504, now))
+        if now % 2:
+            queue.pop(now=now)
+    before = queue.probability
+    assert before > 0.1
+    while queue.pop(now=2000) is not None:
+        pass
+    queue.push(Packet(1504, 30_000))
+    assert queue.probability < 0.01 * before
+
+
+def test_specifications_name_queues() -> None:
+    assert parse_queue("infinite") == QueueSpec()
+    assert parse_queue("droptail:packets=100") == QueueSpec("droptail", 100)
+    assert parse_queue("drophead:bytes=60000, packets=7") == QueueSpec("drophead", 7, 60000)
+    codel = parse_queue("codel:packets=1000,target=7")
+    assert codel.times_ms == (("target", 7), ("interval", 100))
+    assert codel.arguments == "packets=1000, target=7, interval=100"
+    assert parse_queue("pie:bytes=60000").arguments == "bytes=60000, qdelay_ref=15, max_burst=150"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("infinite", DropTail),
+        ("droptail:packets=2", DropTail),
+        ("drophead:packets=2", DropHead),
+        ("codel:packets=2", CoDel),
+        ("pie:packets=2", PIE),
+    ],
+)
+def test_they_are_built(text: str, kind: type) -> None:
+    queue = parse_queue(text).build(unit=1, generator=random.Random(0))
+    assert type(queue) is kind
+    dropped = [len(queue.push(Packet(1504, 0))) for _ in range(3)]
+    assert dropped == ([0, 0, 0] if text == "infinite" else [0, 0, 1])
+
+
+def test_times_are_in_the_links_unit() -> None:
+    drops: list[int] = []
+    queue = parse_queue("codel:packets=1000").build(
+        unit=1000, generator=random.Random(0), on_drop=lambda now, packet: drops.append(now)
+    )
+    for _ in range(500):
+        queue.push(Packet(1504, 0))
+    for now in range(10_000, 400_000, 1000):
+        queue.pop(now=now)
+    assert drops[0] == 110_000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "unknown queue ''"),
+        ("dropptail:packets=1", "did you mean droptail"),
+        ("droptail", "has no limit; say droptail:packets=100"),
+        ("codel:target=5", "has no limit"),
+        ("droptail:packets=0", "packets is '0'; expected a whole number of 1 or more"),
+        ("droptail:packets=-3", "packets is '-3'"),
+        ("droptail:packets=1.5", "packets is '1.5'"),
+        ("droptail:packets", "packets is ''"),
+        ("droptail:packets=9" + "9" * 5000, "packets is"),
+        ("droptail:packet=1", "no parameter 'packet'; expected packets, bytes"),
+        ("droptail:packets=1,target=5", "no parameter 'target'"),
+        ("droptail:packets=1,packets=2", "given twice"),
+        ("droptail:packets=1,", "no parameter ''"),
+        ("droptail:bytes=100", "expected 1504 or more"),
+        ("infinite:packets=1", "it takes none"),
+        ("pie:packets=1,max_burst=x", "max_burst is 'x'"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_queue(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,231 @@
+"""RFC 6298 and RFC 9002 by hand, delivery rates, pacing, and what is outstanding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distrlcc.transport.recovery import (
+    NEVER,
+    DeliveryRate,
+    LossDetector,
+    Outstanding,
+    Pacer,
+    RttEstimator,
+    pacing_interval,
+)
+
+MS = 1_000_000
+
+
+def take(rtt: RttEstimator, ms: int) -> None:
+    rtt.smooth(rtt.sample(ms * MS))
+
+
+def test_rtts_by_hand() -> None:
+    rtt = RttEstimator(min_rto=0)
+    assert rtt.rto == 1000 * MS  # rule 2.1
+    take(rtt, 100)
+    assert (rtt.smoothed, rtt.variation) == (100 * MS, 50 * MS)  # rule 2.2
+    assert rtt.rto == 300 * MS
+    take(rtt, 140)
+    # Rule 2.3: RTTVAR = 3/4 * 50 + 1/4 * |100 - 140|, SRTT = 7/8 * 100 + 1/8 * 140.
+    assert (rtt.smoothed, rtt.variation) == (105 * MS, 47.5 * MS)
+    assert rtt.rto == 295 * MS
+    take(rtt, 65)
+    assert (rtt.smoothed, rtt.variation) == (100 * MS, 45.625 * MS)
+    assert rtt.rto == 282.5 * MS
+    assert (rtt.minimum, rtt.latest) == (65 * MS, 65 * MS)
+
+
+def test_the_clock_is_no_finer_than_a_millisecond() -> None:
+    rtt = RttEstimator(min_rto=0)
+    for _ in range(100):
+        take(rtt, 10)
+    assert rtt.rto == pytest.approx(11 * MS, abs=1)
+
+
+def test_back_off_doubles_between_the_limits() -> None:
+    rtt = RttEstimator(min_rto=200 * MS, max_rto=1000 * MS)
+    take(rtt, 10)
+    waits = []
+    for _ in range(5):
+        waits.append(rtt.rto // MS)
+        rtt.backoff += 1
+    assert waits == [200, 400, 800, 1000, 1000]
+    rtt.backoff = 10**6
+    assert rtt.rto == 1000 * MS
+
+
+def test_the_receivers_delay_is_taken_off_if_the_least_rtt_allows_it() -> None:
+    rtt = RttEstimator()
+    assert rtt.sample(100 * MS, 30 * MS) == 100 * MS  # nothing is known: it stays in
+    assert rtt.sample(150 * MS, 30 * MS) == 120 * MS
+    assert rtt.sample(120 * MS, 30 * MS) == 120 * MS  # 90 ms would be below the least
+    assert rtt.sample(130 * MS, 30 * MS) == 100 * MS
+    assert rtt.sample(90 * MS, 80 * MS) == 90 * MS
+    assert rtt.minimum == 90 * MS
+
+
+def flight(count: int, gap_ms: int = 1) -> Outstanding:
+    outstanding = Outstanding()
+    for k in range(count):
+        outstanding.add((k * gap_ms * MS, 0, 0, 0))
+    return outstanding
+
+
+def rtt_of(ms: int) -> RttEstimator:
+    rtt = RttEstimator()
+    rtt.smooth(rtt.sample(ms * MS))
+    return rtt
+
+
+def test_the_packet_threshold() -> None:
+    outstanding, rtt = flight(10), rtt_of(100)
+    detector = LossDetector(3, 0.0)
+    outstanding.take(2, 3)
+    assert detector.find(outstanding, 2, rtt, now=50 * MS) == []
+    outstanding.take(3, 4)
+    assert detector.find(outstanding, 3, rtt, now=50 * MS) == [0]
+    outstanding.take(9, 10)
+    assert detector.find(outstanding, 9, rtt, now=50 * MS) == [1, 4, 5, 6]
+    assert detector.loss_time == NEVER
+    assert (outstanding.lowest, outstanding.count) == (7, 2)
+
+
+def test_the_time_threshold() -> None:
+    outstanding, rtt = flight(5), rtt_of(80)
+    detector = LossDetector(3, 9 / 8)
+    outstanding.take(2, 3)
+    assert detector.find(outstanding, 2, rtt, now=82 * MS) == []
+    assert detector.loss_time == 90 * MS  # packet 0 left at 0: 9/8 of 80 ms later
+    assert detector.find(outstanding, 2, rtt, now=detector.loss_time) == [0]
+    assert detector.loss_time == 91 * MS
+    assert detector.find(outstanding, 2, rtt, now=200 * MS) == [1]
+    assert detector.loss_time == NEVER  # nothing later than 3 and 4 was acknowledged
+
+
+def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:
+    outstanding, rtt = Outstanding(), RttEstimator()
+    rtt.smooth(rtt.sample(1000))
+    outstanding.add((0, 0, 0, 0))
+    outstanding.add((0, 0, 0, 0))
+    outstanding.take(1, 2)
+    detector = LossDetector(3, 9 / 8)
+    assert detector.find(outstanding, 1, rtt, now=MS - 1) == []
+    assert detector.loss_time == MS
+    assert detector.find(outstanding, 1, rtt, now=MS) == [0]
+
+
+def test_the_simulators_rule_loses_a_gap_at_once() -> None:
+    outstanding = flight(4)
+    outstanding.take(3, 4)
+    assert LossDetector(1, 0.0).find(outstanding, 3, RttEstimator(), now=9 * MS) == [0, 1, 2]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))
+def test_outstanding_is_a_dictionary_of_numbers(steps: list[tuple[bool, int]]) -> None:
+    outstanding, plain, sent = Outstanding(), dict[int, tuple[int, int, int, int]](), 0
+    for add, back in steps:
+        if add or sent == 0:
+            stamp = (sent * 10, sent, 0, 0)
+            outstanding.add(stamp)
+            plain[sent] = stamp
+            sent += 1
+        else:
+            start = max(sent - 1 - back, 0)
+            stop = min(start + back % 7, sent)
+            expected = [(n, plain.pop(n)) for n in range(start, stop) if n in plain]
+            assert outstanding.take(start, stop) == expected
+        assert outstanding.count == len(plain)
+        assert outstanding.lowest == min(plain, default=sent)
+    assert outstanding.below(sent) == [(n, stamp[0]) for n, stamp in sorted(plain.items())]
+
+
+def test_ten_packets_one_per_millisecond() -> None:
+    rate = DeliveryRate(over_sending=True, now=0)
+    stamps = [rate.stamp(k, now=k * MS) for k in range(10)]
+    intervals = [rate.deliver(stamp, now=(50 + k) * MS) for k, stamp in enumerate(stamps)]
+    assert rate.delivered == 10
+    # Sent before anything was delivered: k + 1 packets within 50 + k ms since the first was sent.
+    assert intervals == [(50 + k) * MS for k in range(10)]
+    later = rate.stamp(1, now=60 * MS)
+    assert later == (60 * MS, 10, 59 * MS, 9 * MS)
+    for k in range(4):
+        rate.deliver(rate.stamp(k + 2, now=(61 + k) * MS), now=(111 + k) * MS)
+    assert rate.delivered == 14
+
+
+def test_acks_in_a_bunch_do_not_look_like_a_fast_link() -> None:
+    """Packets sent 90 ms apart, all ACKs at once: draft section 2.2."""
+    rates = {}
+    for over_sending in (True, False):
+        rate = DeliveryRate(over_sending, now=0)
+        rate.deliver(rate.stamp(0, now=0), now=40 * MS)
+        sent = [rate.stamp(k + 1, now=(40 + 90 * k) * MS) for k in range(3)]
+        rate.deliver(sent[0], now=230 * MS)
+        late = rate.stamp(2, now=231 * MS)
+        rate.deliver(sent[1], now=232 * MS)
+        rate.deliver(sent[2], now=232 * MS)
+        rates[over_sending] = rate.deliver(late, now=233 * MS)
+    # The ACKs of the three packets before it came within 3 ms of its own ...
+    assert rates[False] == 3 * MS
+    # ... but sending them took from 40 ms to 231 ms.
+    assert rates[True] == 191 * MS
+
+
+def test_an_idle_time_does_not_count() -> None:
+    rate = DeliveryRate(over_sending=True, now=0)
+    rate.deliver(rate.stamp(0, now=0), now=20 * MS)
+    stamp = rate.stamp(0, now=5000 * MS)
+    assert rate.deliver(stamp, now=5030 * MS) == 30 * MS
+    kernel = DeliveryRate(over_sending=False, now=0)
+    kernel.deliver(kernel.stamp(0, now=0), now=20 * MS)
+    assert kernel.deliver(kernel.stamp(0, now=5000 * MS), now=5030 * MS) == 5010 * MS
+
+
+def test_the_interval_is_rounded_down_and_bounded() -> None:
+    assert pacing_interval(3.0) == 333_333_333
+    assert pacing_interval(1e-300) == 10**18
+
+
+def test_without_catching_up_lateness_stays() -> None:
+    pacer = Pacer(now=0)
+    pacer.sent(1000.0, now=3 * MS)
+    assert pacer.next_time == 4 * MS
+
+
+@pytest.mark.parametrize("lateness_us", [0, 300, 1900])
+def test_catching_up_keeps_the_rate(lateness_us: int) -> None:
+    pacer = Pacer(catch_up=2 * MS, now=0)
+    now = sent = 0
+    step = 10 * MS
+    while now < 1000 * MS:
+        now = max(now, pacer.next_time) + lateness_us * 1000
+        if now >= step:  # a policy sets the rate each step
+            pacer.restart(8000.0, now=now)
+            step += 10 * MS
+        while pacer.next_time <= now:
+            pacer.sent(8000.0, now=now)
+            sent += 1
+    assert abs(sent - 8000) <= 8 * 4
+
+
+def test_a_long_pause_allows_only_a_small_burst() -> None:
+    pacer = Pacer(catch_up=2 * MS, now=0)
+    sent = 0
+    while pacer.next_time <= 1000 * MS:
+        pacer.sent(1000.0, now=1000 * MS)
+        sent += 1
+    assert sent == 3
+
+
+def test_a_new_rate_counts_from_now() -> None:
+    pacer = Pacer(now=0)
+    pacer.sent(0.01, now=0)
+    assert pacer.next_time == 100_000 * MS
+    pacer.restart(100.0, now=5 * MS)
+    assert pacer.next_time == 15 * MS
+    pacer.restart(1000.0, now=50 * MS)
+    assert pacer.next_time == 50 * MS
