@@ -6,7 +6,7 @@ import pytest
 
 from distrlcc.cluster.ray_placement import Machine, fits
 from distrlcc.errors import ConfigError
-from distrlcc.runs.resources import ResourcesConfig, share_of_cores
+from distrlcc.runs.run_config import ResourcesConfig, share_of_cores
 
 TWO = [Machine("10.0.0.1", {"CPU": 4.0, "GPU": 1.0}), Machine("10.0.0.2", {"CPU": 2.0})]
 HERE = [Machine("10.0.0.1", {"CPU": 2.0}), Machine("10.0.0.1", {"CPU": 1.0})]

@@ -14,7 +14,7 @@ from distrlcc.env.rewards import LinkView, RewardConfig, distrlcc, preferred
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.collect_config import CollectConfig
+from distrlcc.runs.collect_data import CollectConfig
 from distrlcc.types import IntervalStats
 
 N = 6

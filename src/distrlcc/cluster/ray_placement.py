@@ -10,7 +10,7 @@ from typing import Any
 
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
-from distrlcc.runs.resources import Needs, ResourcesConfig, share_of_cores
+from distrlcc.runs.run_config import Needs, ResourcesConfig, share_of_cores
 
 _PLACE_SECONDS = 30.0
 _FREED_SECONDS = 5.0
