@@ -192,6 +192,19 @@ class ProcessGroup:
             if finished:
                 self._store.set(f"{self.place.attempt}/finished", "")
 
+    def note_record(self, update: int) -> None:
+        """Note that an update's row of metrics is written; for rank 0."""
+        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
+            self._store.set(f"{self.place.attempt}/recorded", str(update))
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written; 0 if none is known."""
+        key = f"{self.place.attempt}/recorded"
+        with suppress(RuntimeError):
+            if self._store.check([key]):
+                return int(self._store.get(key))
+        return 0
+
     # Meeting
 
     def meet(self, step: int, *, ready: bool) -> Meeting:
