@@ -1,7 +1,5 @@
 """The alarm rings once a collapse; the answer is the last good state and more entropy."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GAIL: the losses by hand, learning without the reward, the same result twice, bad data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Imitation: losses by hand, moments, learning on toys, the same result twice."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """PPO: the loss by hand, learning on toys, the KL rule, V-trace, seeds and resumes."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

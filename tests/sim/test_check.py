@@ -31,10 +31,7 @@ MUTANTS = {
     "queue holds one more": ("(limit - 1) * service", "limit * service"),
     "trace queue holds one more": ("following - cursor < limit", "following - cursor <= limit"),
     "departures after arrivals": ("departures[place] <= now", "departures[place] < now"),
-    "opportunity at the arrival is used": (
-        "while cursor_time <= now:",
-        "while cursor_time < now:",
-    ),
+    "opportunity at the arrival is used": ("while cursor_time <= now:", "while cursor_time < now:"),
     "timer before ACK": ("if ack_time <= time:", "if ack_time < time:"),
     "wrong timeout": (
         "timer = last_activity + col.TIMEOUT_NS",

@@ -1,7 +1,5 @@
 """Hand-computed fates of packets on the event-driven links, and replays of real logs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Families of links: what they share, what differs, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

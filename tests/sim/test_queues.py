@@ -1,7 +1,5 @@
 """Queues by hand, and their specifications."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Traces: read, generated, constant."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

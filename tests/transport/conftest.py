@@ -1,7 +1,5 @@
 """A whole flow in virtual time: handshake, packets, end, over a link that loses and reorders."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

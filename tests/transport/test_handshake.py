@@ -1,7 +1,5 @@
 """Opening and admission against each other, and against forgers, copies and other versions."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What is acknowledged, counted and forgotten."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """RFC 6298 and RFC 9002 by hand, delivery rates, pacing, and what is outstanding."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

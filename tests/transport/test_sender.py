@@ -1,7 +1,5 @@
 """What may leave when, what an ACK tells the controller, what a step shows: by hand."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole flows over links that lose, reorder, batch and break."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

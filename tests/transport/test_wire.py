@@ -1,7 +1,5 @@
 """Round trips, and input that is anything but a datagram: one kind of error, always."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest
@@ -177,8 +175,7 @@ def test_no_answer_is_as_long_as_what_it_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    "pairs",
-    [(0, 0), (1, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 101), (0, 1, 99, 2), (0, 1, 100, 1)],
+    "pairs", [(0, 0), (1, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 101), (0, 1, 99, 2), (0, 1, 100, 1)]
 )
 def test_ranges_are_never_empty_touching_or_negative(pairs: tuple[int, ...]) -> None:
     start = wire.encode_ack(Acknowledgement(1, ((99, 100),), 0, 0), KEY)[: -8 - 8 - 1]
