@@ -6,8 +6,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
-
 from distrlcc.control.base import Controller
 from distrlcc.sim.link import RateLink
 from distrlcc.sim.queues import DropTail, Packet
@@ -188,13 +186,3 @@ class Transfer:
     def _answer(self, datagram: bytes | None) -> None:
         if datagram is not None and not self._lost():
             self._travel(DOWN, datagram)
-
-
-@pytest.fixture(scope="session")
-def transfer() -> type[Transfer]:
-    return Transfer
-
-
-@pytest.fixture(scope="session")
-def network() -> type[Network]:
-    return Network
