@@ -1,7 +1,5 @@
 """Sequences of a stored data set: each step once, in its place, with its past."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
