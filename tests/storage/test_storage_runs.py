@@ -168,7 +168,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_pat
     process.terminate()
     assert process.wait(30) == 128 + signal.SIGTERM
     assert f"--storage '{server.url}'" in log.read_text().splitlines()[-1]
-    assert not storage.push_if_new(out, whole=True)
+    assert not storage.push_if_new(out)
     assert log.read_text().count("not stored") == 1
 
 
@@ -181,14 +181,14 @@ def test_two_ranks_store_one_run(server: Server, tmp_path: Path) -> None:
     wait_until_stored(storage)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
-    assert not storage.push_if_new(out, whole=True)
+    assert not storage.push_if_new(out)
     shutil.rmtree(out)
     further = ("--resume", "--set", f"total_steps={20 * UPDATE}", "--processes", "2")
     finish(command(out, *further, "--storage", server.url))
     found = updates(out)
     assert found == list(range(1, len(found) + 1))
     assert len(found) >= 10
-    assert not storage.push_if_new(out, whole=True)
+    assert not storage.push_if_new(out)
 
 
 def test_what_is_wrong_with_the_storage_is_found_first(

@@ -15,7 +15,6 @@ from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, Ports
 from distrlcc.doctor import machine, wire
 from distrlcc.doctor.findings import Finding, finding
 from distrlcc.errors import GroupError
-from distrlcc.parallel.interface import interface_towards
 
 OBJECT_BYTES = 8_000_000
 """Large enough to leave the sender's process, as weights and segments are."""
@@ -91,7 +90,7 @@ class _Survey:
 
     def add(self, check: str, node: RayNode, found: str, *, fail: str = "", warn: str = "") -> None:
         """Add a finding."""
-        self.findings.append(finding(check, node.address, found, fail=fail, warn=warn))
+        self.findings.append(finding(check, found, fail=fail, warn=warn, machine=node.address))
 
     def rounds(
         self, check: str, plan: list[list[tuple[int, int]]]
@@ -120,30 +119,17 @@ def _said(what: str) -> Iterator[None]:
 
 def _machines(survey: _Survey, host: str) -> None:
     """Look at each machine; one that does not answer is left out of what follows."""
-    # What each machine has.
-    machines: dict[str, machine.Machine] = {}
-    for node, answer in survey.each(_START_SECONDS, machine.look).items():
+    common: dict[str, dict[str, str]] = {}
+    calls = {n: (n, machine.check_node, host, n.address, n.is_head) for n in survey.nodes}
+    for node, answer in survey.ask(_START_SECONDS, calls).items():
         if isinstance(answer, Failed):
             fail = f"open ports {survey.ports} between this machine and all others"
             survey.add("alive", node, f"runs nothing for us: {answer.reason}", fail=fail)
         else:
-            machines[node.address] = answer
-            survey.findings += machine.check_machine(answer, node.address, cluster=True)
-    survey.nodes = [node for node in survey.nodes if node.address in machines]
-    if machines:
-        survey.findings += machine.check_common(machines)
-    for node, found in survey.each(_START_SECONDS, machine.check_emulation, "").items():
-        if not isinstance(found, Failed):
+            common[node.address], found = answer
             survey.findings += [replace(each, machine=node.address) for each in found]
-    # The interface that leads to the head, and whether Ray has its address.
-    for node, way in survey.each(_ANSWER_SECONDS, interface_towards, host).items():
-        if isinstance(way, Failed):
-            survey.add("interface", node, way.reason, fail="see what was found")
-        elif way.address != node.address and not node.is_head:
-            found = f"{way} leads to the head; Ray has {node.address}"
-            survey.add("interface", node, found, fail="leave and join again with --interface")
-        else:
-            survey.add("interface", node, f"{way} leads to the head")
+    survey.nodes = [node for node in survey.nodes if node.address in common]
+    survey.findings += machine.check_common(common)
 
 
 def _storage(survey: _Survey, place: str) -> None:
@@ -157,7 +143,8 @@ def _storage(survey: _Survey, place: str) -> None:
         problem, lacks = problems[node], missing[node]
         reason = problem.reason if isinstance(problem, Failed) else problem
         lacks = wrote if isinstance(lacks, Failed) else lacks
-        survey.findings.append(machine.judge_storage(place, node.address, reason, lacks))
+        found = machine.judge_storage(place, reason, lacks)
+        survey.findings.append(replace(found, machine=node.address))
     survey.each(_STORAGE_SECONDS, machine.sweep_marks, marks)
 
 

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
+import pkgutil
 import random
 import sys
 import tomllib
@@ -108,12 +108,11 @@ class Distribution:
     def mutation(self) -> Any:
         """Return it as Ray's population-based training mutates it: a choice is an ordered list.
 
-        Others are functions without arguments, since Ray samples its own domains from NumPy's
-        global generator.
+        Others are functions, since Ray samples its own domains from NumPy's global generator.
         """
-        return list(self.choices) if self.kind == "choice" else self.draw
+        return list(self.choices) if self.kind == "choice" else self._draw
 
-    def draw(self) -> Any:
+    def _draw(self) -> Any:
         """Draw a number from Python's global generator, which the scheduler seeds."""
         if self.kind == "int":
             return random.randint(int(self.low), int(self.high))
@@ -128,15 +127,7 @@ Space = Mapping[str, Distribution]
 
 
 def parse_space(texts: Sequence[str], flag: str) -> Space:
-    """Read ``KEY=DISTRIBUTION`` words.
-
-    Args:
-        texts: The words.
-        flag: The option that they follow, for messages.
-
-    Raises:
-        ConfigError: A word is malformed, or a key is given twice; or there is none.
-    """
+    """Read ``KEY=DISTRIBUTION`` words, which follow the option ``flag``; raises ConfigError."""
     example = "ppo.lr=loguniform:1e-5:1e-2"
     if not texts:
         raise ConfigError(f"nothing to tune: expected {flag} {example}")
@@ -156,11 +147,7 @@ def parse_space(texts: Sequence[str], flag: str) -> Space:
 
 
 def checked_space(config: TuneConfig) -> Space:
-    """Return a tuner's space.
-
-    Raises:
-        ConfigError: A word is malformed, a key cannot be tuned, or a value does not fit.
-    """
+    """Return a tuner's space, if its keys can be tuned and its values fit; raises ConfigError."""
     space = parse_space(config.space, config.flag)
     (check_mutable if config.pbt is not None else check_searchable)(space, config.run)
     return space
@@ -217,13 +204,9 @@ def short(value: Any) -> str:
 
 
 def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values], Values]:
-    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within bounds.
+    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within the bounds of a space.
 
-    Args:
-        space: The bounds.
-        config: What members train.
-        own: ``package.module:function`` of the user's, which has the last word: it takes and
-            returns a dictionary of values by key.
+    The user's ``own`` function has the last word: it takes and returns values by key.
     """
 
     def explore(values: Values) -> Values:
@@ -246,25 +229,22 @@ def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values
 
 
 def load_function(path: str) -> Callable[[Values], Values]:
-    """Import a function by its path; modules in the working directory are found, too.
-
-    Raises:
-        ConfigError: There is no such function.
-    """
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    """Import a function by its path, from the working directory, too; raises ConfigError."""
+    module, _, name = path.partition(":")
+    if not module or not name:
         raise ConfigError(f"--explore {path!r}: expected package.module:function")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        found = pkgutil.resolve_name(path)
     except ImportError as error:
-        raise ConfigError(f"--explore {path}: cannot import {module_name} ({error})") from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ConfigError(f"--explore {path}: {module_name} has no function {name!r}")
-    found: Callable[[Values], Values] = function
-    return found
+        raise ConfigError(f"--explore {path}: cannot import {module} ({error})") from None
+    except (AttributeError, ValueError):
+        found = None
+    if not callable(found):
+        raise ConfigError(f"--explore {path}: {module} has no function {name!r}")
+    function: Callable[[Values], Values] = found
+    return function
 
 
 def _choices(text: str, rest: str) -> tuple[Value, ...]:

@@ -155,11 +155,6 @@ def steps_per_update(config: RunConfig) -> int:
     return config.num_envs * config.rollout_length
 
 
-def better(mode: str, a: float, b: float) -> bool:
-    """Say whether score ``a`` beats score ``b``; what is no number never does."""
-    return a > b if mode == "max" else a < b
-
-
 def _check(config: object, *rules: tuple[str, bool, str]) -> None:
     """Raise ConfigError for the first field, of its name, fitness and what is expected."""
     for name, fits, expected in rules:
