@@ -76,9 +76,8 @@ class Machine:
 
 def look() -> Machine:
     """Look at this machine."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    memory = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-    total, free = (int(memory.get(n, ["0"])[0]) * 1024e-9 for n in ("MemTotal", "MemAvailable"))
+    memory = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(memory.get(n, 0)) * 1024e-9 for n in ("MemTotal:", "MemAvailable:"))
     common = node_identity()
     return Machine(
         versions={**package_versions(), "ray": common["ray"]},
@@ -94,13 +93,12 @@ def look() -> Machine:
     )
 
 
-def check_node(head: str, address: str, *, is_head: bool) -> tuple[dict[str, str], list[Finding]]:
-    """Check a cluster's machine, there; return what all have in common as well.
+def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
+    """Check a cluster's machine, there; return what all must have in common as well.
 
     Args:
         head: Address of the cluster's head.
-        address: That of this machine, as Ray knows it.
-        is_head: Whether it is the head.
+        address: That of this machine, as Ray knows it; empty for the head itself.
     """
     machine = look()
     found = [*check_machine(machine, cluster=True), *check_emulation()]
@@ -109,10 +107,10 @@ def check_node(head: str, address: str, *, is_head: bool) -> tuple[dict[str, str
     except DistrlccError as error:
         found.append(finding("interface", str(error), fail="see what was found"))
     else:
-        other = own.address != address and not is_head
-        fail = "leave and join again with --interface" if other else ""
-        ray = f"; Ray has {address}" if other else ""
-        found.append(finding("interface", f"{own} leads to the head{ray}", fail=fail))
+        way, fail = f"{own} leads to the head", ""
+        if address not in ("", own.address):
+            way, fail = f"{way}; Ray has {address}", "leave and join again with --interface"
+        found.append(finding("interface", way, fail=fail))
     return machine.common, found
 
 
@@ -252,9 +250,15 @@ def new_marks(place: str) -> Storage:
 
 
 def leave_mark(marks: Storage, name: str) -> str:
-    """Leave this machine's mark and read it back; return what went wrong."""
+    """Leave this machine's mark and read it back; return what went wrong.
+
+    A storage folder must be there already: one that this makes may be where a mount is missing.
+    """
+    is_url = "://" in marks.url
     try:
-        _open(marks)
+        if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
+            return f"{marks.url}: there is no such folder"
+        marks.open(check=is_url)
         marks.write(name, name.encode())
         if marks.read(name) != name.encode():
             return f"{marks.url} gives back something else than was written"
@@ -265,16 +269,14 @@ def leave_mark(marks: Storage, name: str) -> str:
 
 def missing_marks(marks: Storage, names: list[str]) -> list[str]:
     """Return the machines whose marks this one does not find."""
-    try:
-        _open(marks)
+    with suppress(DistrlccError):
         return [name for name in names if marks.read(name) != name.encode()]
-    except (DistrlccError, OSError):
-        return names
+    return names
 
 
 def sweep_marks(marks: Storage) -> None:
     """Remove the marks, where that is possible."""
-    with suppress(DistrlccError, OSError):
+    with suppress(DistrlccError):
         marks.delete("", folder=True)
 
 
@@ -289,14 +291,6 @@ def judge_storage(place: str, problem: str, missing: list[str]) -> Finding:
         found += f", but what {', '.join(missing)} wrote is not there"
         fail = "mount the same storage at the same place on all machines"
     return finding("storage", found, fail=fail)
-
-
-def _open(marks: Storage) -> None:
-    """Open a storage, which must be there: a folder may be where a mount is missing."""
-    is_url = "://" in marks.url
-    if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
-        raise FileNotFoundError(f"{marks.url}: there is no such folder")
-    marks.open(check=is_url)
 
 
 def _free_gb(folder: Path) -> float:

@@ -70,7 +70,7 @@ def fit(
     _quiet(logging.CRITICAL)  # what matters is told by others
     token = _WATCH.set(_Watch(recorder, stopper))
     try:
-        results = _tuner(config, *place, resume=resume).fit()
+        results: Any = _tuner(config, *place, resume=resume).fit()
     except _Interrupted:
         return None
     finally:
@@ -296,18 +296,22 @@ _WATCH: ContextVar[_Watch] = ContextVar("WATCH")
 class _Watcher(tune.Callback):
     """Gives reports and policies to the recorder, and hears the stop."""
 
-    def on_trial_result(self, *_: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
         if "report" in result:
             _WATCH.get().recorder.record(decode(result["report"]))
 
-    def on_checkpoint(self, *_: Any, checkpoint: tune.Checkpoint, **info: Any) -> None:
+    def on_checkpoint(
+        self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any
+    ) -> None:
         def read(name: str) -> bytes:
             with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/{name}") as file:
                 return bytes(file.read())
 
         _WATCH.get().recorder.keep(decode(read(REPORT)), lambda: read(POLICY))
 
-    def on_step_end(self, *_: Any, **info: Any) -> None:
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         watch = _WATCH.get()
         if watch.stopper.signal:  # stop once a snapshot has been taken
             watch.heard = watch.heard or time.monotonic()
