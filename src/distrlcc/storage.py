@@ -228,11 +228,7 @@ class Storage:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Keep others from storing under this name, for as long as this process lives.
-
-        Raises:
-            OutputError: Another process, which lives, has the name.
-        """
+        """Keep others from storing here as long as this process lives; raises OutputError."""
         # Watch another owner until it is sure that it is gone.
         own = Owner(self.run, platform.node(), os.getpid(), _process(os.getpid()))
         found, end = self.owner(), time.monotonic() + WATCH_SECONDS
@@ -275,8 +271,7 @@ class Storage:
     def owner(self) -> Owner | None:
         """Return the process that stores here at present, or None."""
         with suppress(msgspec.DecodeError):
-            data = self.read(OWNER)
-            return None if data is None else msgspec.json.decode(data, type=Owner)
+            return msgspec.json.decode(self.read(OWNER) or b"", type=Owner)
         return None
 
     def _owns(self) -> bool:
@@ -298,9 +293,7 @@ class Storage:
     def push(self, folder: Path) -> Manifest:
         """Store a run directory, which may be written meanwhile, as a new generation.
 
-        Raises:
-            OutputError: It cannot be stored.
-            StorageLostError: Another run has taken the name over.
+        Raises OutputError if that fails, StorageLostError if another run has the name by now.
         """
         with self._lock:
             # The files, and the manifest last.
@@ -325,13 +318,9 @@ class Storage:
         return found
 
     def push_if_new(self, folder: Path) -> bool:
-        """Store a run directory unless it is the newest generation; say whether.
+        """Store a run directory if it has a checkpoint and is not stored as it is; say whether.
 
-        Without a checkpoint it is not stored.
-
-        Raises:
-            OutputError: See `push`.
-            StorageLostError: The run has gone on in another run directory.
+        Raises StorageLostError if the run has gone on in another run directory.
         """
         if not (folder / LATEST).exists():
             return False
@@ -348,11 +337,7 @@ class Storage:
         return True
 
     def push_end(self, folder: Path, remedy: str) -> None:
-        """Store how a run ended; try again for a while.
-
-        Raises:
-            OutputError: It could not be stored; the message holds the remedy.
-        """
+        """Store how a run ended; try for a while, then raise OutputError with the remedy."""
         end = time.monotonic() + END_SECONDS
         for attempt in count():
             try:
@@ -481,9 +466,7 @@ def stored_runs(url: str) -> list[str]:
 def storage_filesystem(url: str, *, check: bool = True) -> tuple[Any, str]:
     """Return the ``pyarrow.fs.FileSystem`` that a URL names, and the path in it.
 
-    Args:
-        url: A folder or a URL; see the module.
-        check: See that it answers and can be written; a folder is made where there is none.
+    With ``check`` see that it answers and can be written; a folder is made where there is none.
 
     Raises:
         ConfigError: The URL is malformed, or of a kind that nothing installed reaches.

@@ -29,17 +29,13 @@ from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.report import Report, Segment, decode, read_reports
-from distrlcc.tune.space import parse_space, short, with_values
+from distrlcc.tune.space import short, with_values
 from distrlcc.tune.tune_config import TuneConfig, steps_per_update
 
 REPORTS, BEST, POLICY = "reports.jsonl", "best.json", "policy.safetensors"
 _LINE_SECONDS = 5.0
-_SCHEDULED = {
-    "ppo.lr": "lr_schedule",
-    "ppo.entropy_coeff": "entropy_coeff_schedule",
-    "dagger.lr": "lr_schedule",
-}
-"""Keys whose changes a recipe can hold by itself."""
+_SCHEDULED = ("ppo.lr", "ppo.entropy_coeff", "dagger.lr")
+"""Keys whose changes a recipe can hold, as ``KEY_schedule``."""
 
 
 class Recorder:
@@ -114,7 +110,7 @@ def _worth(mode: str) -> Callable[[Report], float]:
 
 def table(config: TuneConfig, reports: Sequence[Report], failures: Mapping[int, str]) -> str:
     """Return the members as a table for people, the best first."""
-    keys = tuple(parse_space(config.space, config.flag))
+    keys = tuple(reports[0].values)
     lines = [("member", f"best {config.metric}", "at update", "last", "at update", *keys)]
     for best, last in standings(reports, config.mode):
         member = f"{best.member}{' (failed)' if best.member in failures else ''}"
@@ -142,15 +138,15 @@ def best_config(config: RunConfig, report: Report) -> RunConfig:
     """
     found = with_values(config, report.values)
     per_update = steps_per_update(config)
-    for key, name in _SCHEDULED.items():
+    for key in _SCHEDULED:
         points = [
             (segment.update * per_update, float(segment.values[key]))
             for segment in report.schedule
             if key in segment.values
         ]
         if len({value for _, value in points}) > 1:
-            section = key.partition(".")[0]
-            changed = replace(getattr(found, section), **{name: _stairs(points)})
+            section, _, name = key.partition(".")
+            changed = replace(getattr(found, section), **{f"{name}_schedule": _stairs(points)})
             found = replace(found, **{section: changed})
     return found
 
