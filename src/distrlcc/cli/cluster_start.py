@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distrlcc.cli.parser import number
 from distrlcc.errors import ConfigError
-from distrlcc.runs.resources import RESERVED
+from distrlcc.runs.run_config import RESERVED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

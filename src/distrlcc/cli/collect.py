@@ -17,7 +17,7 @@ DISTURB = 0.1
 """Share of random actions in the oracle's trajectories, unless another is given."""
 
 if TYPE_CHECKING:
-    from distrlcc.runs.collect_config import CollectConfig
+    from distrlcc.runs.collect_data import CollectConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def _config(args: argparse.Namespace) -> CollectConfig:
 
     from distrlcc.config import override
     from distrlcc.recipes.registry import recipe
-    from distrlcc.runs.collect_config import CollectConfig
+    from distrlcc.runs.collect_data import CollectConfig
 
     env = recipe(args.recipe).env
     if args.suite is not None:

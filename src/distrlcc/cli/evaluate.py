@@ -261,7 +261,7 @@ def _report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
     from datetime import UTC, datetime
 
     from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.runs.versions import package_versions
+    from distrlcc.runs.identity import package_versions
 
     names = [args.suite or "random"] if args.suite or not args.trace else []
     names += [Path(trace).name for trace in args.trace]
