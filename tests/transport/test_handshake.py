@@ -29,7 +29,7 @@ def of_version(number: int, datagram: bytes) -> bytes:
 
 
 def test_one_round_trip() -> None:
-    sender, receiver = opening(), Admission()
+    sender, receiver = Opening(Hello(7, bytes([7]) * 16, 9000), now=0), Admission()
     hello = first(sender)
     reply, session = receiver.on_datagram(hello, HERE)
     assert reply is not None
@@ -39,7 +39,7 @@ def test_one_round_trip() -> None:
     assert not sender.waiting
     assert sender.failure == ""
     assert sender.answer is not None
-    assert sender.answer.max_datagram == 1452
+    assert sender.answer.max_datagram == 1472
     assert sender.key == session.key != session_key(7, bytes([7]) * 16)
     assert sender.next_time() > 10**18
     assert sender.datagram_to_send(now=70 * MS) is None

@@ -131,14 +131,7 @@ class _Session:
             ("Downlink", self._down, job.link.down, job.logs_down),
         ):
             for log in logs:
-                log.header(
-                    direction=name,
-                    trace=config.source,
-                    command_line=job.command_line,
-                    queue=config.queue,
-                    base=base - config.phase_ms,
-                    delay_ms=config.delay_ms,
-                )
+                log.header(name, config, command_line=job.command_line, base=base)
             way.begin(base)
 
     def run(self, guard: Guard, signals: SignalDescriptor) -> None:
