@@ -26,7 +26,7 @@ def of_version(number: int, datagram: bytes) -> bytes:
 
 
 def test_one_round_trip_and_an_answer_that_was_lost() -> None:
-    sender, receiver = opening(), Admission(max_datagram=1400)
+    sender, receiver = Opening(Hello(7, bytes([7]) * 16, 9000), now=0), Admission()
     hello = first(sender)
     reply, session = receiver.on_datagram(hello, HERE)
     assert reply is not None
@@ -37,7 +37,7 @@ def test_one_round_trip_and_an_answer_that_was_lost() -> None:
     sender.on_datagram(reply)
     assert (sender.waiting, sender.failure) == (False, "")
     assert sender.answer is not None
-    assert sender.answer.max_datagram == 1400
+    assert sender.answer.max_datagram == 1472
     assert sender.key == session.key != session_key(7, bytes([7]) * 16)
     assert sender.next_time() > 10**18
     assert sender.datagram_to_send(now=70 * MS) is None
@@ -66,25 +66,25 @@ def test_a_session_number_cannot_be_taken_over() -> None:
 
 
 def test_a_full_receiver_and_a_greedy_host_are_refused_with_the_reason() -> None:
-    receiver = Admission(sessions=3, host_sessions=2)
+    receiver = Admission()
 
-    def ask(number: int, host: str) -> Opening:
+    def ask(number: int, host: str) -> str:
         sender = opening(number)
         reply, _ = receiver.on_datagram(first(sender), (host, 1))
         assert reply is not None
         sender.on_datagram(reply)
-        return sender
+        return sender.failure
 
-    assert [ask(number, "a").failure for number in (1, 2)] == ["", ""]
-    says = "the receiver refuses: it is busy (2 sessions of yours are open)"
-    assert ask(3, "a").failure == says
-    assert ask(4, "b").failure == ""
-    assert ask(5, "c").failure == "the receiver refuses: it is busy (3 sessions are open)"
+    assert not any(ask(number, f"host {number // 16}") for number in range(63))
+    says = "the receiver refuses: it is busy (16 sessions of yours are open)"
+    assert ask(100, "host 0") == says
+    assert ask(101, "host 3") == ""
+    assert ask(102, "other") == "the receiver refuses: it is busy (64 sessions are open)"
     receiver.leave(1)
-    assert ask(6, "a").failure == ""
+    assert ask(103, "host 0") == ""
     receiver.leave(2)
     receiver.ending = True
-    assert "about to end" in ask(7, "a").failure
+    assert "about to end" in ask(104, "host 0")
 
 
 def test_another_version_is_told() -> None:

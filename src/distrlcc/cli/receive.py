@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.net.receiving import ReceiveServer
     from distrlcc.net.udp_socket import UdpSocket, resolve, shown
+    from distrlcc.processes import run_soon
     from distrlcc.runs.stopper import Stopper
-    from distrlcc.scheduling import run_soon
 
     # Refuse what cannot work before anything runs.
     refuse_files("--folder", args.folder)

@@ -30,7 +30,7 @@ from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Seri
 from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, Part, write_parts
 from distrlcc.net.flow_record import MOST_LATE
-from distrlcc.net.kernel_calls import die_with_parent
+from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 FIRST_PORT = 24_730

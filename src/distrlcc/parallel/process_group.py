@@ -34,8 +34,8 @@ from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
+from distrlcc.processes import let_threads_preempt
 from distrlcc.runs.identity import check_identity, from_json, to_json
-from distrlcc.scheduling import let_threads_preempt
 
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
