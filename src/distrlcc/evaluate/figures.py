@@ -120,10 +120,9 @@ def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
 
 def svg_pictures(light: Figure, dark: Figure) -> dict[str, str]:
     """Return a figure's two themes as addresses that hold them, for a page's ``src``."""
-    return {
-        theme: "data:image/svg+xml;base64," + base64.b64encode(to_svg(figure)).decode()
-        for theme, figure in (("light", light), ("dark", dark))
-    }
+    kind = "data:image/svg+xml;base64,"
+    figures = {"light": light, "dark": dark}
+    return {name: kind + base64.b64encode(to_svg(one)).decode() for name, one in figures.items()}
 
 
 def panels(theme: Theme, inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
