@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +186,18 @@ def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
     if not scenarios:
         raise ConfigError(f"suite {name}: it has no scenarios; expected one or more")
     most_flows = max(len(scenario.flows) for scenario in scenarios)
-    # Names are unique: the second of a name is "name (2)".
-    seen: Counter[str] = Counter()
-    named = []
-    for scenario in scenarios:
-        seen[scenario.name] += 1
-        again = f" ({seen[scenario.name]})" if seen[scenario.name] > 1 else ""
-        named.append(replace(scenario, name=scenario.name + again))
-    return Suite(name, partial(_fixed, tuple(named)), len(scenarios), most_flows)
+    names = unique_names(scenario.name for scenario in scenarios)
+    named = tuple(replace(one, name=name) for one, name in zip(scenarios, names, strict=True))
+    return Suite(name, partial(_fixed, named), len(scenarios), most_flows)
+
+
+def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
+    """Number the repetitions of a name, from 2 on, so that none hides another."""
+    found: dict[str, None] = {}
+    for name in names:
+        others = (again.format(name, number) for number in count(2))
+        found[next(each for each in chain([name], others) if each not in found)] = None
+    return list(found)
 
 
 @dataclass(frozen=True)
