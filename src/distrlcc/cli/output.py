@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distrlcc.cli.parser import Parser
 from distrlcc.files import check_writable, require_writable, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def add_json(parser: argparse.ArgumentParser, what: str = "all figures") -> None:
+def add_json(parser: Parser, what: str = "all figures") -> None:
     """Add ``--json``, which `console`, `check_json_target` and `emit_json` take."""
-    parser.add_argument("--json", metavar="FILE", help=f"write {what} as JSON; - for stdout")
+    parser.add("--json", f"write {what} as JSON; - for stdout", metavar="FILE")
 
 
 def console(target: str | None) -> Console:
