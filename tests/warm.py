@@ -283,8 +283,10 @@ def _main() -> int:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # it may be made while signals are held back
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    sys.path.pop(0)  # the tests' folder, whose benchmarks are not the project's
     for module in _MODULES:
         importlib.import_module(module)
     gc.freeze()

@@ -62,6 +62,7 @@ class Node:
                  "--IP", "127.0.0.1", "--port", "29533", "--nodes", "nodes.toml",
                  "--no-tensorboard", *words, "--set", *settings],
                 stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+                executable=sys.executable,  # starts cold, as a warm one has no sitecustomize
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             )  # fmt: skip
 

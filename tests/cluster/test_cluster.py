@@ -192,7 +192,9 @@ class Cluster:
     ) -> tuple[int, str, float]:
         """Run a command; return exit code, output and how long it took, s."""
         begin = time.monotonic()
-        command = self.hosts.command(host, sys.executable, "-m", "distrlcc", *words)
+        # "-s" starts a process cold, which other sources need.
+        cold = ("-s",) if "PYTHONPATH" in environment else ()
+        command = self.hosts.command(host, sys.executable, *cold, "-m", "distrlcc", *words)
         done = subprocess.run(
             command,
             env={**self._environment, **environment},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distrlcc.errors import ConfigError
-from distrlcc.runs.resources import ResourcesConfig, share_of_cores
+from distrlcc.runs.run_config import ResourcesConfig, share_of_cores
 
 
 def test_cores_are_one_each_or_an_equal_share() -> None:

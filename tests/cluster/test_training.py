@@ -25,7 +25,7 @@ from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
-from distrlcc.runs.resources import ResourcesConfig
+from distrlcc.runs.run_config import ResourcesConfig
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
 pytestmark = [

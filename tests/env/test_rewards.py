@@ -23,7 +23,7 @@ from distrlcc.env.rewards import (
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.collect_config import CollectConfig
+from distrlcc.runs.collect_data import CollectConfig
 from distrlcc.sim.scenario import Change, Link, Scenario
 from distrlcc.sim.suites import (
     bdp_packets,

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bench_net import emulated
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError, LinkError, OutputError
-from distrlcc.evaluate import contender
+from distrlcc.evaluate import contender, emulated
 from distrlcc.evaluate.contender import Contender, contender_from_scheme, rival
 from distrlcc.evaluate.emulated import (
     FIRST_PORT,

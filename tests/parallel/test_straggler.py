@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from distrlcc.parallel.straggler import StragglerRule
+from distrlcc.parallel.decentralized import StragglerRule
 from distrlcc.runs.run_config import DistributedConfig
 
 

@@ -4,7 +4,7 @@ import pytest
 from distrlcc.data.writer import Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
-from distrlcc.runs.collect_config import CollectConfig
+from distrlcc.runs.collect_data import CollectConfig
 from distrlcc.runs.collect_data import ExpertRounds
 
 ENV = EnvConfig(suites=("random", "cellular"), episode_s=1.0)

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distrlcc.actors.trainer import ActorRun
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.actors.trainer import ActorRun
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share

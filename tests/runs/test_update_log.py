@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.runs.update_log import cut_after
+from distrlcc.runs.metrics_log import cut_after
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 4000])

@@ -1,11 +1,22 @@
-"""Measure the speed of the simulator."""
+"""Measure the speed of the simulator and of training."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import add_json, check_json_target, emit_json
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.parser import Parser, number, whole
+
+if TYPE_CHECKING:
+    from distrlcc.runs.run_config import RunConfig
+
+BASELINE = "ppo_mlp"
+_WARM_UP = 2
+"""Updates that are not counted."""
+_LEAST = 3
+"""Updates that are counted at least."""
 
 
 def add_sim(parser: Parser) -> None:
@@ -32,3 +43,85 @@ def run_sim(args: Namespace) -> int:
             )
     emit_json(args.json, result)
     return 0
+
+
+def add_train(parser: Parser) -> None:
+    """Add the arguments of ``bench train``."""
+    add_json(parser, "the figures")
+    parser.add("--seconds", "time for all of them, s", number(0.1), 45.0)
+
+
+def run_train(args: Namespace) -> int:
+    """Measure training, learning included: PPO with an MLP and with an LSTM, and DAgger, in turns.
+
+    One process, one thread. The cost is the time per environment step beside PPO's with an MLP of
+    the same widths, in the same turns.
+    """
+    from dataclasses import replace
+
+    from distrlcc.recipes.registry import recipe
+
+    check_json_target(args.json)
+    mlp = recipe("quickstart")
+    configs = {
+        BASELINE: mlp,
+        "ppo_lstm": replace(mlp, network=replace(mlp.network, kind="lstm")),
+        "dagger_mlp": recipe("imitation"),
+    }
+    result = bench_training(configs, args.seconds, BASELINE)
+    if args.json != "-":
+        for name, row in result.items():
+            print(
+                f"{name}: {row['env_steps_per_second']:,.0f} env-steps/s (median), environment "
+                f"{row['share_environment']:.0%}, inference {row['share_inference']:.0%}, "
+                f"update {row['share_update']:.0%}; {row['cost']:.2f} times {BASELINE}'s cost"
+            )
+    emit_json(args.json, result)
+    return 0
+
+
+def bench_training(
+    configs: Mapping[str, RunConfig], seconds: float, baseline: str
+) -> dict[str, dict[str, float]]:
+    """Train in turns, an update each; return median speeds, shares of time and relative costs.
+
+    Args:
+        configs: What is trained, by name.
+        seconds: Time for all of them after the warm-up, s.
+        baseline: Whose time per environment step is 1.
+
+    Returns:
+        By name; shares are of the whole time and add up to about 1, ``cost`` is the median over the
+        turns of the time per environment step over the baseline's in the same turn.
+    """
+    import time
+
+    import numpy as np
+
+    from distrlcc.runs.run_state import env_run
+    from distrlcc.runs.train import iterate
+
+    trainers = {name: env_run(config) for name, config in configs.items()}
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in configs}
+    begin, turn = time.perf_counter(), 0
+    while turn < _WARM_UP + _LEAST or time.perf_counter() - begin < seconds:
+        for name, trainer in trainers.items():
+            row = iterate(trainer)[0]
+            if turn >= _WARM_UP:
+                rows[name].append(row)
+        turn += 1
+        if turn == _WARM_UP:
+            begin = time.perf_counter()
+    speeds = {name: np.array([r["steps_per_second"] for r in own]) for name, own in rows.items()}
+    shares = ("share_environment", "share_inference", "share_update")
+    return {
+        name: {
+            "env_steps_per_second": float(np.median(speeds[name])),
+            "best_env_steps_per_second": float(speeds[name].max()),
+            **{share: float(np.mean([row[share] for row in own])) for share in shares},
+            "cost": float(np.median(speeds[baseline] / speeds[name])),
+            "updates": float(len(own)),
+            "num_envs": float(configs[name].num_envs),
+        }
+        for name, own in rows.items()
+    }

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from distrlcc.cli.output import add_json, check_json_target, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
-from distrlcc.runs.resources import RESERVED
 
 if TYPE_CHECKING:
     from distrlcc.cluster.nodes import RayNode
@@ -26,25 +25,25 @@ def add_start(parser: Parser) -> None:
     """Add the arguments of ``cluster start``."""
     add = parser.add
     text = "address of this machine that the others reach; needed where there are several"
-    add("--ip", text, default="", metavar="IP")
-    add("--port", "first of the cluster's ten ports", whole(1024, 8254), 6379, metavar="P")
+    add("--ip IP", text, default="")
+    add("--port P", "first of the cluster's ten ports", whole(1024, 8254), 6379)
     _add_share(parser)
     add("--show-token", _SHOW_TOKEN, bool)
     add("--no-dashboard", "do without Ray's dashboard, which is on this machine's loopback", bool)
     text = "for 'ray up' alone: the file that it writes on the head"
-    add("--autoscaling-config", text, Path, metavar="FILE")
+    add("--autoscaling-config FILE", text, Path)
 
 
 def _add_share(parser: Parser) -> None:
     """Add the arguments that say what of this machine Ray may give away."""
     add = parser.add
-    add("--interface", "network interface to use, as eth0 or wg0", default="", metavar="NAME")
-    add("--cpus", "cores that Ray may give away here (default: all)", whole(0, 1e5), metavar="N")
-    add("--gpus", "GPUs that Ray may give away here (default: all)", whole(0, 1000), metavar="N")
+    add("--interface NAME", "network interface to use, as eth0 or wg0", default="")
+    add("--cpus N", "cores that Ray may give away here (default: all)", whole(0, 1e5))
+    add("--gpus N", "GPUs that Ray may give away here (default: all)", whole(0, 1000))
     text, kind = "memory for objects (default: 30%% of all)", whole(80, 1e7)
-    add("--object-store-mb", text, kind, metavar="MB")
+    add("--object-store-mb MB", text, kind)
     text = "another resource of this machine, as learner=1; may be repeated"
-    add("--resource", text, default=[], metavar="NAME=AMOUNT", action="append")
+    add("--resource NAME=AMOUNT", text, default=[], action="append")
     add("--allow-public", "listen on a public address", bool)
 
 
@@ -101,6 +100,8 @@ def _ray_flags(args: Namespace) -> list[str]:
 
 
 def _resource(text: str) -> tuple[str, float]:
+    from distrlcc.runs.run_config import RESERVED
+
     name, _, amount = text.partition("=")
     try:
         value = float(amount)
@@ -116,7 +117,7 @@ def _resource(text: str) -> tuple[str, float]:
 
 def add_join(parser: Parser) -> None:
     """Add the arguments of ``cluster join``."""
-    parser.add("head", "the cluster's head", metavar="HOST:PORT")
+    parser.add("head HOST:PORT", "the cluster's head")
     _add_share(parser)
     text = "join again by itself whenever the head was lost, or gave this machine up"
     parser.add("--rejoin", text, bool)

@@ -20,10 +20,10 @@ def add_arguments(parser: Parser) -> None:
     text = "check every machine of the cluster that this one is in, and the links between them"
     add("--cluster", text, bool)
     text = "head of the cluster; without --cluster: see whether this machine could join it"
-    add("--address", text, metavar="HOST:PORT")
-    add("--interface", "network interface towards the head", default="", metavar="NAME")
+    add("--address HOST:PORT", text)
+    add("--interface NAME", "network interface towards the head", default="")
     text = "folder or URL that must be writable, and the same on all machines"
-    add("--storage", text, default="", metavar="PATH")
+    add("--storage PATH", text, default="")
     add_json(parser, "the rows")
 
 

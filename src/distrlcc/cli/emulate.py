@@ -42,36 +42,35 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
     parser.epilog = _EXAMPLES
     add = parser.add
-    add("--up", "from COMMAND: Mbit/s, 500kbit, or a mahimahi trace", metavar="RATE|TRACE")
-    add("--down", "to COMMAND, likewise", metavar="RATE|TRACE")
-    add("--scenario", "a simulator's link with its changes, as the uplink", metavar="ID|FILE")
-    add("--delay", "one way, each direction (default: 0)", number(0, 60_000), metavar="MS")
-    add("--loss", "probability of loss, uplink (default: 0)", number(0, 1), metavar="P")
-    add("--loss-down", "downlink (default: 0)", number(0, 1), 0.0, metavar="P")
+    add("--up RATE|TRACE", "from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
+    add("--down RATE|TRACE", "to COMMAND, likewise")
+    add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
+    add("--delay MS", "one way, each direction (default: 0)", number(0, 60_000))
+    add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
+    add("--loss-down P", "downlink (default: 0)", number(0, 1), 0.0)
     text = (
         "both directions' queue: infinite (default), or droptail, drophead, codel, pie, each with "
         ":packets=N or :bytes=N"
     )
-    add("--queue", text, metavar="SPEC")
-    add("--queue-down", "the downlink's own", metavar="SPEC")
-    add("--log", "write the uplink's log, as mahimahi does", Path, metavar="FILE")
-    add("--log-down", "the downlink's", Path, metavar="FILE")
+    add("--queue SPEC", text)
+    add("--queue-down SPEC", "the downlink's own")
+    add("--log FILE", "write the uplink's log, as mahimahi does", Path)
+    add("--log-down FILE", "the downlink's", Path)
     text = (
         "write the uplink's log of the packets to or from this UDP or TCP port alone, with all "
         "opportunities; again for further ports"
     )
-    add("--log-port", text, default=[], metavar=("PORT", "FILE"), nargs=2, action="append")
+    add("--log-port PORT FILE", text, default=[], nargs=2, action="append")
     text = (
         "the link's time begins at once, or with the first full packet from COMMAND; until then "
         "there is delay alone"
     )
     add("--begin", text, default="start", choices=("start", "data"))
-    add("--seed", "of losses and of PIE (default: 0)", whole(0, 2**48), metavar="N")
+    add("--seed N", "of losses and of PIE (default: 0)", whole(0, 2**48))
     text = "run this program outside meanwhile, such as a server; sh -c '…' for a shell line"
-    add("--outside", text, metavar="COMMAND")
+    add("--outside COMMAND", text)
     add("--emulator", "which one", default="own", choices=("own", "mahimahi"))
-    text = "what runs behind the link (default: $SHELL)"
-    add("command", text, metavar="COMMAND", nargs=REMAINDER)
+    add("command COMMAND", "what runs behind the link (default: $SHELL)", nargs=REMAINDER)
 
 
 def run(args: Namespace) -> int:

@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
+from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, LinkError
 
@@ -51,16 +51,13 @@ def add_arguments(parser: Parser) -> None:
         "these names (default: beside kernel-NAME the kernel's where it has them, else ours)"
     )
     add("--others", text, choices=("ours", "kernel"))
-    text = "a suite, TOML file or folder of traces (default: random)"
-    add("--suite", text, metavar="SUITE")
+    add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
     text = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
-    add("--trace", text, list, metavar="FILE")
-    add("--links", "at most N links of the suite", whole(1), metavar="N")
-    text = "runs of each link (default: 5; of real packets 1)"
-    add("--seeds", text, whole(1), metavar="N")
-    text = "links drawn over time (default: two)"
-    add("--series", text, default="", metavar="LINK,…")
-    add("--out", "write the report there", Path, metavar="DIR")
+    add("--trace FILE", text, list)
+    add("--links N", "at most N links of the suite", whole(1))
+    add("--seeds N", "runs of each link (default: 5; of real packets 1)", whole(1))
+    add("--series LINK,…", "links drawn over time (default: two)", default="")
+    add("--out DIR", "write the report there", Path)
     add_json(parser)
 
 
@@ -252,7 +249,7 @@ def _report_info(args: Namespace, *notes: str) -> ReportInfo:
     from datetime import UTC, datetime
 
     from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.runs.versions import package_versions
+    from distrlcc.runs.identity import package_versions
 
     names = [args.suite or "random"] if args.suite or not args.trace else []
     names += [Path(trace).name for trace in args.trace]
@@ -269,11 +266,6 @@ def _report_info(args: Namespace, *notes: str) -> ReportInfo:
     )
 
 
-def counted(links: Sequence[object]) -> str:
-    """Return their number with its noun: ``1 link``, ``12 links``."""
-    return f"{len(links)} link{'s' * (len(links) != 1)}"
-
-
 def names_in(text: str) -> list[str]:
     """Return the names of a list with commas, each once."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
@@ -287,15 +279,15 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
         against: The schemes by default.
         real: Those of real packets by default, if the command has them; `against` is None then.
     """
-    parser.add("policies", "policy files, or runs", metavar="POLICY", nargs="*")
+    parser.add("policies POLICY", "policy files, or runs", nargs="*")
     more = "" if real is None else f"; of real packets {real}"
     default = against if real is None else None
-    parser.add("--against", f"schemes (default: {against}{more})", default=default, metavar="A,B,…")
+    parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)
     text = (
         "0: throughput, 1: delay, for policies trained with preferences; each is measured "
         "once for each (default: the policy's own)"
     )
-    parser.add("--prefer", text, default="", metavar="P,…")
+    parser.add("--prefer P,…", text, default="")
 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:

@@ -12,8 +12,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.evaluate import add_contenders, contenders_of, counted, names_in
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
+from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
+from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -28,10 +28,10 @@ def add_arguments(parser: Parser) -> None:
         "suites or TOML files, all of whose agents run the policy or the scheme; on random a flow "
         "is alone"
     )
-    add("--suite", text, default=SUITES, metavar="A,B,…")
-    add("--links", "at most N links of each", whole(1), 16, metavar="N")
-    add("--seeds", "runs of each link", whole(1), 1, metavar="N")
-    add("--out", "write the report there", Path, metavar="DIR")
+    add("--suite A,B,…", text, default=SUITES)
+    add("--links N", "at most N links of each", whole(1), 16)
+    add("--seeds N", "runs of each link", whole(1), 1)
+    add("--out DIR", "write the report there", Path)
     add_json(parser)
 
 

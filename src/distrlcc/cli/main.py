@@ -63,13 +63,8 @@ GROUPS = {
     },
 }
 
-_ALONE = ("check_parity", "bench_train")
-MODULES = {
-    f"{group}_{name}": group
-    for group, names in GROUPS.items()
-    for name in names
-    if f"{group}_{name}" not in _ALONE
-} | {"list": "names", "policies": "names", "results": "names"}
+MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
+MODULES |= {"list": "names", "policies": "names", "results": "names"}
 """Modules of several commands; another command has a module of its own."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_json(parser: Parser, what: str = "all figures") -> None:
     """Add ``--json``, which `console`, `check_json_target` and `emit_json` take."""
-    parser.add("--json", f"write {what} as JSON; - for stdout", metavar="FILE")
+    parser.add("--json FILE", f"write {what} as JSON; - for stdout")
 
 
 def console(target: str | None) -> Console:
@@ -26,6 +27,11 @@ def console(target: str | None) -> Console:
     result = Console(stderr=target == "-")
     result.width = max(result.width, 80)  # a table that wraps is better than one without digits
     return result
+
+
+def counted(things: Sequence[object], noun: str = "link") -> str:
+    """Return their number with its noun: ``1 link``, ``12 links``."""
+    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
 
 
 def check_json_target(target: str | None) -> None:

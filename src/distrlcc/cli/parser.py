@@ -32,21 +32,22 @@ class Parser(argparse.ArgumentParser):
         kind: Callable[[str], Any] | None = None,
         default: Any = None,
         *,
-        metavar: str | tuple[str, ...] | None = None,
         to: argparse._ActionsContainer | None = None,
         **more: Any,
     ) -> None:
         """Add an argument.
 
         Args:
-            name: As ``--out``, or without dashes one that is known by its place.
+            name: As ``--out DIR``, the second word being how its value is shown in the help;
+                without dashes it is known by its place.
             text: Its help; the default is named after it, where there is one.
             kind: Its type; `bool` for a flag without a value, `list` for one with several.
             default: Its value where it is not given.
-            metavar: The name of its value.
             to: The group that it belongs to.
             more: What else `argparse` knows.
         """
+        name, *words = name.split()
+        metavar = tuple(words) if words[1:] else words[0] if words else None
         if default and kind is not list and "default" not in text:
             shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
             text = f"{text} ({shown})" if text else shown

@@ -24,10 +24,9 @@ def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add
     text = f"where (default: 0.0.0.0:{PORT}); port 0 takes any"
-    add("--listen", text, default=f"0.0.0.0:{PORT}", metavar="ADDR[:PORT]")
-    add("--count", "end after N flows", whole(1), 0, metavar="N")
-    text = "give up a sender that says nothing for so long"
-    add("--timeout", text, number(0.5, 3600.0), 30.0, metavar="S")
+    add("--listen ADDR[:PORT]", text, default=f"0.0.0.0:{PORT}")
+    add("--count N", "end after N flows", whole(1), 0)
+    add("--timeout S", "give up a sender that says nothing for so long", number(0.5, 3600.0), 30.0)
     add_json(parser)
     add("--folder", SUPPRESS)
     add("--max-mb", SUPPRESS)

@@ -12,8 +12,8 @@ import math
 import sys
 from argparse import Namespace
 
-from distrlcc.cli.evaluate import add_contenders, contenders_of, counted
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
+from distrlcc.cli.evaluate import add_contenders, contenders_of
+from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -21,8 +21,8 @@ from distrlcc.errors import ConfigError
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add_contenders(parser, "cubic,bbr,vegas,copa,oracle")
-    parser.add("--suite", default="dynamic", metavar="SUITE")
-    parser.add("--links", "at most N of its links", whole(1), 128, metavar="N")
+    parser.add("--suite SUITE", default="dynamic")
+    parser.add("--links N", "at most N of its links", whole(1), 128)
     add_json(parser)
 
 

@@ -20,9 +20,9 @@ from distrlcc.errors import ConfigError
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add
-    add("recipe", "one with results; see 'policies'", metavar="RECIPE")
-    add("--seeds", "train with the seeds 0 to N - 1", whole(1, 10), 3, metavar="N")
-    add("--out", "default: runs/reproduce/RECIPE", Path, metavar="DIR")
+    add("recipe RECIPE", "one with results; see 'policies'")
+    add("--seeds N", "train with the seeds 0 to N - 1", whole(1, 10), 3)
+    add("--out DIR", "default: runs/reproduce/RECIPE", Path)
     text = (
         "do not compare: make this the row, and the best seed's policy the one that comes with the "
         "package"

@@ -31,23 +31,23 @@ _EVERY_SECONDS = 0.5
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add
-    add("receiver", f"where 'distrlcc receive' is (port {PORT})", metavar="HOST[:PORT]")
+    add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
     steers = parser.add_mutually_exclusive_group(required=True)
-    add("--policy", "a policy file, or a run's folder", metavar="FILE", to=steers)
-    add("--scheme", "as cubic; see 'distrlcc list schemes'", metavar="NAME", to=steers)
-    add("--seconds", "how long", number(0.1, 86_400.0), 10.0, metavar="S")
-    add("--cwnd", "window of --scheme fixed, packets", number(1, 1e6), metavar="N")
+    add("--policy FILE", "a policy file, or a run's folder", to=steers)
+    add("--scheme NAME", "as cubic; see 'distrlcc list schemes'", to=steers)
+    add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
+    add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
     text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
-    add("--prefer", text, number(0.0, 1.0), metavar="P")
+    add("--prefer P", text, number(0.0, 1.0))
     text = (
         "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
         "takes its part"
     )
-    add("--datagram", text, whole(512, 1472), 0, metavar="BYTES")
+    add("--datagram BYTES", text, whole(512, 1472), 0)
     text = "how long to wait for an answer at the start, at the end and meanwhile"
-    add("--timeout", text, number(0.5, 600.0), 10.0, metavar="S")
+    add("--timeout S", text, number(0.5, 600.0), 10.0)
     text = "wait so long for a receiver that is not there yet (default: 0)"
-    add("--wait", text, number(0.0, 600.0), 0.0, metavar="S")
+    add("--wait S", text, number(0.0, 600.0), 0.0)
     text = (
         "when the receiver has answered say 'ready', and begin at the start time that a line of "
         "standard input names, s of the monotonic clock, or at once if it is empty: so several "
@@ -56,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
     add("--hold", text, bool)
     text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
     add("--seed", text, int, 0)
-    add("--plot", "draw the flow: .png or .svg", Path, metavar="FILE")
+    add("--plot FILE", "draw the flow: .png or .svg", Path)
     add_json(parser)
     add("--file", SUPPRESS)
 

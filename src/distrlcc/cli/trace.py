@@ -14,8 +14,8 @@ from distrlcc.cli.parser import Parser
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    parser.add("trace", "cellular:SEED, poisson:MBPS:SEED or a file", metavar="TRACE")
-    parser.add("--out", "where to write it", Path, metavar="FILE", required=True)
+    parser.add("trace TRACE", "cellular:SEED, poisson:MBPS:SEED or a file")
+    parser.add("--out FILE", "where to write it", Path, required=True)
 
 
 def run(args: Namespace) -> int:

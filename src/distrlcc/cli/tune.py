@@ -29,21 +29,17 @@ def add_pbt(parser: Parser) -> None:
     """Add the arguments of ``tune pbt``."""
     _add_tuner(parser, "--mutate")
     add = parser.add
-    add("--population", "members", int, 8, metavar="N")
-    add("--interval", "between two looks at a member, in --time-attr", float, 20.0, metavar="T")
+    add("--population N", "members", int, 8)
+    add("--interval T", "between two looks at a member, in --time-attr", float, 20.0)
     add("--time-attr", "what progress is measured by", default="update", choices=TIME_ATTRS)
     text = "updates between two reports (default: the interval where that is in updates, or 20)"
-    add("--report-every", text, int, metavar="N")
-    text = "before the first look, in --time-attr (default: 0)"
-    add("--burn-in", text, float, 0.0, metavar="T")
-    text = "share of the worst, which copy as many of the best; 0 to 0.5"
-    add("--quantile", text, float, 0.25, metavar="Q")
-    text = "probability of drawing a value anew instead of perturbing it"
-    add("--resample", text, float, 0.25, metavar="P")
-    text = "one of them is multiplied with a number to perturb it"
-    add("--factors", text, default="1.2,0.8", metavar="F,F")
+    add("--report-every N", text, int)
+    add("--burn-in T", "before the first look, in --time-attr (default: 0)", float, 0.0)
+    add("--quantile Q", "share of the worst, which copy as many of the best; 0 to 0.5", float, 0.25)
+    add("--resample P", "probability of drawing a value anew instead of perturbing it", float, 0.25)
+    add("--factors F,F", "one of them is multiplied with a number to perturb it", default="1.2,0.8")
     text = "a function of your own: takes the perturbed values by key, returns them"
-    add("--explore", text, default="", metavar="MODULE:FUNCTION")
+    add("--explore MODULE:FUNCTION", text, default="")
     add("--synch", "look at all members at the same time", bool)
     no = parser.add_argument
     text = "write no pbt_global.txt of Ray's"
@@ -88,16 +84,16 @@ def add_search(parser: Parser) -> None:
     """Add the arguments of ``tune search``."""
     _add_tuner(parser, "--search")
     add = parser.add
-    add("--trials", "", int, 16, metavar="N")
+    add("--trials N", "", int, 16)
     add("--sampler", "Optuna's sampler", default="tpe", choices=SAMPLERS)
-    add("--interval", "updates between two reports", int, 20, metavar="N", dest="report_every")
+    add("--interval N", "updates between two reports", int, 20, dest="report_every")
     text = "run every trial to its end"
     parser.add_argument("--no-asha", action="store_false", dest="asha", help=text)
-    add("--grace", "updates that every trial has (default: two intervals)", int, metavar="N")
-    add("--reduction", "at each of ASHA's rungs one of R trials goes on", float, 3.0, metavar="R")
-    add("--brackets", "", int, 1, metavar="N")
+    add("--grace N", "updates that every trial has (default: two intervals)", int)
+    add("--reduction R", "at each of ASHA's rungs one of R trials goes on", float, 3.0)
+    add("--brackets N", "", int, 1)
     text = "trials at the same time (default: as many as there are cores for)"
-    add("--concurrent", text, int, 0, metavar="N")
+    add("--concurrent N", text, int, 0)
 
 
 def run_search(args: Namespace) -> int:
@@ -121,34 +117,30 @@ def _search_config(args: Namespace) -> TuneConfig:
 def _add_tuner(parser: Parser, flag: str) -> None:
     """Add the arguments of every tuner; the flag takes ``KEY=DISTRIBUTION``."""
     add = parser.add
-    add("recipe", "see 'distrlcc list recipes'", metavar="RECIPE", nargs="?")
+    add("recipe RECIPE", "see 'distrlcc list recipes'", nargs="?")
     add_member_arguments(parser)
-    add(flag, f"what is tuned: {DISTRIBUTIONS}", list, metavar="KEY=DIST", dest="space")
+    add(f"{flag} KEY=DIST", f"what is tuned: {DISTRIBUTIONS}", list, dest="space")
     add("--seed", "short for --set seed=N", int)
-    add("--out", "folder (default: runs/tune-…)", Path, metavar="DIR")
+    add("--out DIR", "folder (default: runs/tune-…)", Path)
     add("--resume", "go on with the tuner in --out", bool)
     text = "what is compared, a mean over held-out links"
     add("--metric", text, default="reward", choices=METRICS)
-    text = "default: max, for queueing_delay and loss min"
-    add("--mode", text, choices=("max", "min"))
+    add("--mode", "default: max, for queueing_delay and loss min", choices=("max", "min"))
     text = "where members' checkpoints go: an NFS folder, s3://bucket/path … (default: in --out)"
-    add("--storage", text, default="", metavar="DIR|URL")
-    add("--keep", "checkpoints kept of each member", int, 4, metavar="N")
-    add("--failures", "times that a member that failed is started again", int, 2, metavar="N")
+    add("--storage DIR|URL", text, default="")
+    add("--keep N", "checkpoints kept of each member", int, 4)
+    add("--failures N", "times that a member that failed is started again", int, 2)
 
 
 def add_member_arguments(parser: Parser) -> None:
     """Add the arguments that say what a member trains, and where."""
     add = parser.add
-    text = "change a key of the recipe; may be repeated"
-    add("--set", text, list, metavar="KEY=VALUE", dest="assignments")
-    text = "updates of one member (default: the recipe's total_steps)"
-    add("--updates", text, whole(1), metavar="N")
-    text = "cores of one member, may be a fraction"
-    add("--cpus-per-trial", text, number(0.01, 1e4), metavar="C")
-    add("--cpus", "cores of this machine that are used (default: all)", whole(1), metavar="C")
+    add("--set KEY=VALUE", "change a key of the recipe; may be repeated", list, dest="assignments")
+    add("--updates N", "updates of one member (default: the recipe's total_steps)", whole(1))
+    add("--cpus-per-trial C", "cores of one member, may be a fraction", number(0.01, 1e4))
+    add("--cpus C", "cores of this machine that are used (default: all)", whole(1))
     text = "a Ray cluster's head, or auto (default: a Ray of its own on this machine)"
-    add("--address", text, default="", metavar="HOST:PORT")
+    add("--address HOST:PORT", text, default="")
 
 
 def member_config(args: Namespace) -> RunConfig:

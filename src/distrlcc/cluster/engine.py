@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
 from distrlcc.cluster.member import death
 from distrlcc.cluster.nodes import last_line
 from distrlcc.cluster.placement import Reservation
@@ -63,20 +62,11 @@ class Host:
         def begin() -> None:
             self._object = factory(*args)
 
-        return _answer(begin)
+        return answer(begin)
 
     def call(self, method: str, *args: Any) -> tuple[bool, Any]:
         """Call a method of the object."""
-        return _answer(lambda: getattr(self._object, method)(*args))
-
-
-def _answer(work: Callable[[], Any]) -> tuple[bool, Any]:
-    """Return whether the work failed, and its result or its error."""
-    try:
-        return False, work()
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return True, f"{type(error).__name__}: {error} ({last.name}, line {last.lineno})"
+        return answer(lambda: getattr(self._object, method)(*args))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
-from distrlcc.runs.resources import Needs, ResourcesConfig, share_of_cores
+from distrlcc.runs.run_config import Needs, ResourcesConfig, share_of_cores
 
 _PLACE_SECONDS = 10.0
 """Time that Ray has to find room: a run that has just ended frees its own after some seconds."""

@@ -17,7 +17,7 @@ from distrlcc.doctor.findings import HERE, Finding, finding
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.parallel.token import TOKEN
-from distrlcc.runs.versions import package_versions
+from distrlcc.runs.identity import package_versions
 from distrlcc.storage import OPEN_SECONDS, Storage, within
 
 NOT_INSTALLED = "not installed"

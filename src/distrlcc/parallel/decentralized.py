@@ -9,6 +9,7 @@ learns from its next batch on. Read `ElasticGroup.update` top to bottom; the loo
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import Counter
@@ -25,10 +26,9 @@ from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.learn.rollout import Rollout
 from distrlcc.parallel.membership import Member
 from distrlcc.parallel.process_group import Meeting, PeerLostError, ProcessGroup, RunEndedError
-from distrlcc.parallel.straggler import StragglerRule
 from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_config import DistributedConfig, RunConfig
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import EnvSource
 from distrlcc.runs.stopper import Stopper
@@ -37,6 +37,10 @@ from distrlcc.runs.train import Agreed
 _TIME_IS_UP = -1.0
 _FAILURES = 4
 """Times that an update is done again though nobody is gone."""
+
+_INTERVAL_SECONDS = 0.005
+_COST = 50.0
+"""Time between two questions, in times of the last one's duration."""
 
 
 @dataclass
@@ -53,6 +57,56 @@ class _Totals:
     """For each rank that of its weights, if they are compared this time."""
     paces: list[float]
     """For each rank the time that a row of its rollout took, s."""
+
+
+class StragglerRule:
+    """Cuts a rollout short when most others have finished theirs (DD-PPO, arXiv 1911.00357).
+
+    The count of finished rollouts is asked of the master's store, but only once the others should
+    have finished by the pace of their last rollouts, and for at most two percent of the time. So it
+    costs nothing where no rank is slow.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        config: DistributedConfig,
+        length: int,
+        paces: Sequence[float] = (),
+        *,
+        exempt: bool = False,
+    ) -> None:
+        """Start the clock of a rollout.
+
+        Args:
+            group: Whose others are asked after.
+            config: When to cut.
+            length: Rows of a whole rollout.
+            paces: Each rank's time per row in the last rollout, s; empty where it is not known.
+            exempt: Never cut this one.
+        """
+        self._group, self._config = group, config
+        self._needed = max(1, math.ceil(config.straggler_share * (group.size - 1) - 1e-9))
+        self._least = max(1, math.ceil(config.straggler_minimum * length))
+        self._off = exempt or config.straggler_share == 0.0 or group.size < 2
+        self._begin = self._next = time.perf_counter()
+        if paces and not self._off:
+            others = sorted(pace for rank, pace in enumerate(paces) if rank != group.rank)
+            self._next += length * others[self._needed - 1]
+        self._deadline = math.inf
+
+    def __call__(self, rows: int) -> bool:
+        """Say whether to stop after this many rows."""
+        if self._off or rows < self._least:
+            return False
+        now = time.perf_counter()
+        if now >= self._next and self._deadline == math.inf:
+            finished = self._group.others_finished()
+            asked = time.perf_counter()
+            self._next = asked + max(_INTERVAL_SECONDS, _COST * (asked - now))
+            if finished >= self._needed:
+                self._deadline = now + self._config.straggler_grace * (now - self._begin)
+        return now >= self._deadline
 
 
 class ElasticGroup:

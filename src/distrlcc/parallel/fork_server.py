@@ -1,4 +1,4 @@
-"""Preloaded by a `Launcher`'s fork server, and by nobody else: what a signal to all must not end.
+"""Preloaded by a `Launcher`'s fork server alone, which a signal to all processes must not end.
 
 A signal to a whole group of processes, as `timeout`, systemd and schedulers send it, reaches the
 fork server too, and the ranks die with it. It holds such signals back; a rank takes them again.

@@ -39,7 +39,7 @@ _SIGNAL_SECONDS = 600.0
 _SILENT_MASTER_SECONDS = 600.0
 """Node 0 serves others for this long without a new update, s; one of them may be scoring."""
 _PR_SET_PDEATHSIG = 1
-_FORK_SERVER, _TRAINER = "distrlcc.parallel.fork_server", "distrlcc.runs.train"
+_FORK_SERVER = "distrlcc.parallel.fork_server"
 
 
 @dataclass
@@ -114,7 +114,9 @@ class Launcher:
         self._stop_seconds = stop_seconds or STOP_SECONDS
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([_FORK_SERVER, _TRAINER, target.__module__])
+        self._context.set_forkserver_preload(
+            [_FORK_SERVER, "distrlcc.runs.train", target.__module__]
+        )
         self._children: list[_Child] = []
         self._outcome = Outcome()
         self._ended = 0.0  # when the run was over or failed
@@ -363,7 +365,7 @@ def _main(
     server = sys.modules.get(_FORK_SERVER)
     if server is not None:  # else somebody else had started the fork server
         server.take_signals()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and says SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and sends SIGTERM
     mark_rank(place.slot)
     try:
         sender.send(("result", target(place, job)))

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -121,16 +120,11 @@ class ProcessGroup:
                 self._membership.start()
                 self._wait_for_all()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._tear_down()
         let_threads_preempt(False)
         if hasattr(self, "_membership"):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
-from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher, die_with_parent, mark_rank
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
-from distrlcc.parallel.torchrun import torchrun_place
+from distrlcc.parallel.store import Master, TCPStore
 from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
@@ -28,6 +32,9 @@ from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
+
+_MASTER = "distrlcc/master"
+_STARTS = "distrlcc/starts"
 
 
 @contextmanager
@@ -205,3 +212,74 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
 
 def _device(group: GroupOptions, local: int) -> str:
     return "cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}"
+
+
+def torchrun_place(
+    *, device: str, interface: str, join_seconds: float, timeout_seconds: float
+) -> tuple[Place, Master | None]:
+    """Return this rank's place; on rank 0 with the master that it serves.
+
+    The master's address is handed on through torchrun's own store. A store outlives a restart, and
+    agents count restarts differently, so rank 0 counts them there, and the others try addresses
+    until one answers: that of the attempt before belongs to a process that is gone.
+
+    Raises:
+        ConfigError: There is no such interface, or no route.
+        GroupError: torchrun's store or rank 0 does not answer.
+    """
+    environment = os.environ
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    slot, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    shared = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            address,
+            port,
+            is_master=slot == 0 and not shared,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=join_seconds),
+        )
+        master = None
+        if slot == 0:
+            attempt = int(store.add(_STARTS, 1)) - 1
+            master = Master(interface_towards(address, interface).address, 0)
+            master.begin(attempt)
+            store.set(_MASTER, f"{attempt}/{master.address}:{master.port}")
+            host, number = master.address, master.port
+        else:
+            deadline = time.monotonic() + join_seconds
+            while True:
+                count, _, master_address = store.get(_MASTER).decode().partition("/")
+                host, _, digits = master_address.rpartition(":")
+                attempt, number = int(count), int(digits)
+                if _answers(host, number):
+                    break
+                if time.monotonic() > deadline:
+                    raise GroupError(f"rank 0 at {host}:{number} does not answer", exit_code=2)
+                time.sleep(0.5)
+    except RuntimeError as error:
+        raise GroupError(
+            f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
+            exit_code=2,
+        ) from None
+    place = Place(
+        address=host,
+        port=number,
+        slot=slot,
+        size=size,
+        device=device,
+        elastic=False,
+        interface=interface,
+        attempt=attempt,
+        join_seconds=join_seconds,
+        timeout_seconds=timeout_seconds,
+    )
+    return place, master
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 2.0):
+            return True
+    except OSError:
+        return False

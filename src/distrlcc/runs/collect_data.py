@@ -9,9 +9,9 @@ the greatest return there.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -21,13 +21,110 @@ from numpy.typing import NDArray
 from distrlcc.config import to_toml
 from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin, Spaces
 from distrlcc.data.writer import DatasetWriter, Episode
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.runs.collect_config import CollectConfig
-from distrlcc.runs.disturbance import Disturbance
 from distrlcc.runs.progress import Progress
+from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_one_price, check_prompt_actions
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.versions import package_versions
+from distrlcc.seeding import stream_key, uniform
+from distrlcc.runs.identity import package_versions
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Everything that shapes a data set."""
+
+    scheme: str
+    """The expert: ``oracle``, or a scheme that drives the links; of several, with commas between,
+    each link has the one with the greatest return there."""
+    steps: int = 1_000_000
+    """Steps to collect; the last episode is completed. 0: `episodes` says how much."""
+    episodes: int = 0
+    """Episodes to collect; 0: `steps` says how much."""
+    num_envs: int = 256
+    """Episodes that run side by side, at most."""
+    seed: int = 0
+    """Chooses the links."""
+    split: Literal["train", "validation", "test"] = "train"
+    """Which scenarios of the suites."""
+    shard_steps: int = 262_144
+    """Steps in a shard, at most; bounds the memory that collecting takes."""
+    disturb: float = 0.0
+    """Share of steps at which the oracle's action gives way to one drawn at random."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+
+    def __post_init__(self) -> None:
+        check_one_price(self.env, "collect")
+        check_prompt_actions(self.env, "collect")
+        if (self.steps == 0) == (self.episodes == 0):
+            raise ConfigError("give either steps or episodes")
+        for name, low, high in (
+            ("steps", 0, MAX_VALUE),
+            ("episodes", 0, MAX_VALUE),
+            ("num_envs", 1, MAX_ENVS),
+            ("seed", 0, MAX_VALUE),
+            ("shard_steps", 1, 2**31),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
+
+        if self.env.agents > 1:
+            raise ConfigError(
+                f"env.agents is {self.env.agents}; expected 1: data sets are of one agent on a link"
+            )
+        if not 0.0 <= self.disturb <= 0.5:
+            raise ConfigError(f"disturb is {self.disturb}; expected 0 to 0.5")
+        if self.disturb and self.scheme != "oracle":
+            raise ConfigError(
+                f"disturb is {self.disturb}; expected 0, as {self.scheme} drives the link itself"
+            )
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The experts that are asked, each once."""
+        return tuple(dict.fromkeys(name.strip() for name in self.scheme.split(",")))
+
+    @property
+    def episode_steps(self) -> int:
+        """Steps of an episode, at most."""
+        return int(self.env.episode_s * 1e3 / self.env.step_ms) + 1
+
+
+STRETCH = 50
+"""Steps from one disturbance to the next."""
+
+
+class Disturbance:
+    """Random actions in an expert's trajectories, so that they show how to come back from errors.
+
+    A policy that was shown only an expert's own states has never seen what its small errors lead to
+    (DART, https://arxiv.org/abs/1703.09327). So each stretch of `STRETCH` steps begins with one
+    random action, taken for a random number of steps: the window ends up far off, and the rest of
+    the stretch is the expert's way back. What the expert would have done is recorded at every step.
+    Draws are named by seed, environment, episode and step.
+    """
+
+    def __init__(self, share: float, space: gymnasium.Space[Any], count: int, seed: int) -> None:
+        """Disturb a share of the steps of ``count`` environments with actions of a space."""
+        self._share, self._space = share, space
+        self._key, self._rows = stream_key(seed, "disturb"), np.arange(count)
+
+    def act(self, actions: NDArray[Any], episode: int, step: int) -> NDArray[Any]:
+        """Return the actions to take ``[N]``: the expert's, or random ones."""
+        if self._share == 0.0:
+            return actions
+        phase = STRETCH * uniform(self._key, self._rows, episode, 0)
+        stretch, age = np.divmod((step + phase).astype(np.int64), STRETCH)
+        lengths = 2.0 * self._share * STRETCH * uniform(self._key, self._rows, episode, 1, stretch)
+        draws = uniform(self._key, self._rows, episode, 2, stretch)
+        if isinstance(self._space, gymnasium.spaces.Discrete):
+            drawn: NDArray[Any] = (draws * int(self._space.n)).astype(actions.dtype)
+        else:
+            assert isinstance(self._space, gymnasium.spaces.Box)
+            low, high = float(self._space.low.min()), float(self._space.high.max())
+            drawn = (low + draws * (high - low)).astype(actions.dtype)
+        return np.where(age < np.rint(lengths), drawn, actions)
 
 
 class ExpertRounds:

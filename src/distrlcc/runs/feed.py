@@ -6,7 +6,6 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from rich.table import Table
@@ -42,12 +41,7 @@ class Feed:
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Keep what was not fetched."""
 
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:

@@ -6,19 +6,18 @@ In the simulator, whatever the world of the training: the score then depends on 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.learner import Weights
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.runs.run_config import HeldOutConfig
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.seeding import normal, stream_key, uniform
 
 Acting = Literal["argmax", "sample"]
@@ -26,25 +25,6 @@ ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
 
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it fill the preferences from 0 to 1 evenly, however many links there are."""
-
-
-class HeldOutSettings(Protocol):
-    """The part of a run's configuration that scoring needs."""
-
-    @property
-    def env(self) -> EnvConfig:
-        """What the environments are."""
-        ...
-
-    @property
-    def held_out(self) -> HeldOutConfig:
-        """How many links, and for how long."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Of a sampling policy's draws."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +42,7 @@ class HeldOutScore:
 class HeldOut:
     """The same links at every scoring."""
 
-    def __init__(self, config: HeldOutSettings, spec: PolicySpec) -> None:
+    def __init__(self, config: RunConfig | ImitateConfig, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
         self._config = replace(
             config.env.undisturbed(), world="simulated", stagger=False,

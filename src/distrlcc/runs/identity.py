@@ -1,23 +1,51 @@
-"""What every member of a group must have in common, and the table that says where it has not."""
+"""Versions of what ran, and what every member of a group must have in common."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
+import os
 import platform
+import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import distrlcc
+from distrlcc import __version__
 from distrlcc.config import to_toml, toml_differences
 from distrlcc.errors import GroupError
-from distrlcc.runs.versions import package_versions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _CONFIG = "config"
+PACKAGES = ("torch", "numpy", "numba", "gymnasium")
+"""Packages whose versions are kept beside the results."""
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of distrlcc, Python and the packages that shape results."""
+    found = {"distrlcc": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def versions() -> dict[str, Any]:
+    """Return versions, platform, command and the wall-clock date, for people."""
+    return {
+        **package_versions(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "command": sys.argv,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def identity(config: DataclassInstance, **others: str | int) -> dict[str, str]:

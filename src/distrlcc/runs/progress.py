@@ -16,7 +16,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -103,12 +102,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._stale:
             self._draw()
         if self._live is not None:

@@ -20,6 +20,8 @@ After a resume, lines of updates later than the checkpoint are dropped, so no up
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -37,15 +39,12 @@ from distrlcc.runs.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from distrlcc.runs.metrics_log import MetricsLog, jsonable
-from distrlcc.runs.run_lock import take_lock
-from distrlcc.runs.update_log import cut_after
-from distrlcc.runs.versions import package_versions, versions
+from distrlcc.runs.metrics_log import MetricsLog, cut_after, jsonable
+from distrlcc.runs.identity import package_versions, versions
 from distrlcc.storage import StorageKeeper
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
+    
     from _typeshed import DataclassInstance
 
     from distrlcc.storage import Storage
@@ -303,12 +302,7 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -341,3 +335,22 @@ def _keep(path: Path, copy: Path) -> None:
     except OSError:  # a file system without hard links
         shutil.copyfile(path, temporary)
     temporary.replace(copy)
+
+
+def take_lock(path: Path) -> TextIO | None:
+    """Return the open lock file of a run's folder; None on a file system without locks.
+
+    Raises:
+        OutputError: Another process trains this run.
+    """
+    file = None
+    try:
+        file = (path / ".lock").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if file is not None:
+            file.close()
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise OutputError(f"{path} is being trained by another process") from None
+    return file

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.run_lock import take_lock
+from distrlcc.runs.run_directory import take_lock
 from distrlcc.storage import LATEST, Storage, StorageLostError, say
 
 

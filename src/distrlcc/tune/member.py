@@ -21,9 +21,9 @@ from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.held_out import ACTINGS
+from distrlcc.runs.identity import package_versions
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.train import iterate
-from distrlcc.runs.versions import package_versions
 from distrlcc.tune.report import Report, Segment, extended
 from distrlcc.tune.space import parse_space, with_values
 from distrlcc.tune.tune_config import Metric, TuneConfig
