@@ -15,8 +15,8 @@ from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import GailConfig, PPOConfig
-from distrlcc.learn.demonstrations import Demonstrations
 from distrlcc.learn.gail import (
+    Demonstrations,
     Discriminator,
     Gail,
     classification_loss,

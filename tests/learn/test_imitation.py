@@ -12,10 +12,9 @@ import torch
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
-from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
-from distrlcc.learn.imitation_config import ImitationConfig
+from distrlcc.learn.config import ImitationConfig
+from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import InterruptedUpdateError
-from distrlcc.learn.sequences import SequenceDataset
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
 
