@@ -187,7 +187,10 @@ class Membership:
                     shrink_only=False,
                     data=data,
                 )
-                return [_member(participant) for participant in quorum.participants]
+                return [
+                    Member(name=p.replica_id, address=p.address, step=p.step, **p.data)
+                    for p in quorum.participants
+                ]
             except TimeoutError:
                 # The others are late, or nobody answers; a heartbeat tells the two apart.
                 if self._answers():
@@ -250,19 +253,3 @@ class Membership:
                     line = self._absent(time.monotonic() - heard)
                     sys.stderr.write(f"distrlcc: error: {line}\n")
                     os._exit(GroupError.exit_code)
-
-
-def _member(participant: Any) -> Member:
-    data = participant.data
-    return Member(
-        slot=int(data["slot"]),
-        name=str(participant.replica_id),
-        address=str(participant.address),
-        pid=int(data["pid"]),
-        step=int(participant.step),
-        ready=bool(data["ready"]),
-        broken=bool(data["broken"]),
-        builds=int(data["builds"]),
-        attempt=int(data["attempt"]),
-        group=str(data["group"]),
-    )
