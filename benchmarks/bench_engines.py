@@ -17,8 +17,7 @@ import numpy as np
 
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.admission import admit, check_addresses, join
-from distrlcc.actors.engine import Engine, Worker
-from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.engine import Engine, InProcessEngine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import check_json_target, emit_json
 from distrlcc.cli.parser import number

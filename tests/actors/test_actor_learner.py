@@ -14,8 +14,7 @@ import pytest
 
 from distrlcc.actors import worker_table
 from distrlcc.actors.actor_source import ActorSource
-from distrlcc.actors.engine import Changes
-from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.engine import Changes, InProcessEngine
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
 from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.config import override

@@ -186,6 +186,7 @@ class ProcessGroup:
         """
         failures = 0
         while True:
+            # Wait for all living members: who left and who joined since the last time?
             self._asked = _awake_or_not()
             members = self._membership.meet(
                 step, ready=ready, broken=self._broken, builds=self._builds, group=self._group
@@ -194,10 +195,12 @@ class ProcessGroup:
             now = {member.name: member for member in members}
             left = tuple(member for name, member in before.items() if name not in now)
             joined = tuple(member for name, member in now.items() if name not in before)
+            # May the run go on?
             if left and not self.place.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
             if (left or not before) and self._run_has_ended():
                 raise RunEndedError("the run has ended; there is nothing to join")
+            # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
             if left or joined or len(groups) > 1 or any(member.broken for member in members):
                 try:
@@ -210,7 +213,7 @@ class ProcessGroup:
                         ) from None
                     continue
             self.members = members
-            # Of two groups that each went on alone the greater one's weights count.
+            # Whose weights are the newest? Of two groups that each went on alone the greater one's.
             ranking = [(member.step, groups[member.group]) for member in members]
             return Meeting(
                 left=left,
@@ -228,11 +231,11 @@ class ProcessGroup:
 
     def _build(self, members: list[Member]) -> None:
         """Build the torch group of these members."""
+        # Leave the old group, and name the new one: its key is like no other's, as builds count up.
         self._tear_down()
         self._group = ""
         names = [member.name for member in members]
         self.rank = names.index(self._membership.name)
-        # Unlike any other group's key, as builds count up.
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
         key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():
