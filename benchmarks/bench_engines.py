@@ -110,7 +110,7 @@ def measure_torch_rpc(job: EngineJob) -> EngineFigures:
     """
     job = replace(job, began=monotonic())
     places = [Place("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
-    launcher = Launcher(rpc_rank, job, places, hosts=True, vital=0)
+    launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
     figures: EngineFigures = launcher.run().measured()[0]
     return figures
 

@@ -77,7 +77,7 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
     slots = {f"{prefix}slot/{slot}": slot for slot in range(1, place.size)}
     members: dict[int, Worker] = {}
     with master_needed(place):
-        store = connect(place.address, place.port, interface, patience)
+        store = connect(place, interface, patience)
         nonce = agree(store, place, identity)
         # Wait until all have taken their slots.
         begin = monotonic()
@@ -124,7 +124,7 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
     prefix, name, slot = f"{place.attempt}/", f"worker {place.slot - 1}", str(place.slot)
     where, key = f"{place.address}:{place.port}", f"{prefix}slot/{slot}"
     with master_needed(place):
-        store = connect(place.address, place.port, interface, place.join_seconds)
+        store = connect(place, interface, place.join_seconds)
         nonce = agree(store, place, identity)
         if store.check([f"{prefix}members"]):
             raise GroupError(

@@ -32,6 +32,8 @@ Target = Callable[[Place, Any], Any]
 
 STOP_SECONDS = 30.0
 """Time that processes have to end in good order."""
+_LED_STOP_SECONDS = 3.0
+"""The same for a trainer's workers, which were silent for it or save nothing."""
 _TICK = 0.1
 _SAY_SECONDS = 5.0
 _SIGNAL_SECONDS = 600.0
@@ -90,10 +92,7 @@ class Launcher:
         *,
         hosts: bool,
         restarts: int = 0,
-        vital: int | None = None,
-        bound: bool = False,
-        stop_seconds: float = 0.0,
-        name: Callable[[int], str] = "rank {}".format,
+        led: bool = False,
     ) -> None:
         """Take what to run.
 
@@ -103,16 +102,12 @@ class Launcher:
             places: This machine's; the master's port 0 takes any.
             hosts: Whether the master is here (node 0).
             restarts: How often processes are started again.
-            vital: Slot of the process here whose end, and no other's, is the run's; with None any
-                that ends well ends it.
-            bound: Whether the run ends with its master, wherever that is.
-            stop_seconds: Time that the others have then; 0: `STOP_SECONDS`.
-            name: What the process of a slot is called.
+            led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
+                run's. Else any that ends well ends the run.
         """
         self._target, self._job, self._places = target, job, places
-        self._hosts, self._restarts = hosts, restarts
-        self._vital, self._bound, self._name = vital, bound, name
-        self._stop_seconds = stop_seconds or STOP_SECONDS
+        self._hosts, self._restarts, self._led = hosts, restarts, led
+        self._stop_seconds = _LED_STOP_SECONDS if led else STOP_SECONDS
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["distrlcc.runs.train", target.__module__])
@@ -134,8 +129,8 @@ class Launcher:
             # Serve the master, or find it and the attempt that its run is at.
             first, attempt = self._places[0], 0
             if self._hosts:
-                group = self._vital is None  # whose members meet at a lighthouse
-                self._master = Master(first.address, first.port, lighthouse=group)
+                # Equals meet at a lighthouse.
+                self._master = Master(first.address, first.port, lighthouse=not self._led)
                 stack.callback(self._master.close)
                 self._master.begin(attempt)
                 first = replace(first, port=self._master.port)
@@ -150,7 +145,7 @@ class Launcher:
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
-            if self._hosts and self._bound and first.size > len(self._places):
+            if self._hosts and self._led and first.size > len(self._places):
                 time.sleep(LINGER_SECONDS)
             # A group that cannot go on without its dead starts again as a whole.
             while (
@@ -187,7 +182,7 @@ class Launcher:
             self._start(place, self._job)
         failure: DistrlccError | None = None
         place = self._places[0]
-        with RunWatch(place, idle=self._hosts, bound=self._bound) as run:
+        with RunWatch(place, idle=self._hosts, bound=self._led) as run:
             while self._children:
                 wait([child.process.sentinel for child in self._children], _TICK)
                 failure = self._reap(stopper, failure)
@@ -254,7 +249,7 @@ class Launcher:
             result = sent["result"]
             self._outcome.results[place.slot] = result
             ended_well = not isinstance(result, int) or result == 0
-            if ended_well if self._vital is None else place.slot == self._vital:
+            if place.slot == 0 if self._led and self._hosts else ended_well:
                 self._ended = self._ended or time.monotonic()
             return None
         # Else say why it failed, and whether the same would happen again.
@@ -262,7 +257,10 @@ class Launcher:
             failure: DistrlccError = GroupError(sent["error"][1], exit_code=sent["error"][0])
             own_fault = failure.exit_code != GroupError.exit_code
         else:
-            name = f"{self._name(place.slot)} (process {child.process.pid})"
+            name = f"rank {place.slot}"
+            if self._led:
+                name = f"worker {place.slot - 1}" if place.slot else "the trainer"
+            name = f"{name} (process {child.process.pid})"
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
             failure, own_fault = GroupError(f"{name} {how}"), False
         # At the end of a run only an error of its own counts.

@@ -138,7 +138,7 @@ class ProcessGroup:
     def _connect(self) -> Any:
         """Connect to the master's store, once something listens there."""
         wait = STORE_SECONDS if self._builds else self.place.join_seconds
-        return connect(self.place.address, self.place.port, self.interface, wait)
+        return connect(self.place, self.interface, wait)
 
     def _wait_for_all(self) -> None:
         """Wait until every planned member is there; whoever comes later does not wait."""

@@ -111,19 +111,19 @@ def master_needed(place: Place) -> Iterator[None]:
         ) from None
 
 
-def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
+def connect(place: Place, interface: Interface, wait: float) -> Any:
     """Return a client of the master's store, once something listens there.
 
     Args:
-        address: The master's.
-        port: The master's.
+        place: Says where the master is.
         interface: Where to leave from.
         wait: How long to try, s.
 
     Raises:
         GroupError: Nothing does, or not a store.
     """
-    begin = time.monotonic()
+    # Wait until something listens there.
+    address, port, begin = place.address, place.port, time.monotonic()
     while True:
         try:
             with socket.create_connection((address, port), 2.0, (interface.address, 0)):
@@ -138,6 +138,7 @@ def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
                     exit_code=2,
                 ) from None
             time.sleep(0.25)
+    # A server of another kind may let torch wait forever.
     opened: list[Any] = []
     thread = threading.Thread(target=_open_store, args=(address, port, opened), daemon=True)
     thread.start()
@@ -169,7 +170,7 @@ def wait_for_attempt(place: Place, least: int) -> int:
         GroupError: The master is out of reach, or no such attempt begins in time.
     """
     interface = interface_towards(place.address, place.interface)
-    store = connect(place.address, place.port, interface, place.join_seconds)
+    store = connect(place, interface, place.join_seconds)
     deadline = time.monotonic() + place.join_seconds
     with master_needed(place):
         while time.monotonic() < deadline:
@@ -220,7 +221,7 @@ class RunWatch:
             every, gone = _BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS
         while not self._stop.wait(every):
             try:
-                store = connect(place.address, place.port, interface, 0.0)
+                store = connect(place, interface, 0.0)
                 ended = store.check([f"{place.attempt}/finished"])
                 again = int(store.get("attempt")) > place.attempt
             except (GroupError, RuntimeError) as error:
