@@ -227,10 +227,6 @@ def _slow_steps(place: Place, job: Disturbed) -> None:
     LinkVectorEnv.step = slow  # type: ignore[method-assign]
 
 
-def _nothing(place: Place, job: Disturbed) -> None:
-    pass
-
-
 def _flip_a_bit(place: Place, job: Disturbed) -> None:
     from distrlcc.runs.run_state import RunState
 
