@@ -14,8 +14,8 @@ from distrlcc.cluster.session import differences, node_identity, parse_address, 
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, finding
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
-from distrlcc.parallel.token import TOKEN
 from distrlcc.runs.identity import package_versions
 from distrlcc.storage import OPEN_SECONDS, Storage, within
 
