@@ -16,7 +16,7 @@ from textwrap import dedent
 
 from distrlcc import __version__
 from distrlcc.cli.parser import Parser
-from distrlcc.errors import DistrlccError
+from distrlcc.errors import ConfigError, DistrlccError
 
 COMMANDS = {
     "train": "train a policy by a recipe, on one process or many",
@@ -66,6 +66,8 @@ GROUPS = {
 MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
 MODULES |= {"list": "names", "policies": "names", "results": "names"}
 """Modules of several commands; another command has a module of its own."""
+_MOVED = ("scaling", "engines", "actors", "tune", "net")
+"""What ``bench`` measured before ``python -m benchmarks`` did."""
 
 
 def main(
@@ -124,6 +126,9 @@ def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str)
     name, rest = command, words[words.index(command) + 1 :]
     if commands is COMMANDS and command in GROUPS:
         group = Parser(f"{prog} {command}", commands[command].capitalize() + ".")
+        if command == "bench" and rest and rest[0] in _MOVED:
+            moved = f"python -m benchmarks {rest[0]}"
+            raise ConfigError(f"'bench {rest[0]}' is '{moved}' now, in a checkout of the project")
         choice = group.choose(rest, GROUPS[command])
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"
