@@ -58,6 +58,7 @@ _SECONDS, _BYTES_PER_SECOND = 30.0, 500_000
 """Time limit of an operation: so long, and a second for each so many bytes."""
 _ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
+_DENIED = "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
 _PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 
 
@@ -522,7 +523,7 @@ def _storage_error(url: str, error: Exception) -> DistrlccError:
 
     if says("NO_SUCH_BUCKET", "NoSuchBucket", "To create buckets"):
         text = f"there is no bucket {urlsplit(url).netloc!r}; make it, or give another"
-    elif says("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_T", "status 40"):
+    elif says(*_DENIED):
         remedy = "no AWS_ACCESS_KEY_ID is set: give credentials in the environment or ~/.aws that"
         if "AWS_ACCESS_KEY_ID" in os.environ:
             remedy = "check that AWS_ACCESS_KEY_ID's owner"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from distrlcc.cli.main import main
+from distrlcc.doctor import machine
 from distrlcc.doctor.findings import Verdict, finding, worst
 from distrlcc.doctor.machine import (
     NOT_INSTALLED,
-    Machine,
     check_common,
     check_emulation,
     check_head,
@@ -20,7 +23,6 @@ from distrlcc.doctor.machine import (
     check_machine,
     judge_storage,
     leave_mark,
-    look,
     missing_marks,
     new_marks,
     sweep_marks,
@@ -29,14 +31,18 @@ from distrlcc.errors import ConfigError
 from distrlcc.storage import Storage
 
 
-@pytest.fixture(scope="module")
-def machine() -> Machine:
-    found = replace(look(), load=0.0, free_gb=8.0, disk_gb=9.0, temporary_gb=9.0, shared_gb=2.0)
-    return replace(found, versions={**found.versions, "ray": "2.60.0", "torch": "2.13.0"})
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let this machine have enough of everything."""
+    monkeypatch.setattr(machine, "MEMORY_GB", 0.0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9e9))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(machine, "node_identity", lambda: {"ray": "2.60.0"})
+    return monkeypatch
 
 
-def _verdicts(machine: Machine, *, cluster: bool) -> dict[str, Verdict]:
-    return {row.check: row.verdict for row in check_machine(machine, cluster=cluster)}
+def _verdicts(*, cluster: bool) -> dict[str, Verdict]:
+    return {row.check: row.verdict for row in check_machine(cluster=cluster)}
 
 
 def test_the_worst_counts() -> None:
@@ -51,42 +57,38 @@ def test_the_worst_counts() -> None:
     assert worst([warn, fail, ok]) == Verdict.FAIL
 
 
-def test_a_machine_without_ray_can_train_but_not_join(machine: Machine) -> None:
-    assert set(_verdicts(machine, cluster=True).values()) == {Verdict.OK}
-    without = replace(machine, versions={**machine.versions, "ray": NOT_INSTALLED})
-    assert _verdicts(without, cluster=False)["versions"] == Verdict.WARN
-    assert _verdicts(without, cluster=True)["versions"] == Verdict.FAIL
-    row = check_machine(without, cluster=True)[0]
-    assert "pip install 'distrlcc[ray]'" in row.remedy
+def test_a_machine_without_ray_can_train_but_not_join(fit: pytest.MonkeyPatch) -> None:
+    assert set(_verdicts(cluster=True).values()) == {Verdict.OK}
+    fit.setattr(machine, "node_identity", lambda: {"ray": NOT_INSTALLED})
+    assert _verdicts(cluster=False)["versions"] == Verdict.WARN
+    assert _verdicts(cluster=True)["versions"] == Verdict.FAIL
+    assert "pip install 'distrlcc[ray]'" in check_machine(cluster=True)[0].remedy
 
 
 @pytest.mark.parametrize(
-    ("change", "check", "verdict"),
+    ("room", "name", "value", "check", "verdict"),
     [
-        ({"load": 64.0, "cores": 2}, "cores", Verdict.WARN),
-        ({"free_gb": 0.5}, "memory", Verdict.WARN),
-        ({"temporary_gb": 1.0}, "disk", Verdict.WARN),
-        ({"shared_gb": 0.06}, "disk", Verdict.WARN),
-        ({"disk_gb": 0.0}, "disk", Verdict.FAIL),
+        (os, "getloadavg", lambda: (1e4, 0.0, 0.0), "cores", Verdict.WARN),
+        (machine, "MEMORY_GB", 1e9, "memory", Verdict.WARN),
+        (machine, "DISK_GB", 10.0, "disk", Verdict.WARN),
+        (machine, "SHARED_GB", 10.0, "disk", Verdict.WARN),
+        (shutil, "disk_usage", lambda _: SimpleNamespace(free=0), "disk", Verdict.FAIL),
     ],
 )
 def test_too_little_is_said(
-    machine: Machine, change: dict[str, float], check: str, verdict: Verdict
+    fit: pytest.MonkeyPatch, room: Any, name: str, value: Any, check: str, verdict: Verdict
 ) -> None:
-    found = _verdicts(replace(machine, **change), cluster=True)
+    fit.setattr(room, name, value)
+    found = _verdicts(cluster=True)
     assert found.pop(check) == verdict
     assert set(found.values()) == {Verdict.OK}
 
 
-def test_other_versions_fail(machine: Machine) -> None:
-    common = machine.common
-    rows = check_common({"a": common, "b": common, "c": common | {"ray": "2.1", "code": "abc"}})
-    assert [(row.machine, row.verdict) for row in rows] == [
-        ("b", Verdict.OK),
-        ("c", Verdict.FAIL),
-    ]
-    assert "ray 2.1 !=" in rows[1].found
-    assert "code abc !=" in rows[1].found
+def test_other_versions_fail() -> None:
+    common = {"ray": "2.60", "code": "cde"}
+    rows = check_common({"a": common, "b": common, "c": {"ray": "2.1", "code": "abc"}})
+    assert [(row.machine, row.verdict) for row in rows] == [("b", Verdict.OK), ("c", Verdict.FAIL)]
+    assert rows[1].found == "ray 2.1 != 2.60, code abc != cde"
 
 
 def test_emulation_never_fails() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from distrlcc.config import override
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.member import POLICY, Member
-from distrlcc.tune.report import Report, decode
+from distrlcc.tune.report import decode
 from distrlcc.tune.tune_config import SearchConfig, TuneConfig
 
 CHANGES = """num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=3
@@ -24,10 +23,6 @@ FIRST = {"ppo.lr": 1e-3, "ppo.clip_param": 0.2}
 OTHER = {"ppo.lr": 2.5e-4, "ppo.clip_param": 0.3}
 
 
-def _advance(member: Member) -> Report:
-    return member.advance(time.perf_counter)
-
-
 def _weights(member: Member) -> np.ndarray:
     arrays = member.trainer.learner.weights().arrays
     return np.concatenate([a.ravel() for a in arrays.values()])
@@ -35,7 +30,7 @@ def _weights(member: Member) -> np.ndarray:
 
 def test_a_copy_trains_with_its_own_values_from_the_others_state(tmp_path: Path) -> None:
     parent = Member(TUNER, FIRST, 0)
-    report = _advance(parent)
+    report = parent.advance()
     assert (report.update, report.steps) == (2, 256)
     parent.save(tmp_path, report)
     assert decode((tmp_path / "report.json").read_bytes()) == report
@@ -46,7 +41,7 @@ def test_a_copy_trains_with_its_own_values_from_the_others_state(tmp_path: Path)
     np.testing.assert_array_equal(_weights(copy), _weights(parent))
     config = copy.trainer.learner.config
     assert (config.lr, config.clip_param) == (2.5e-4, 0.3)
-    found = _advance(copy)
+    found = copy.advance()
     assert [(s.update, s.member, s.values) for s in found.schedule] == [
         (0, 0, FIRST),
         (2, 3, OTHER),
@@ -55,10 +50,10 @@ def test_a_copy_trains_with_its_own_values_from_the_others_state(tmp_path: Path)
     # The same member goes on as if nothing had happened, bit for bit.
     again = Member(TUNER, FIRST, 0)
     again.load(tmp_path)
-    later, expected = _advance(again), _advance(parent)
+    later, expected = again.advance(), parent.advance()
     np.testing.assert_array_equal(_weights(again), _weights(parent))
     assert (later.score, later.schedule) == (expected.score, expected.schedule)
     assert np.any(_weights(copy) != _weights(parent))
     assert not again.done
-    assert _advance(again).update == 6
+    assert again.advance().update == 6
     assert again.done

@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.cluster.session import differences, node_identity, parse_address, read_row
@@ -21,9 +20,8 @@ from distrlcc.runs.identity import package_versions
 from distrlcc.storage import OPEN_SECONDS, Storage, within
 
 NOT_INSTALLED = "not installed"
-_MEMORY_GB = 2.0
-"""A small run with Ray beside it takes 1.5 GB."""
-_DISK_GB, _SHARED_GB = 2.0, 0.5
+MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
+"""Less is warned of; a small run with Ray beside it takes 1.5 GB of memory."""
 _CONTROLS = ("reno", "cubic", "bbr")
 
 
@@ -38,7 +36,7 @@ def check_here(head: str = "", interface: str = "", place: str = "") -> list[Fin
     Raises:
         ConfigError: The head's address is none.
     """
-    found = check_machine(look(), cluster=bool(head))
+    found = check_machine(cluster=bool(head))
     if head:
         found += check_head(head, interface)
     else:
@@ -53,46 +51,6 @@ def check_here(head: str = "", interface: str = "", place: str = "") -> list[Fin
     return found
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a machine has."""
-
-    versions: dict[str, str]
-    common: dict[str, str]
-    """Those that a cluster's machines must have in common."""
-    cores: int
-    load: float
-    """Processes that computed during the last minute."""
-    memory_gb: float
-    free_gb: float
-    disk_gb: float
-    """Free for run directories, here."""
-    temporary_gb: float
-    """Free for Ray's logs and spilled objects."""
-    shared_gb: float
-    """Free for Ray's objects in memory."""
-    gpus: tuple[str, ...]
-
-
-def look() -> Machine:
-    """Look at this machine."""
-    memory = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
-    total, free = (int(memory.get(n, 0)) * 1024e-9 for n in ("MemTotal:", "MemAvailable:"))
-    common = node_identity()
-    return Machine(
-        versions={**package_versions(), "ray": common["ray"]},
-        common=common,
-        cores=len(os.sched_getaffinity(0)),
-        load=os.getloadavg()[0],
-        memory_gb=total,
-        free_gb=free,
-        disk_gb=_free_gb(Path.cwd()),
-        temporary_gb=_free_gb(Path(tempfile.gettempdir())),
-        shared_gb=_free_gb(Path("/dev/shm")),
-        gpus=_gpus(),
-    )
-
-
 def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
     """Check a cluster's machine, there; return what all must have in common as well.
 
@@ -100,8 +58,7 @@ def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
         head: Address of the cluster's head.
         address: That of this machine, as Ray knows it; empty for the head itself.
     """
-    machine = look()
-    found = [*check_machine(machine, cluster=True), *check_emulation()]
+    found = [*check_machine(cluster=True), *check_emulation()]
     try:
         own = interface_towards(head)
     except DistrlccError as error:
@@ -111,38 +68,63 @@ def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
         if address not in ("", own.address):
             way, fail = f"{way}; Ray has {address}", "leave and join again with --interface"
         found.append(finding("interface", way, fail=fail))
-    return machine.common, found
+    return node_identity(), found
 
 
-def check_machine(machine: Machine, *, cluster: bool) -> list[Finding]:
-    """Judge a machine that is to be in a cluster, which needs Ray, or not."""
-    # What is missing.
-    versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items())
-    torch = "pip install torch" if machine.versions["torch"] == NOT_INSTALLED else ""
-    ray = "pip install 'distrlcc[ray]'" if machine.versions["ray"] == NOT_INSTALLED else ""
+def check_machine(*, cluster: bool) -> list[Finding]:
+    """Check a machine that is to be in a cluster, which needs Ray, or not."""
+    return [_versions(cluster=cluster), _cores(), _memory(), _disk(), _gpus()]
+
+
+def _versions(*, cluster: bool) -> Finding:
+    versions = {**package_versions(), "ray": node_identity()["ray"]}
+    torch = "pip install torch" if versions["torch"] == NOT_INSTALLED else ""
+    ray = "pip install 'distrlcc[ray]'" if versions["ray"] == NOT_INSTALLED else ""
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
     later = f"for clusters and searches: {ray}" if ray else ""
-    # What there is too little of.
-    cores = f"{machine.cores}, load {machine.load:.1f}"
-    busy = "other programs compute here; measurements will be off"
-    memory = f"{machine.free_gb:.1f} of {machine.memory_gb:.1f} GB free"
-    small = f"less than {_MEMORY_GB:g} GB: end other programs"
-    disk = (
-        f"{machine.disk_gb:.1f} GB free here, {machine.temporary_gb:.1f} in "
-        f"{tempfile.gettempdir()}, {machine.shared_gb:.1f} in /dev/shm"
-    )
-    full, room = "make room: nothing can be written", ""
-    free = min(machine.disk_gb, machine.temporary_gb)
-    if free < _DISK_GB:
-        room = f"less than {_DISK_GB:g} GB: make room"
-    elif machine.shared_gb < _SHARED_GB:
-        room = "Ray's objects will be slow: a larger /dev/shm (docker run --shm-size)"
-    return [
-        finding("versions", versions, fail=torch or (ray if cluster else ""), warn=later),
-        finding("cores", cores, warn=busy if machine.load > 0.75 * machine.cores else ""),
-        finding("memory", memory, warn=small if machine.free_gb < _MEMORY_GB else ""),
-        finding("disk", disk, fail=full if free < 0.05 else "", warn=room),
-        finding("GPUs", ", ".join(machine.gpus) or "none; the CPU is used"),
-    ]
+    return finding("versions", found, fail=torch or (ray if cluster else ""), warn=later)
+
+
+def _cores() -> Finding:
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    busy = "other programs compute here; measurements will be off" if load > 0.75 * cores else ""
+    return finding("cores", f"{cores}, load {load:.1f}", warn=busy)
+
+
+def _memory() -> Finding:
+    memory = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(memory.get(n, 0)) * 1024e-9 for n in ("MemTotal:", "MemAvailable:"))
+    small = f"less than {MEMORY_GB:g} GB: end other programs" if free < MEMORY_GB else ""
+    return finding("memory", f"{free:.1f} of {total:.1f} GB free", warn=small)
+
+
+def _disk() -> Finding:
+    temporary = tempfile.gettempdir()  # Ray's logs and spilled objects; its objects are in memory
+    here, there, shared = (_free_gb(folder) for folder in (".", temporary, "/dev/shm"))
+    found = f"{here:.1f} GB free here, {there:.1f} in {temporary}, {shared:.1f} in /dev/shm"
+    fail = "make room: nothing can be written" if min(here, there) < 0.05 else ""
+    warn = ""
+    if min(here, there) < DISK_GB:
+        warn = f"less than {DISK_GB:g} GB: make room"
+    elif shared < SHARED_GB:
+        warn = "Ray's objects will be slow: a larger /dev/shm (docker run --shm-size)"
+    return finding("disk", found, fail=fail, warn=warn)
+
+
+def _free_gb(folder: str) -> float:
+    try:
+        return shutil.disk_usage(folder).free / 1e9
+    except OSError:
+        return 0.0
+
+
+def _gpus() -> Finding:
+    names: list[str] = []
+    with suppress(ImportError):
+        import torch  # noqa: PLC0415 - slow, and a doctor also looks at broken machines
+
+        names = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    return finding("GPUs", ", ".join(names) or "none; the CPU is used")
 
 
 def check_common(common: dict[str, dict[str, str]]) -> list[Finding]:
@@ -291,19 +273,3 @@ def judge_storage(place: str, problem: str, missing: list[str]) -> Finding:
         found += f", but what {', '.join(missing)} wrote is not there"
         fail = "mount the same storage at the same place on all machines"
     return finding("storage", found, fail=fail)
-
-
-def _free_gb(folder: Path) -> float:
-    try:
-        return shutil.disk_usage(folder).free / 1e9
-    except OSError:
-        return 0.0
-
-
-def _gpus() -> tuple[str, ...]:
-    try:
-        import torch  # noqa: PLC0415 - slow, and a doctor also looks at broken machines
-    except ImportError:
-        return ()
-    count = torch.cuda.device_count()
-    return tuple(torch.cuda.get_device_name(index) for index in range(count))

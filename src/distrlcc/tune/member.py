@@ -7,13 +7,13 @@ to go on bit for bit; ``policy.safetensors``, the policy that was scored; ``repo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from distrlcc.errors import CheckpointError
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -21,12 +21,11 @@ from distrlcc.runs.held_out import ACTINGS
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.train import iterate
-from distrlcc.tune.report import Report, Segment, extended
+from distrlcc.tune.report import Report, Segment, decode, extended
 from distrlcc.tune.space import parse_space, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
 STATE, POLICY, REPORT = "state.safetensors", "policy.safetensors", "report.json"
-_SCHEDULE = "schedule"
 _WORST = {"reward": -1e30, "utilisation": -1e30, "queueing_delay": 1e30, "loss": 1e30}
 """Scores of a member that diverged, so that they can be compared and written."""
 
@@ -52,21 +51,18 @@ class Member:
         The learner reads its values from this member's configuration and not from the checkpoint,
         so that the next update is made with them.
         """
-        state = load_checkpoint(folder / STATE)
-        if _SCHEDULE not in state:
-            raise CheckpointError(f"{folder / STATE} is not a tuner's checkpoint")
-        before = msgspec.json.decode(state.pop(_SCHEDULE), type=tuple[Segment, ...])
-        self.trainer.load_state_dict(state)
-        update = self.trainer.counters.update
-        self.schedule = extended(before, Segment(update, self._number, self._values))
+        self.trainer.load_state_dict(load_checkpoint(folder / STATE))
+        report = decode((folder / REPORT).read_bytes())
+        now = Segment(report.update, self._number, self._values)
+        self.schedule = extended(report.schedule, now)
 
-    def advance(self, now: Callable[[], float]) -> Report:
-        """Train until the next report is due, and score; ``now`` gives seconds from any origin."""
+    def advance(self) -> Report:
+        """Train until the next report is due, and score."""
         trainer, counters = self.trainer, self.trainer.counters
-        begin = now() - counters.seconds
+        begin = time.perf_counter() - counters.seconds
         while True:
             iterate(trainer)
-            counters.seconds = now() - begin
+            counters.seconds = time.perf_counter() - begin
             if self.done or counters.update % self._config.report_every == 0:
                 break
         found = trainer.score()
@@ -86,9 +82,8 @@ class Member:
 
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""
-        schedule = msgspec.json.encode(self.schedule).decode()
-        state = self.trainer.state_dict() | {_SCHEDULE: schedule}
-        save_checkpoint(folder / STATE, state, config_digest="", versions=package_versions())
+        state, versions = self.trainer.state_dict(), package_versions()
+        save_checkpoint(folder / STATE, state, config_digest="", versions=versions)
         config = self.trainer.config
         notes = {
             "recipe": config.recipe,
@@ -98,6 +93,5 @@ class Member:
             "held_out_reward": report.reward,
         }
         weights = self.trainer.learner.weights().arrays
-        acting = next(a for a in ACTINGS if a == report.acting)
-        save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, acting, notes))
+        save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, report.acting, notes))
         write_atomically(folder / REPORT, msgspec.json.encode(report))

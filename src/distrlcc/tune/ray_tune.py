@@ -129,7 +129,7 @@ def _member_process(tuner: TuneConfig) -> Any:
             with checkpoint.as_directory() as folder:
                 member.load(Path(folder))
         while not member.done:
-            report = member.advance(time.perf_counter)
+            report = member.advance()
             metrics = {
                 "score": report.score,
                 "update": report.update,

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from distrlcc.errors import OutputError
+from distrlcc.policy.policy_file import Acting
 from distrlcc.tune.space import Value
 
 
@@ -39,7 +40,7 @@ class Report:
     queueing_delay: float
     """In base RTTs."""
     loss: float
-    acting: str
+    acting: Acting
     """``argmax`` or ``sample``: whichever had the greater reward."""
     seconds: float
     """Time that its lineage trained, s."""
