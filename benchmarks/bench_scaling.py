@@ -170,12 +170,12 @@ class _InTurns(EnvSource):
 
     def _take_turns(self, together: float) -> None:
         ranks, alone = self._ranks, 0.0
-        ranks.meet(0, ready=False)
+        ranks.agree(0, ready=False)
         if len(self.rounds) % ranks.size == ranks.rank:
             alone = ranks.size * self._train_alone()
-        ranks.meet(0, ready=False)
+        ranks.agree(0, ready=False)
         beside = self._train_alone()
-        ranks.meet(0, ready=False)
+        ranks.agree(0, ready=False)
         sums = ranks.sum(np.array([alone, together, beside]))
         self.rounds.append((sums / ranks.size).tolist())
 

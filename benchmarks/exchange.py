@@ -100,7 +100,7 @@ def project(
     name = f"{model.mbit:g} Mbit/s" if model.mbit else "unshaped"
     shown(
         f"PROJECTION, {name} between hosts (one message {model.latency * 1e6:.0f} µs and "
-        f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; meetings and "
+        f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; quorums and "
         "waiting for the slowest are left out):"
     )
     speeds, efficiencies = list[float](), list[float]()
@@ -162,7 +162,7 @@ def _rank(address: str, slot: int, size: int) -> None:
     place = Place(address, 29512, slot, size, timeout_seconds=60.0)
     medians = {}
     with ProcessGroup(place, {"config": ""}) as group:
-        group.meet(0, ready=False)
+        group.agree(0, ready=False)
         for values in SIZES:
             vector, times = torch.zeros(values), []
             for _ in range(_REPEATS):

@@ -111,7 +111,7 @@ def exercise(place: Place, job: Job) -> dict[str, Any]:
     """Exchange, miss one, lose one, and go on until the folder says stop."""
     found: dict[str, Any] = {}
     with ProcessGroup(place, identity(Settings(), processes=place.size)) as group:
-        found["first"] = group.meet(0, ready=place.slot == 1), group.rank, group.size
+        found["first"] = group.agree(0, ready=place.slot == 1), group.rank, group.size
         found["sum"] = group.sum(np.array([1.0, 10.0**group.rank, 1e300]))
         found["means"] = [_mean(group, weights) for weights in ((1, 3, 0), (0, 0, 5), (0, 0, 0))]
         payloads = [b"x", b"", bytes(range(256)) * 4096]
@@ -120,7 +120,7 @@ def exercise(place: Place, job: Job) -> dict[str, Any]:
             == payloads[source]
             for source in range(3)
         ]
-        found["steps"] = group.meet(5 if place.slot == 2 else 1, ready=False)
+        found["steps"] = group.agree(5 if place.slot == 2 else 1, ready=False)
         found["counts"] = _counts(group)
         begin = time.monotonic()
         try:
@@ -130,7 +130,7 @@ def exercise(place: Place, job: Job) -> dict[str, Any]:
                 group.sum(np.ones(1))
         except PeerLostError:
             found["missed after"] = time.monotonic() - begin
-        found["met again"] = group.meet(6, ready=False)
+        found["agreed again"] = group.agree(6, ready=False)
         found["sum again"] = group.sum(np.ones(1))
         if place.slot == 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -138,7 +138,7 @@ def exercise(place: Place, job: Job) -> dict[str, Any]:
         try:
             group.sum(np.ones(1))
         except PeerLostError:
-            found["lost"] = group.meet(7, ready=False)
+            found["lost"] = group.agree(7, ready=False)
         found["lost after"] = time.monotonic() - begin
         (job.folder / f"{place.slot}.alone").touch()
         found["later"] = go_on(group, job.folder, 7)
@@ -163,15 +163,15 @@ def _counts(group: ProcessGroup) -> list[int]:
 
 
 def go_on(group: ProcessGroup, folder: Path, step: int, missed: Any = None) -> list[Any]:
-    """Meet and exchange until the folder says stop; return the meetings that changed the group."""
+    """Agree and exchange until the folder says stop; return the quorums that changed the group."""
     seen: list[Any] = []
     stop = 0.0
     while not stop:
-        step, meeting, missed = step + 1, missed or group.meet(step + 1, ready=False), None
-        if meeting.left or meeting.joined:
-            seen.append((meeting, group.size))
+        step, quorum, missed = step + 1, missed or group.agree(step + 1, ready=False), None
+        if quorum.left or quorum.joined:
+            seen.append((quorum, group.size))
         try:
-            if meeting.behind:
+            if quorum.behind:
                 payload = b"the newest" if group.rank == 0 else b""
                 assert group.broadcast(payload, 0) == b"the newest"
                 step = group.members[0].step
@@ -271,10 +271,10 @@ def freeze_between_collectives(place: Place, seconds: float) -> list[float]:
     step, last, ready = 0, 0.0, False
     with ProcessGroup(place, {"config": ""}) as group:
         while step < 60:
-            meeting = group.meet(step, ready=ready)
+            quorum = group.agree(step, ready=ready)
             try:
-                if meeting.behind:
-                    step = int(group.broadcast(str(step).encode(), meeting.source))
+                if quorum.behind:
+                    step = int(group.broadcast(str(step).encode(), quorum.source))
                 group.sum(np.ones(1))
             except PeerLostError:
                 continue

@@ -65,7 +65,7 @@ def _wait_for(path: Path) -> None:
 
 def _refused(place: Place, settings: Any, kind: type[DistrlccError] = GroupError) -> str:
     with pytest.raises(kind) as caught, ProcessGroup(place, identity(settings)) as group:
-        group.meet(0, ready=False)
+        group.agree(0, ready=False)
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -97,7 +97,7 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
             pytest.raises(GroupError, match=r"rank 1 \(process \d+ on 127.0.0.1\) has") as caught,
             ProcessGroup(places[1], common) as group,
         ):
-            group.meet(0, ready=False)
+            group.agree(0, ready=False)
         assert caught.value.exit_code == 2
         assert "--node-index" in str(caught.value)
 
@@ -113,12 +113,12 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         assert rows["lr"].split()[1:] == ["0.1", "0.5"]
 
         with ProcessGroup(replace(places[0], slot=4), common) as group:
-            meeting = group.meet(0, ready=False)
-            assert (meeting.joined, meeting.left, group.size, group.rank) == ((), (), 3, 2)
-            assert meeting.behind
-            assert meeting.source in (0, 1)
+            quorum = group.agree(0, ready=False)
+            assert (quorum.joined, quorum.left, group.size, group.rank) == ((), (), 3, 2)
+            assert quorum.behind
+            assert quorum.source in (0, 1)
             (tmp_path / "stop").touch()
-            assert targets.go_on(group, tmp_path, group.members[0].step, missed=meeting) == []
+            assert targets.go_on(group, tmp_path, group.members[0].step, missed=quorum) == []
     finally:
         (tmp_path / "stop").touch()
         thread.join(60)
@@ -130,18 +130,18 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
     assert "was killed by SIGKILL; 2 left on this machine" in said
     _check_exchanges(first, second)
     for found in (first, second):
-        (meeting, size), *more = found["later"]
+        (quorum, size), *more = found["later"]
         assert not more, "the refused ones were seen"
-        assert ([m.slot for m in meeting.joined], size) == ([4], 3)
+        assert ([m.slot for m in quorum.joined], size) == ([4], 3)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
     for rank, found in enumerate((first, second)):
-        meeting, own, size = found["first"]
+        quorum, own, size = found["first"]
         assert (own, size) == (rank, 3)
-        assert (meeting.ready, meeting.behind, meeting.left, meeting.joined) == (
+        assert (quorum.ready, quorum.behind, quorum.left, quorum.joined) == (
             True,
             False,
             (),
@@ -152,7 +152,7 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
         assert found["broadcasts"] == [True] * 3
         assert (found["steps"].source, found["steps"].behind) == (2, True)
         assert 0.5 * LIMIT < found["missed after"] < 30
-        assert found["met again"].left == ()
+        assert found["agreed again"].left == ()
         assert found["sum again"].tolist() == [3.0]
         assert [m.slot for m in found["lost"].left] == [2]
         assert found["lost after"] < 60
@@ -246,7 +246,7 @@ def test_a_missing_member_is_waited_for_then_left_out_or_named(
     with contextlib.ExitStack() as stack:
         stack.callback(other.close)
         stack.push(group.__exit__)
-        assert group.meet(0, ready=False).joined == ()
+        assert group.agree(0, ready=False).joined == ()
         assert (group.size, group.rank, group.leads) == (1, 0, True)
         assert group.sum(np.ones(2)).tolist() == [1.0, 1.0]
         assert group.broadcast(b"own", 0) == b"own"

@@ -1,8 +1,8 @@
 """Which workers of a trainer are let in before RPC begins, over the master's store.
 
-Both agree first (`distrlcc.parallel.admission`); a worker then takes its slot with a proof of its
-own that it knows the secret, and the trainer says which slots are members. Only members open RPC,
-which runs any code that one sends.
+First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then takes its slot
+with a proof of its own that it knows the secret, and the trainer says which slots are members. Only
+members open RPC, which runs any code that one sends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from distrlcc.actors.engine import Worker
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.admission import TOKEN, agree, missing, own_token, proof, proves, receive
+from distrlcc.parallel.admission import TOKEN, handshake, missing, own_token, proof, proves, receive
 from distrlcc.parallel.interface import Interface, interface_towards, resolve
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.store import connect, master_needed
@@ -78,7 +78,7 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
     members: dict[int, Worker] = {}
     with master_needed(place):
         store = connect(place, interface, patience)
-        nonce = agree(store, place, identity)
+        nonce = handshake(store, place, identity)
         # Wait until all have taken their slots.
         begin = monotonic()
         late = missing(store, slots, begin + min(_SAY_SECONDS, patience))
@@ -125,7 +125,7 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
     where, key = f"{place.address}:{place.port}", f"{prefix}slot/{slot}"
     with master_needed(place):
         store = connect(place, interface, place.join_seconds)
-        nonce = agree(store, place, identity)
+        nonce = handshake(store, place, identity)
         if store.check([f"{prefix}members"]):
             raise GroupError(
                 f"the run at {where} has begun; over torch RPC no worker can join it any more",

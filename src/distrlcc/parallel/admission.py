@@ -61,7 +61,7 @@ def proves(claim: object, nonce: str, role: str, token: str) -> bool:
     return hmac.compare_digest(str(claim).encode(), proof(nonce, role, token).encode())
 
 
-def agree(store: Any, place: Place, identity: Mapping[str, str]) -> str:
+def handshake(store: Any, place: Place, identity: Mapping[str, str]) -> str:
     """Compare with what slot 0 showed when the attempt began; return the attempt's nonce.
 
     Args:

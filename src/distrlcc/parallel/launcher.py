@@ -129,7 +129,7 @@ class Launcher:
             # Serve the master, or find it and the attempt that its run is at.
             first, attempt = self._places[0], 0
             if self._hosts:
-                # Equals meet at a lighthouse.
+                # Equals agree at a lighthouse.
                 self._master = Master(first.address, first.port, lighthouse=not self._led)
                 stack.callback(self._master.close)
                 self._master.begin(attempt)

@@ -45,7 +45,7 @@ def _torchft() -> Any:
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """One process of the group, as it described itself at a meeting."""
+    """One process of the group, as it described itself for a quorum."""
 
     slot: int
     """Its planned rank; it owns that share of the environments."""
@@ -100,7 +100,7 @@ class Lighthouse:
 
 
 class Membership:
-    """A member's side: a heartbeat thread and the quorum at each meeting."""
+    """A member's side: a heartbeat thread and its quorums."""
 
     def __init__(self, place: Place, lighthouse: str, address: str) -> None:
         """Prepare; introduce oneself with :meth:`start`.
@@ -118,7 +118,7 @@ class Membership:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Send a first heartbeat, so that nobody meets without this member, and go on sending.
+        """Send a first heartbeat, so that no quorum forms without this member, and go on sending.
 
         Raises:
             GroupError: The lighthouse is out of reach.
@@ -138,7 +138,7 @@ class Membership:
         if self._thread.is_alive():
             self._thread.join(2 * _CALL_SECONDS)
 
-    def meet(
+    def agree(
         self, step: int, *, ready: bool, broken: bool, builds: int, group: str
     ) -> list[Member]:
         """Wait for all living members and return them in order of rank.
@@ -177,7 +177,7 @@ class Membership:
         while True:
             try:
                 self._client = self._client or self._connect()
-                quorum = self._client.quorum(
+                answer = self._client.quorum(
                     self.name,
                     timedelta(seconds=_CALL_SECONDS),
                     address=self._address,
@@ -189,7 +189,7 @@ class Membership:
                 )
                 return [
                     Member(name=p.replica_id, address=p.address, step=p.step, **p.data)
-                    for p in quorum.participants
+                    for p in answer.participants
                 ]
             except TimeoutError:
                 # The others are late, or nobody answers; a heartbeat tells the two apart.

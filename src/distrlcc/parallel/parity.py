@@ -139,13 +139,13 @@ def learn_rank(place: Place, job: ParityJob) -> Learned:
     state = env_run(config, share, group)
     learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
     with group:
-        group.meet(0, ready=False)
+        group.agree(0, ready=False)
         for update in range(job.updates):
             found = state.source.next(state.learner.weights(), None)
             assert found is not None
             rollout, stats = found
             learned.rewards[update] = stats.reward, stats.steps
-            group.meet(update, ready=True)
+            group.agree(update, ready=True)
             metrics = state.learner.update(rollout)
             learned.metrics.append(metrics)
             learned.actions.append(rollout.actions.copy())

@@ -1,12 +1,12 @@
 """The process group: the one context that joins, agrees, exchanges and tears down.
 
-But for the store nothing else touches torch.distributed. Members meet once per update (``meet``):
-whoever died, froze or was cut off is left out there, whoever came is let in, and the group is built
-anew if it changed. Between two meetings every collective has a short time limit; one that fails
-raises `PeerLostError`, and the update is done again after the next meeting::
+Except for the store nothing else touches torch.distributed. Members agree once per update on who
+they are: a process that died, froze or was cut off is left out, one that joined is let in, and the
+group is built anew if it changed. Between two quorums every collective has a short time limit; one
+that fails raises `PeerLostError`, and the update is done again with the next quorum::
 
     with ProcessGroup(place, identity(config)) as group:
-        meeting = group.meet(step=0, ready=False)
+        quorum = group.agree(step=0, ready=False)
         total = group.sum(np.array([1.0]))
 """
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.admission import agree, receive
+from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
 from distrlcc.parallel.place import Place
@@ -44,8 +44,8 @@ PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What came of a meeting."""
+class Quorum:
+    """What members have agreed on."""
 
     left: tuple[Member, ...]
     joined: tuple[Member, ...]
@@ -58,7 +58,7 @@ class Meeting:
 
 
 class PeerLostError(Exception):
-    """A collective failed: meet again, then do again what was not committed."""
+    """A collective failed: agree again, then do again what was not committed."""
 
 
 class RunEndedError(GroupError):
@@ -91,12 +91,12 @@ class ProcessGroup:
 
     @property
     def size(self) -> int:
-        """Members at the last meeting."""
+        """Members of the last quorum."""
         return len(self.members)
 
     @property
     def me(self) -> Member:
-        """This member, as it came to the last meeting."""
+        """This member, as it was in the last quorum."""
         return self.members[self.rank]
 
     @property
@@ -114,7 +114,7 @@ class ProcessGroup:
         self._store = self._connect()
         try:
             with master_needed(self.place):
-                agree(self._store, self.place, self._identity)
+                handshake(self._store, self.place, self._identity)
                 key = f"{self.place.attempt}/run"
                 if self.place.slot == 0:
                     self._store.set(key, self.run)
@@ -161,20 +161,20 @@ class ProcessGroup:
                 return
             time.sleep(0.05)
 
-    def tell(self, update: int, *, finished: bool = False) -> None:
-        """Tell the launcher of node 0, at most once a second, how far the run is; for rank 0."""
+    def announce(self, update: int, *, finished: bool = False) -> None:
+        """Announce to node 0's launcher, at most once a second, how far the run is; for rank 0."""
         now = time.monotonic()
         if not finished and now - self._announced < 1.0:
             return
         self._announced = now
-        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
+        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
             self._store.set(f"{self.place.attempt}/update", str(update))
             if finished:
                 self._store.set(f"{self.place.attempt}/finished", "")
 
-    # Meeting
+    # Agreeing
 
-    def meet(self, step: int, *, ready: bool) -> Meeting:
+    def agree(self, step: int, *, ready: bool) -> Quorum:
         """Wait for all living members, and build the group anew if it is not what it was.
 
         Args:
@@ -188,7 +188,7 @@ class ProcessGroup:
         while True:
             # Wait for all living members: who left and who joined since the last time?
             self._asked = _awake_or_not()
-            members = self._membership.meet(
+            members = self._membership.agree(
                 step, ready=ready, broken=self._broken, builds=self._builds, group=self._group
             )
             before = {member.name: member for member in self.members}
@@ -215,7 +215,7 @@ class ProcessGroup:
             self.members = members
             # Whose weights are the newest? Of two groups that each went on alone the greater one's.
             ranking = [(member.step, groups[member.group]) for member in members]
-            return Meeting(
+            return Quorum(
                 left=left,
                 joined=joined if before else (),
                 source=ranking.index(max(ranking)),
@@ -262,7 +262,7 @@ class ProcessGroup:
         key = f"{self.place.attempt}/leader"
         try:
             return bool(self._store.get(key).decode() == self._membership.name)
-        except RuntimeError:  # a master that is gone is seen at the meeting
+        except RuntimeError:  # a master that is gone is seen at the next quorum
             return True
 
     def _tear_down(self) -> None:
@@ -339,7 +339,7 @@ class ProcessGroup:
         try:
             return int(self._store.add(f"{self._group}/rollouts", amount))
         except RuntimeError:
-            return 0  # nobody is cut short then; a master that is gone is seen at the meeting
+            return 0  # nobody is cut short then; a master that is gone is seen at the next quorum
 
 
 def _awake_or_not() -> float:

@@ -1,4 +1,4 @@
-"""The master's store: small values and counts that members tell each other outside collectives."""
+"""The master's store: small values and counts that members share outside collectives."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Master:
         return bool(self._store.check([f"{attempt}/finished"]))
 
     def update(self, attempt: int) -> int:
-        """Return the last update that rank 0 told of; -1 if none."""
+        """Return the last update that rank 0 announced; -1 if none."""
         key = f"{attempt}/update"
         return int(self._store.get(key)) if self._store.check([key]) else -1
 
