@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.hosts import Hosts
 from distrlcc.errors import GroupError
 from distrlcc.parallel.launcher import die_with_parent
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
 from distrlcc.runs.run_config import RunConfig
 
@@ -159,7 +159,7 @@ def _rank(address: str, slot: int, size: int) -> None:
     die_with_parent()
     torch.set_num_threads(1)
     master = Master(address, 29512) if slot == 0 else None
-    place = Place(address, 29512, slot, size, timeout_seconds=60.0)
+    place = RankSpec(address, 29512, slot, size, timeout_seconds=60.0)
     medians = {}
     with ProcessGroup(place, {"config": ""}) as group:
         group.agree(0, ready=False)

@@ -18,13 +18,13 @@ import pytest
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
 from distrlcc.runs.identity import identity
 
 LIMIT = 1.5
-LOCAL = Place("127.0.0.1", 0, 0, 1, join_seconds=1.0)
+LOCAL = RankSpec("127.0.0.1", 0, 0, 1, join_seconds=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +63,8 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def _refused(place: Place, settings: Any, kind: type[DistrlccError] = GroupError) -> str:
-    with pytest.raises(kind) as caught, ProcessGroup(place, identity(settings)) as group:
+def _refused(spec: RankSpec, settings: Any, kind: type[DistrlccError] = GroupError) -> str:
+    with pytest.raises(kind) as caught, ProcessGroup(spec, identity(settings)) as group:
         group.agree(0, ready=False)
     assert caught.value.exit_code == 2
     return str(caught.value)
@@ -80,11 +80,11 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
 ) -> None:
     monkeypatch.setattr("distrlcc.parallel.membership.SILENCE_SECONDS", 2.5)
     common = identity(targets.Settings(), processes=3)
-    places = [
-        Place("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
+    specs = [
+        RankSpec("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
         for slot in range(3)
     ]
-    launcher = Launcher(targets.exercise, targets.Job("", tmp_path), places, hosts=True)
+    launcher = Launcher(targets.exercise, targets.Job("", tmp_path), specs, hosts=True)
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(launcher.run()))
     thread.start()
@@ -95,14 +95,14 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         # A second rank 1: refused, and the group stays what it is.
         with (
             pytest.raises(GroupError, match=r"rank 1 \(process \d+ on 127.0.0.1\) has") as caught,
-            ProcessGroup(places[1], common) as group,
+            ProcessGroup(specs[1], common) as group,
         ):
             group.agree(0, ready=False)
         assert caught.value.exit_code == 2
         assert "--node-index" in str(caught.value)
 
         other = identity(targets.Settings(lr=0.5, hidden=(4,)), processes=3) | {"torch": "1.0"}
-        with pytest.raises(GroupError) as caught, ProcessGroup(replace(places[1], slot=3), other):
+        with pytest.raises(GroupError) as caught, ProcessGroup(replace(specs[1], slot=3), other):
             pass
         assert caught.value.exit_code == 2
         table = str(caught.value).splitlines()
@@ -112,7 +112,7 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         assert rows["torch"].endswith("1.0")
         assert rows["lr"].split()[1:] == ["0.1", "0.5"]
 
-        with ProcessGroup(replace(places[0], slot=4), common) as group:
+        with ProcessGroup(replace(specs[0], slot=4), common) as group:
             quorum = group.agree(0, ready=False)
             assert (quorum.joined, quorum.left, group.size, group.rank) == ((), (), 3, 2)
             assert quorum.behind
@@ -232,15 +232,15 @@ def test_a_master_listens_on_an_address_of_this_machine_only() -> None:
 def test_a_missing_member_is_waited_for_then_left_out_or_named(
     targets: ModuleType, master: Master
 ) -> None:
-    common, place = identity(targets.Settings()), replace(LOCAL, port=master.port, size=3)
+    common, spec = identity(targets.Settings()), replace(LOCAL, port=master.port, size=3)
     with (
         pytest.raises(GroupError, match="ranks 1, 2 did not come within 1 s") as caught,
-        ProcessGroup(replace(place, elastic=False), common),
+        ProcessGroup(replace(spec, elastic=False), common),
     ):
         pass
     assert caught.value.exit_code == 3
     other = Master("127.0.0.1", 0)  # the first still waits for whom it heard a moment ago
-    group = ProcessGroup(replace(place, port=other.port), common)
+    group = ProcessGroup(replace(spec, port=other.port), common)
     with pytest.warns(UserWarning, match="ranks 1, 2 did not come within 1 s; going on"):
         group.__enter__()
     with contextlib.ExitStack() as stack:
@@ -255,8 +255,8 @@ def test_a_missing_member_is_waited_for_then_left_out_or_named(
 
 
 def test_a_master_that_says_nothing_is_given_up(targets: ModuleType, master: Master) -> None:
-    place = replace(LOCAL, port=master.port, slot=1, size=2)
-    line = _refused(place, targets.Settings())
+    spec = replace(LOCAL, port=master.port, slot=1, size=2)
+    line = _refused(spec, targets.Settings())
     assert "did not say '0/identity' within 1 s" in line
 
 

@@ -306,13 +306,14 @@ class WorkerPool:
 
     def _stop_all(self) -> None:
         """Stop all workers, and count the segments that they had left."""
+        # Ask all at once; a frozen worker costs no more than the time limit.
         stops = [self._engine.call(worker, "stop") for worker in self._workers]
         deadline = monotonic() + _STOP_SECONDS
         left = 0
         for future in stops:
             with suppress(Exception):
                 left += future.result(max(deadline - monotonic(), 0.0))
-        # A report that is still on its way bears segments, too.
+        # A report that is still on its way has segments, too.
         out = sum(state.asked == "report" for state in self._workers.values())
         with suppress(Empty):
             while out or not self._answers.empty():

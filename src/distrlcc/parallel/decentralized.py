@@ -203,7 +203,7 @@ class ElasticGroup:
         update = state.counters.update + 1
         check_sync(totals.checksums, group, update)
         self._paces, flags = totals.paces, totals.flags
-        self._ended = flags[0] != 0 or (any(flags) and not group.place.elastic)
+        self._ended = flags[0] != 0 or (any(flags) and not group.spec.elastic)
         self._leaves = flags[group.rank] != 0
         events, self._events = self._events, []
         if group.leads:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
@@ -127,15 +127,15 @@ def learning_curves(
 
 
 def _learn(job: ParityJob, processes: int) -> list[Learned]:
-    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    return Launcher(learn_rank, job, places, hosts=True).run().measured()
+    specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    return Launcher(learn_rank, job, specs, hosts=True).run().measured()
 
 
-def learn_rank(place: Place, job: ParityJob) -> Learned:
+def learn_rank(spec: RankSpec, job: ParityJob) -> Learned:
     """Train as one of the processes."""
     config = job.config
-    group = ProcessGroup(place, identity(config))
-    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    group = ProcessGroup(spec, identity(config))
+    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
     state = env_run(config, share, group)
     learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
     with group:

@@ -5,7 +5,7 @@ they are: a process that died, froze or was cut off is left out, one that joined
 group is built anew if it changed. Between two quorums every collective has a short time limit; one
 that fails raises `PeerLostError`, and the update is done again with the next quorum::
 
-    with ProcessGroup(place, identity(config)) as group:
+    with ProcessGroup(spec, identity(config)) as group:
         quorum = group.agree(step=0, ready=False)
         total = group.sum(np.array([1.0]))
 """
@@ -33,7 +33,7 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
 from distrlcc.scheduling import let_threads_preempt
 
@@ -52,9 +52,9 @@ class Quorum:
     source: int
     """Rank of a member whose weights are the newest."""
     behind: bool
-    """Whether anyone's weights are older, so that the source's must be sent to all."""
+    """Whether a member's weights are older, so that the source's must be broadcast."""
     ready: bool
-    """Whether anyone has a rollout to learn from."""
+    """Whether a member has a rollout to learn from."""
 
 
 class PeerLostError(Exception):
@@ -68,20 +68,20 @@ class RunEndedError(GroupError):
 class ProcessGroup:
     """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
-    def __init__(self, place: Place, identity: Mapping[str, str], run: str = "") -> None:
+    def __init__(self, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> None:
         """Take where to join and what all members must have in common; enter the context to join.
 
         Args:
-            place: Where this process stands.
+            spec: Where this process stands.
             identity: See `distrlcc.runs.identity.identity`.
             run: The run's id, which slot 0 tells the others.
 
         Raises:
             ConfigError: There is no such device or interface, or no route to the master.
         """
-        self.place, self._identity, self.run = place, identity, run
-        self.device = checked_device(place.device)
-        self.interface: Interface = interface_towards(place.address, place.interface)
+        self.spec, self._identity, self.run = spec, identity, run
+        self.device = checked_device(spec.device)
+        self.interface: Interface = interface_towards(spec.address, spec.interface)
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
@@ -113,15 +113,15 @@ class ProcessGroup:
         let_threads_preempt(True)
         self._store = self._connect()
         try:
-            with master_needed(self.place):
-                handshake(self._store, self.place, self._identity)
-                key = f"{self.place.attempt}/run"
-                if self.place.slot == 0:
+            with master_needed(self.spec):
+                handshake(self._store, self.spec, self._identity)
+                key = f"{self.spec.attempt}/run"
+                if self.spec.slot == 0:
                     self._store.set(key, self.run)
                 else:
-                    self.run = receive(self._store, self.place, key).decode()
-                lighthouse = receive(self._store, self.place, "lighthouse").decode()
-                self._membership = Membership(self.place, lighthouse, self.interface.address)
+                    self.run = receive(self._store, self.spec, key).decode()
+                lighthouse = receive(self._store, self.spec, "lighthouse").decode()
+                self._membership = Membership(self.spec, lighthouse, self.interface.address)
                 self._membership.start()
                 self._wait_for_all()
         except BaseException:
@@ -137,26 +137,26 @@ class ProcessGroup:
 
     def _connect(self) -> Any:
         """Connect to the master's store, once something listens there."""
-        wait = STORE_SECONDS if self._builds else self.place.join_seconds
-        return connect(self.place, self.interface, wait)
+        wait = STORE_SECONDS if self._builds else self.spec.join_seconds
+        return connect(self.spec, self.interface, wait)
 
     def _wait_for_all(self) -> None:
-        """Wait until every planned member is there; whoever comes later does not wait."""
-        place = self.place
-        prefix = f"{place.attempt}/here"
-        self._store.set(f"{prefix}/{place.slot}", self.interface.address)
-        keys = [f"{prefix}/{slot}" for slot in range(place.size)]
-        deadline = time.monotonic() + place.join_seconds
-        while not self._store.check([f"{place.attempt}/begun"]):
+        """Wait until every planned member is there; one that joins later does not wait."""
+        spec = self.spec
+        prefix = f"{spec.attempt}/here"
+        self._store.set(f"{prefix}/{spec.slot}", self.interface.address)
+        keys = [f"{prefix}/{slot}" for slot in range(spec.size)]
+        deadline = time.monotonic() + spec.join_seconds
+        while not self._store.check([f"{spec.attempt}/begun"]):
             if self._store.check(keys):
-                self._store.set(f"{place.attempt}/begun", "")
+                self._store.set(f"{spec.attempt}/begun", "")
                 return
             if time.monotonic() > deadline:
                 missing = [str(s) for s, key in enumerate(keys) if not self._store.check([key])]
-                line = f"{_ranks(missing)} did not come within {place.join_seconds:.0f} s"
-                if not place.elastic:
+                line = f"{_ranks(missing)} did not come within {spec.join_seconds:.0f} s"
+                if not spec.elastic:
                     raise GroupError(f"{line}; start it, or give a longer --join-timeout")
-                self._store.set(f"{place.attempt}/begun", "")
+                self._store.set(f"{spec.attempt}/begun", "")
                 warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
                 return
             time.sleep(0.05)
@@ -168,9 +168,9 @@ class ProcessGroup:
             return
         self._announced = now
         with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
-            self._store.set(f"{self.place.attempt}/update", str(update))
+            self._store.set(f"{self.spec.attempt}/update", str(update))
             if finished:
-                self._store.set(f"{self.place.attempt}/finished", "")
+                self._store.set(f"{self.spec.attempt}/finished", "")
 
     # Agreeing
 
@@ -196,7 +196,7 @@ class ProcessGroup:
             left = tuple(member for name, member in before.items() if name not in now)
             joined = tuple(member for name, member in now.items() if name not in before)
             # May the run go on?
-            if left and not self.place.elastic:
+            if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
             if (left or not before) and self._run_has_ended():
                 raise RunEndedError("the run has ended; there is nothing to join")
@@ -225,7 +225,7 @@ class ProcessGroup:
 
     def _run_has_ended(self) -> bool:
         try:
-            return bool(self._store.check([f"{self.place.attempt}/finished"]))
+            return bool(self._store.check([f"{self.spec.attempt}/finished"]))
         except RuntimeError:  # a master that is gone is seen later
             return False
 
@@ -237,7 +237,7 @@ class ProcessGroup:
         names = [member.name for member in members]
         self.rank = names.index(self._membership.name)
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
-        key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():
             if self._broken:
                 self._store = self._connect()
@@ -248,18 +248,18 @@ class ProcessGroup:
                     store=PrefixStore(key, self._store),
                     rank=self.rank,
                     world_size=len(members),
-                    timeout=timedelta(seconds=self.place.timeout_seconds),
+                    timeout=timedelta(seconds=self.spec.timeout_seconds),
                 )
         self._broken, self._rounds, self._group = False, 0, key
         if self.leads:
             with suppress(RuntimeError):
-                self._store.set(f"{self.place.attempt}/leader", self._membership.name)
+                self._store.set(f"{self.spec.attempt}/leader", self._membership.name)
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
         if _awake_or_not() - self._asked < SILENCE_SECONDS / 2:
             return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
-        key = f"{self.place.attempt}/leader"
+        key = f"{self.spec.attempt}/leader"
         try:
             return bool(self._store.get(key).decode() == self._membership.name)
         except RuntimeError:  # a master that is gone is seen at the next quorum
