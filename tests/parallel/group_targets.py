@@ -1,4 +1,4 @@
-"""What rank processes of the tests run; by path it is a launcher: KIND FOLDER PORT."""
+"""What rank processes of the tests run; by path it is a launcher: KIND FOLDER."""
 
 from __future__ import annotations
 
@@ -252,8 +252,7 @@ def _die_saving(spec: RankSpec, job: Disturbed) -> None:
 
 def main() -> None:
     kind, folder = sys.argv[1:3]
-    elastic, size = "elastic" in sys.argv, 2
-    specs = [RankSpec("127.0.0.1", 0, slot, size, elastic=elastic) for slot in range(size)]
+    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
     try:
         outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
     except KeyboardInterrupt:

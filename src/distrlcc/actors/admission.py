@@ -63,12 +63,7 @@ def check_addresses(spec: RankSpec, *, allow_public: bool) -> Interface:
 
 
 def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
-    """Wait as the trainer until all workers have come, and name the members.
-
-    Args:
-        spec: The trainer's; ``size`` is that of the planned group.
-        interface: This machine's.
-        identity: What all members must have in common.
+    """Wait as the trainer until all workers are here, and name the members.
 
     Raises:
         GroupError: No worker came in time.
@@ -111,12 +106,7 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
 
 
 def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
-    """Come as a worker, and wait for the trainer's decision.
-
-    Args:
-        spec: This worker's.
-        interface: This machine's.
-        identity: Compared with the trainer's.
+    """Join as a worker, and wait for the trainer's decision.
 
     Raises:
         GroupError: There is no trainer, this worker does not match it, or it is refused.

@@ -35,13 +35,7 @@ def start_actors(
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
 
-    Args:
-        config: The run's; ``actors.nodes`` has a list for each machine.
-        options: Where node 0 writes.
-        group: How processes find each other.
-        node: This machine.
-        allow_public: Whether RPC may listen on a public address.
-        quiet: Print nothing on standard output.
+    Where ``quiet``, the trainer prints nothing on standard output.
 
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.

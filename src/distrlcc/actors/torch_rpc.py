@@ -92,10 +92,6 @@ class TorchRpcEngine:
     def __init__(self, spec: RankSpec, admission: Admission) -> None:
         """Join the group.
 
-        Args:
-            spec: The trainer's.
-            admission: Names the workers, by rank from 1.
-
         Raises:
             GroupError: Not all came in time.
         """

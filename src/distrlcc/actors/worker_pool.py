@@ -130,15 +130,9 @@ class WorkerPool:
         self._answers.put(None)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
-        """Return segments for one update, the oldest first, each counted as used.
+        """Return so many segments for the update of a version, the oldest first, or none.
 
-        Args:
-            count: How many.
-            version: Version of the weights that will learn from them; `SegmentQueue.take`.
-            stop: Asked about every 0.1 s; True gives up, and nothing is used.
-
-        Returns:
-            ``count`` segments, or none.
+        Each is counted as used. ``stop`` is asked about every 0.1 s; True gives up.
         """
         while True:
             with self._changed:

@@ -62,12 +62,7 @@ def proves(claim: object, nonce: str, role: str, token: str) -> bool:
 
 
 def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str]) -> str:
-    """Compare with what slot 0 showed when the attempt began; return the attempt's nonce.
-
-    Args:
-        store: A client of the master's store.
-        spec: This process's; slot 0 shows its identity unless it, or its predecessor, has.
-        identity: What all must have in common; see `distrlcc.runs.identity.identity`.
+    """Compare with the identity that slot 0 showed first; return the attempt's nonce.
 
     Raises:
         GroupError: Slot 0 is not there, or this process does not match it.
@@ -90,14 +85,7 @@ def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str]) -> str:
 
 
 def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: str = "") -> bytes:
-    """Return a key's value once it is in the store.
-
-    Args:
-        store: A client of the master's store.
-        spec: Says how long to wait.
-        key: What to wait for.
-        extra: Time to wait beyond that, s.
-        alive: Key that is counted up meanwhile, to show life.
+    """Return a key's value once it is in the store; wait ``extra`` seconds beyond the join timeout.
 
     Raises:
         GroupError: It is not there in time.
@@ -114,11 +102,7 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: 
 def missing(store: Any, keys: Collection[str], deadline: float, alive: str = "") -> list[str]:
     """Wait until all keys are in the store; return those that are not by the deadline.
 
-    Args:
-        store: A client of the master's store.
-        keys: What to wait for.
-        deadline: By `time.monotonic`.
-        alive: Key that is counted up meanwhile, to show life.
+    The key ``alive`` is counted up meanwhile, to show life.
     """
     while not (here := store.check(list(keys))) and monotonic() < deadline:
         if alive:

@@ -103,13 +103,7 @@ class Membership:
     """A member's side: a heartbeat thread and its quorums."""
 
     def __init__(self, spec: RankSpec, lighthouse: str, address: str) -> None:
-        """Prepare; introduce oneself with :meth:`start`.
-
-        Args:
-            spec: Where this process stands.
-            lighthouse: ``address:port``.
-            address: This process's own, for the others to read.
-        """
+        """Prepare to join at ``lighthouse`` (address:port) under this process's own address."""
         self._lighthouse, self._spec, self._address = lighthouse, spec, address
         self._absence = ABSENCE_SECONDS if spec.elastic else _STATIC_ABSENCE_SECONDS
         self.name = f"{spec.slot}-{uuid.uuid4().hex[:12]}"

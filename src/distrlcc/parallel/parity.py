@@ -73,16 +73,15 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
     Raises:
         DistrlccError: A process failed.
     """
-    # The rule depends on the clock, so that it would make runs differ.
-    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     job = ParityJob(config, updates)
-    alone, together = (_learn(job, count) for count in (1, processes))
-    one = alone[0]
+    (one,), together = (_learn(job, count) for count in (1, processes))
     first, *others = together
+    # Did all environments see the same actions?
     actions = [
         np.concatenate(parts, axis=1) for parts in zip(*(r.actions for r in together), strict=True)
     ]
     same = [np.mean(a == b) for a, b in zip(actions, one.actions, strict=True)]
+    # How far are losses and weights from those of one process?
     differences = {
         name: max(
             abs(a[name] - b[name]) / max(abs(b[name]), 1e-3)
@@ -96,6 +95,7 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
         / max(float(np.abs(one.weights.arrays[name]).max()), 1e-3)
         for name, array in first.weights.arrays.items()
     )
+    # Have all ranks the same weights?
     equal = all(
         np.array_equal(array, other.weights.arrays[name])
         for other in others
@@ -115,7 +115,6 @@ def learning_curves(
     Raises:
         DistrlccError: A process failed.
     """
-    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     curves: list[list[NDArray[np.float64]]] = [[], []]
     for seed in range(config.seed, config.seed + seeds):
         job = ParityJob(replace(config, seed=seed), updates)

@@ -69,12 +69,7 @@ class ProcessGroup:
     """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
     def __init__(self, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> None:
-        """Take where to join and what all members must have in common; enter the context to join.
-
-        Args:
-            spec: Where this process stands.
-            identity: See `distrlcc.runs.identity.identity`.
-            run: The run's id, which slot 0 tells the others.
+        """Prepare; enter the context to join. Slot 0 gives the others the run's id.
 
         Raises:
             ConfigError: There is no such device or interface, or no route to the master.
@@ -177,10 +172,6 @@ class ProcessGroup:
     def agree(self, step: int, *, ready: bool) -> Quorum:
         """Wait for all living members, and build the group anew if it is not what it was.
 
-        Args:
-            step: Updates behind this member's weights.
-            ready: Whether it has a rollout to learn from.
-
         Raises:
             GroupError: Someone is gone and the run is not elastic, or the master is out of reach.
         """
@@ -198,7 +189,7 @@ class ProcessGroup:
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            if (left or not before) and self._run_has_ended():
+            if (left or not before) and self._read("finished") is not None:
                 raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
@@ -222,12 +213,6 @@ class ProcessGroup:
                 behind=min(ranking)[0] < max(ranking)[0] or len(groups) > 1,
                 ready=any(member.ready for member in members),
             )
-
-    def _run_has_ended(self) -> bool:
-        try:
-            return bool(self._store.check([f"{self.spec.attempt}/finished"]))
-        except RuntimeError:  # a master that is gone is seen later
-            return False
 
     def _build(self, members: list[Member]) -> None:
         """Build the torch group of these members."""
@@ -259,11 +244,16 @@ class ProcessGroup:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
         if _awake_or_not() - self._asked < SILENCE_SECONDS / 2:
             return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
-        key = f"{self.spec.attempt}/leader"
+        leader = self._read("leader")
+        return leader is None or leader == self._membership.name
+
+    def _read(self, key: str) -> str | None:
+        """Return what the store has of this attempt; None if nothing, or if the master is gone."""
+        key = f"{self.spec.attempt}/{key}"
         try:
-            return bool(self._store.get(key).decode() == self._membership.name)
+            return bytes(self._store.get(key)).decode() if self._store.check([key]) else None
         except RuntimeError:  # a master that is gone is seen at the next quorum
-            return True
+            return None
 
     def _tear_down(self) -> None:
         if dist.is_initialized():

@@ -43,11 +43,6 @@ def open_directory(
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or open it to go on; at the end see that it is stored.
 
-    Args:
-        config: The run's.
-        options: Where it lies and is stored.
-        run: Id of the run's processes.
-
     Raises:
         DistrlccError: See `RunDirectory.create`, `RunDirectory.resume` and `stored`.
     """
@@ -72,11 +67,6 @@ def open_directory(
 
 def train_alone(state: RunState, options: RunOptions) -> int:
     """Train in this process until the end; return the exit code.
-
-    Args:
-        state: What is trained; built first, as what does not fit is found before anything is
-            written.
-        options: Where it writes.
 
     Raises:
         DistrlccError: See `open_directory`, `RunState.load` and `train`.

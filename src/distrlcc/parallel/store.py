@@ -112,12 +112,7 @@ def master_needed(spec: RankSpec) -> Iterator[None]:
 
 
 def connect(spec: RankSpec, interface: Interface, wait: float) -> Any:
-    """Return a client of the master's store, once something listens there.
-
-    Args:
-        spec: Says where the master is.
-        interface: Where to leave from.
-        wait: How long to try, s.
+    """Return a client of the master's store, once something listens there; try ``wait`` seconds.
 
     Raises:
         GroupError: Nothing does, or not a store.
@@ -188,12 +183,9 @@ class RunWatch:
     """Asks the master now and then, from another machine's launcher, whether the run is over."""
 
     def __init__(self, spec: RankSpec, *, idle: bool, bound: bool) -> None:
-        """Enter the context to begin.
+        """Enter the context to begin; ask nothing where ``idle``, as on the master's machine.
 
-        Args:
-            spec: Says where the master is, and which attempt the run is at.
-            idle: Ask nothing, as on the master's machine.
-            bound: The run ends with its master: once nobody listens there, it is over.
+        A run that is ``bound`` to its master is over once nothing listens there.
         """
         self.over = threading.Event()
         """Set once the run has ended, was started again, or its master is gone for good."""

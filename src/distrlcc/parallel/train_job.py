@@ -97,11 +97,7 @@ def train_rank(
 ) -> int:
     """Train as one rank; return 0 or the signal that ended it.
 
-    Args:
-        spec: Where this process stands.
-        job: The run.
-        feed: Receives what rank 0 shows; else it is shown here.
-        stopper: Hears of signals; this process's unless given.
+    A ``feed`` receives what rank 0 would show here, a ``stopper`` the signals of another process.
 
     Raises:
         DistrlccError: See `train`, `ProcessGroup` and `new_run`.
