@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.parallel.admission import TOKEN, handshake
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master
+from distrlcc.parallel.store import Master, connect
 from distrlcc.runs.identity import identity
 
 LIMIT = 1.5
@@ -258,6 +260,21 @@ def test_a_master_that_says_nothing_is_given_up(targets: ModuleType, master: Mas
     spec = replace(LOCAL, port=master.port, slot=1, size=2)
     line = _refused(spec, targets.Settings())
     assert "did not say '0/identity' within 1 s" in line
+
+
+def test_another_token_is_refused(
+    targets: ModuleType, master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, common = replace(LOCAL, port=master.port, size=2), identity(targets.Settings())
+    store = connect(spec, interface_towards(spec.address), 1.0)
+    monkeypatch.setenv(TOKEN, "one")
+    nonce = handshake(store, spec, common)
+    assert handshake(store, spec, common) == nonce  # of a slot 0 that was started again
+    assert handshake(store, replace(spec, slot=1), common) == nonce
+    monkeypatch.setenv(TOKEN, "another")
+    line = _refused(replace(spec, slot=1), targets.Settings())
+    assert f"has another {TOKEN}" in line
+    assert "\n" not in line
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
