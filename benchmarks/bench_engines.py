@@ -28,11 +28,11 @@ from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
+from distrlcc.processes import switch_threads_often
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
-from distrlcc.scheduling import switch_threads_often
 
 _START_SECONDS = 120.0
 _CALL_SECONDS = 30.0

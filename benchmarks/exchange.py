@@ -7,6 +7,7 @@ the vector. So the model is ``2 (n - 1) (latency + bytes / n / bandwidth)``.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,10 +19,10 @@ import numpy as np
 
 from benchmarks.hosts import Hosts
 from distrlcc.errors import GroupError
-from distrlcc.parallel.launcher import die_with_parent
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
+from distrlcc.processes import die_with_parent
 from distrlcc.runs.run_config import RunConfig
 
 SIZES = (64, 6_000, 60_000, 600_000)
@@ -125,16 +126,11 @@ def _measure(count: int, mbit: float) -> dict[int, float]:
     """Return the median time of an exchange by size, s."""
     with Hosts(count) as hosts:
         hosts.shape(mbit)
-        processes = [
-            subprocess.Popen(
-                hosts.command(
-                    slot, sys.executable, "-m", "benchmarks.exchange",
-                    hosts.address(0), str(slot), str(count),
-                ),
-                stdout=subprocess.PIPE,
-            )
-            for slot in range(count)
-        ]  # fmt: skip
+        program, master = (sys.executable, "-m", "benchmarks.exchange"), hosts.address(0)
+        commands = [
+            hosts.command(slot, *program, master, str(slot), str(count)) for slot in range(count)
+        ]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for command in commands]
         try:
             output, _ = processes[0].communicate(timeout=_SECONDS)
             for process in processes:
@@ -156,7 +152,7 @@ def _rank(address: str, slot: int, size: int) -> None:
     """Exchange as one host; host 0 prints the medians."""
     import torch
 
-    die_with_parent()
+    die_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     master = Master(address, 29512) if slot == 0 else None
     place = RankSpec(address, 29512, slot, size, timeout_seconds=60.0)

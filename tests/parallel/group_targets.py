@@ -250,6 +250,20 @@ def _die_saving(spec: RankSpec, job: Disturbed) -> None:
         Recorder.finish = die  # type: ignore[method-assign]
 
 
+def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
+    """Rank 0 dies when an update is agreed on, and nothing of it is written."""
+    from distrlcc.runs.run_state import RunState
+
+    commit = RunState.commit
+
+    def die(state: Any, stats: Any) -> None:
+        commit(state, stats)
+        if spec.slot == 0 and state.counters.update == job.update:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    RunState.commit = die  # type: ignore[method-assign]
+
+
 def main() -> None:
     kind, folder = sys.argv[1:3]
     specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]

@@ -16,11 +16,11 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import open_directory
+from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
-from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.sim.suites import load_suite
 
 

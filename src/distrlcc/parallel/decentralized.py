@@ -137,6 +137,14 @@ class ElasticGroup:
         """Say whether rank 0 was not replaced while it was suspended."""
         return self._group.still_leads()
 
+    def note_record(self, update: int) -> None:
+        """Note for a later rank 0 that an update's row is written."""
+        self._group.note_record(update)
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written."""
+        return self._group.newest_record()
+
     def ended(self, state: RunState) -> bool:
         """Say whether rank 0's user or the time ends the run, or a user this rank's part."""
         return self._ended or self._leaves

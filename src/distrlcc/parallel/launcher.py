@@ -7,7 +7,6 @@ again a number of times: the process alone, or all from the last checkpoint.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from typing import Any
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import LINGER_SECONDS, Master, RunWatch, wait_for_attempt
+from distrlcc.processes import die_with_parent
 from distrlcc.runs.stopper import Stopper
 
 Target = Callable[[RankSpec, Any], Any]
@@ -40,7 +40,6 @@ _SIGNAL_SECONDS = 600.0
 """The same after a user's signal, s: the update at hand is finished first. A second one kills."""
 _SILENT_MASTER_SECONDS = 600.0
 """Node 0 serves others for this long without a new update, s; one of them may be scoring."""
-_PR_SET_PDEATHSIG = 1
 _GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
 """As `timeout`, systemd and schedulers send them to all processes of a group."""
 
@@ -324,21 +323,19 @@ def _resumed(job: Any) -> Any:
     return replace(job, resume=True) if hasattr(job, "resume") else job
 
 
-def die_with_parent() -> None:
-    """Let the system kill this process when its parent dies.
+def _die_with_launcher() -> None:
+    """Let the system kill this process when its launcher dies.
 
-    A process that a `Launcher` forked is the child of its fork server, which ends when the launcher
-    is gone, once none of them holds the server's life line.
+    It is the child of the launcher's fork server, which ends when the launcher is gone, once none
+    of its processes holds the server's life line.
     """
-    launcher, parent = multiprocessing.parent_process(), os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher = multiprocessing.parent_process()
+    die_with_parent(signal.SIGKILL, parent=os.getppid())
     server: Any = forkserver._forkserver
     line, server._forkserver_alive_fd = server._forkserver_alive_fd, None
     if line is not None:
         os.close(line)
-    if os.getppid() != parent or (launcher is not None and not launcher.is_alive()):
+    if launcher is not None and not launcher.is_alive():
         os._exit(1)
 
 
@@ -357,7 +354,7 @@ def _main(
     sender: Connection, target: Target, spec: RankSpec, job: Any, environment: dict[str, str]
 ) -> None:
     """Run in a child process, in the launcher's environment and not its fork server's."""
-    die_with_parent()
+    _die_with_launcher()
     os.environ.clear()
     os.environ.update(environment)
     gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages

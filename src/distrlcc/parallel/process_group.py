@@ -35,7 +35,7 @@ from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
-from distrlcc.scheduling import let_threads_preempt
+from distrlcc.processes import let_threads_preempt
 
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
@@ -166,6 +166,15 @@ class ProcessGroup:
             self._store.set(f"{self.spec.attempt}/update", str(update))
             if finished:
                 self._store.set(f"{self.spec.attempt}/finished", "")
+
+    def note_record(self, update: int) -> None:
+        """Note that an update's row of metrics is written; for rank 0."""
+        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
+            self._store.set(f"{self.spec.attempt}/recorded", str(update))
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written; 0 if none is known."""
+        return int(self._read("recorded") or 0)
 
     # Agreeing
 

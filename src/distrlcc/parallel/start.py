@@ -16,11 +16,12 @@ from pathlib import Path
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.parallel.interface import interface_towards
-from distrlcc.parallel.launcher import Launcher, die_with_parent, mark_rank
+from distrlcc.parallel.launcher import Launcher, mark_rank
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, TCPStore
 from distrlcc.parallel.train_job import TrainJob, mark_run, run_directory, train_rank
+from distrlcc.processes import die_with_parent
 from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.progress import Progress
@@ -164,7 +165,7 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     out = options.out
     if out is None:
         raise ConfigError("under torchrun give --out DIR, the same for all ranks")
-    die_with_parent()
+    die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and says SIGTERM
     slot = int(os.environ["RANK"])
     mark_rank(slot)
