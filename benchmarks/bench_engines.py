@@ -26,7 +26,7 @@ from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
 from distrlcc.processes import switch_threads_often
 from distrlcc.recipes.registry import recipe
@@ -109,13 +109,13 @@ def measure_torch_rpc(job: EngineJob) -> EngineFigures:
         GroupError: They did not come together, or a signal ended them.
     """
     job = replace(job, began=monotonic())
-    places = [Place("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
+    places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
     launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
     figures: EngineFigures = launcher.run().measured()[0]
     return figures
 
 
-def rpc_rank(place: Place, job: EngineJob) -> EngineFigures | None:
+def rpc_rank(place: RankSpec, job: EngineJob) -> EngineFigures | None:
     """Measure in one process (slot 0), and hold the workers' objects in the others."""
     switch_threads_often()
     interface = check_addresses(place, allow_public=False)

@@ -30,8 +30,8 @@ from distrlcc.evaluate.bootstrap import mean_intervals
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
@@ -171,12 +171,12 @@ class _InTurns(EnvSource):
 
     def _take_turns(self, together: float) -> None:
         ranks, alone = self._ranks, 0.0
-        ranks.meet(0, ready=False)
+        ranks.agree(0, ready=False)
         if len(self.rounds) % ranks.size == ranks.rank:
             alone = ranks.size * self._train_alone()
-        ranks.meet(0, ready=False)
+        ranks.agree(0, ready=False)
         beside = self._train_alone()
-        ranks.meet(0, ready=False)
+        ranks.agree(0, ready=False)
         sums = ranks.sum(np.array([alone, together, beside]))
         self.rounds.append((sums / ranks.size).tolist())
 
@@ -189,12 +189,12 @@ class _InTurns(EnvSource):
 
 def _measure(job: _Job, processes: int) -> Any:
     """Return what rank 0 saw; each process is pinned to a core in turn."""
-    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    places = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
     results = Launcher(_rank, job, places, hosts=True).run().measured()
     return next(result for result in results if result is not None)
 
 
-def _rank(place: Place, job: _Job) -> Any:
+def _rank(place: RankSpec, job: _Job) -> Any:
     """Train as one of the processes; rank 0 returns its rows, times, rounds and state's scores."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[place.slot % len(cores)]})

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.hosts import Hosts
 from distrlcc.errors import GroupError
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.run_config import RunConfig
@@ -101,7 +101,7 @@ def project(
     name = f"{model.mbit:g} Mbit/s" if model.mbit else "unshaped"
     shown(
         f"PROJECTION, {name} between hosts (one message {model.latency * 1e6:.0f} µs and "
-        f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; meetings and "
+        f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; quorums and "
         "waiting for the slowest are left out):"
     )
     speeds, efficiencies = list[float](), list[float]()
@@ -155,10 +155,10 @@ def _rank(address: str, slot: int, size: int) -> None:
     die_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     master = Master(address, 29512) if slot == 0 else None
-    place = Place(address, 29512, slot, size, timeout_seconds=60.0)
+    place = RankSpec(address, 29512, slot, size, timeout_seconds=60.0)
     medians = {}
     with ProcessGroup(place, {"config": ""}) as group:
-        group.meet(0, ready=False)
+        group.agree(0, ready=False)
         for values in SIZES:
             vector, times = torch.zeros(values), []
             for _ in range(_REPEATS):

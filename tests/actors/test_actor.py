@@ -116,7 +116,10 @@ def test_a_link_that_does_not_exist_is_an_error() -> None:
 def test_segments_are_numbered_and_steps_counted(begin: Begin) -> None:
     actor = begin()
     assert actor.set_weights(_weights(7)) == 7
-    segments = _take(actor, 9)
+    segments = _take(actor, 1)
+    kept = segments[0].rollout.copy()
+    segments += _take(actor, 9 - len(segments))
+    _assert_same(segments[0].rollout, kept, exactly=True)  # it is a copy
     assert [s.number for s in segments] == list(range(9))
     assert {(s.worker, s.version, s.rollout.steps, s.rollout.first_index) for s in segments} == {
         (1, 7, LENGTH, 2)
@@ -203,16 +206,6 @@ def test_segments_are_one_long_rollout(begin: Begin, config: RunConfig, share: f
     assert whole.starts[1:].any()
 
 
-def test_segments_are_copies(begin: Begin) -> None:
-    actor = begin()
-    actor.set_weights(_weights())
-    first = _take(actor, 1)[0]
-    kept = first.rollout.copy()
-    _take(actor, 5)
-    _assert_same(first.rollout, kept, exactly=True)
-    assert first.number == 0
-
-
 def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken(
     begin: Begin, conftest: ModuleType
 ) -> None:
@@ -233,20 +226,6 @@ def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken(
     assert waited > 0.1
     one = actor.report(1, LONG).segments
     assert [s.number for s in one] == [4 * AHEAD]
-
-
-def test_asked_for_none_it_answers_at_once_and_keeps_its_segments(
-    begin: Begin, conftest: ModuleType
-) -> None:
-    actor = begin()
-    begun = time.monotonic()
-    assert actor.report(0, 2 * LONG).segments == []
-    actor.set_weights(_weights())
-    conftest.wait_until(lambda: _waits(actor), LONG, "segments that are not taken")
-    for _ in range(5):
-        assert actor.report(0, 2 * LONG).segments == []
-    assert time.monotonic() - begun < LONG
-    assert [s.number for s in actor.report(AHEAD, LONG).segments] == list(range(AHEAD))
 
 
 def test_what_fails_in_the_environment_comes_out_of_report(

@@ -55,7 +55,7 @@ def _acting(out: Path, count: int) -> Callable[[], bool]:
     return lambda: sum(row["steps"] > 0 for row in _workers(out).values()) == count
 
 
-def _told(out: Path, *words: str) -> Callable[[], bool]:
+def _seen(out: Path, *words: str) -> Callable[[], bool]:
     def told() -> bool:
         events = [event for row in rows(out) for event in row.get("events", [])]
         return any(all(word in event for word in words) for event in events)
@@ -78,16 +78,16 @@ def test_three_hosts_lose_workers_stop_and_go_on(
 
     killed, frozen = conftest.rank_processes(processes[1].pid)
     os.kill(killed, signal.SIGKILL)
-    conftest.wait_until(_told(out, "gone: worker 2"), NOTICE_SECONDS, "the killed worker is named")
+    conftest.wait_until(_seen(out, "gone: worker 2"), NOTICE_SECONDS, "the killed worker is named")
     os.kill(frozen, signal.SIGSTOP)
     conftest.wait_until(
-        _told(out, "gone: worker 3", "has not answered"), NOTICE_SECONDS, "the frozen one is named"
+        _seen(out, "gone: worker 3", "has not answered"), NOTICE_SECONDS, "the frozen one is named"
     )
     os.kill(frozen, signal.SIGCONT)
     hosts.cut(2)
     for worker in (4, 5):
         conftest.wait_until(
-            _told(out, f"gone: worker {worker}"), NOTICE_SECONDS, "the ones cut off"
+            _seen(out, f"gone: worker {worker}"), NOTICE_SECONDS, "the ones cut off"
         )
     hosts.mend(2)
     before = len(rows(out))

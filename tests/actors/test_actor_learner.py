@@ -200,22 +200,6 @@ def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:
     assert _state(tmp_path / "run")["counters"]["update"] == 0
 
 
-def test_one_worker_that_is_left_goes_on(tmp_path: Path) -> None:
-    updates, out = 12, tmp_path / "run"
-    job = _begin(out, override(DAGGER, [f"total_steps={updates * UPDATE}"]))
-
-    def leave(engine: InProcessEngine) -> None:
-        for worker in engine.workers[1:]:
-            engine.leave(worker)
-
-    stopped, training = _train(job, EventfulEngine(out, 1, leave))
-    assert (stopped, training.counters.update) == (0, updates)
-    lines = rows(out)
-    assert lines[-1]["workers"] == 1.0
-    assert sum("was told to go" in e for line in lines for e in line.get("events", ())) == 2
-    assert _state(out)["ledger"]["used"] == updates * WORKERS
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_whose_segments_always_wait(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -274,15 +274,14 @@ def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None
     assert links == ["indigo/0", "indigo/5", "indigo/12", "indigo/0"]
 
 
-def test_a_worker_that_comes_in_mid_run_repeats_nobodys_steps() -> None:
+def test_a_worker_that_joins_in_mid_run_repeats_no_steps() -> None:
     training = _training(PPO)
-    assert _source(training).fresh_step() == _source(training).first_step == 0
-    workers = Workers(PPO, training, 0)
-    for number in range(5):
+    source, workers = _source(training), Workers(PPO, training, 0)
+    assert source.fresh_step() == source.first_step == 0
+    for _ in range(5):
         workers.update()
-        queue = _source(training).queue
-        assert _source(training).fresh_step() >= (queue.received + AHEAD + 1) * LENGTH, number
-    assert _source(training).first_step == 0
+        assert source.fresh_step() >= (source.queue.received + AHEAD + 1) * LENGTH
+    assert source.first_step == 0
 
 
 def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from distrlcc.actors import worker_pool
 from distrlcc.actors.actor import AHEAD, Segment
 from distrlcc.actors.engine import InProcessEngine, Worker
-from distrlcc.actors.segment_queue import GONE, STALE, SegmentQueue
+from distrlcc.actors.segment_queue import GONE, SegmentQueue
 from distrlcc.actors.worker_pool import WorkerPool
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
@@ -382,17 +382,6 @@ def test_the_lag_is_shown(conftest: ModuleType) -> None:
         taker.take()  # makes room for one more, which was acted by then
         conftest.wait_until(lambda: pool.workers()[0].lag == 5, LONG, "a lag")
         taker.until(lambda: pool.workers()[0].lag == 0, "none with the new weights")
-
-
-def test_what_is_too_old_is_refused_until_newer_ones_come() -> None:
-    with _pool(InProcessEngine(WORKERS), lag=0) as pool:
-        queue = pool.queue
-        assert len(pool.collect(4, 0, _never)) == 4
-        assert pool.collect(1, 1, lambda: queue.refused[STALE] > 3) == []
-        assert queue.used == 4
-        pool.publish(_weights(1))
-        assert {s.version for s in pool.collect(4, 1, _never)} == {1}
-        assert queue.used == 8
 
 
 def test_for_how_long_there_is_no_worker(conftest: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""What rank processes of the tests run; by path it is a launcher: KIND FOLDER PORT."""
+"""What rank processes of the tests run; by path it is a launcher: KIND FOLDER."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 
 from distrlcc.errors import GroupError
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import identity
 from distrlcc.runs.stopper import Stopper
 
@@ -36,82 +36,82 @@ class Job:
     resume: bool = False
 
 
-def simple(place: Place, job: Job) -> Any:
+def simple(spec: RankSpec, job: Job) -> Any:
     """Do what ``job.kind`` says, without a group."""
-    (job.folder / f"{place.slot}-{place.attempt}.pid").write_text(str(os.getpid()))
-    return globals()[f"_{job.kind}"](place, job)
+    (job.folder / f"{spec.slot}-{spec.attempt}.pid").write_text(str(os.getpid()))
+    return globals()[f"_{job.kind}"](spec, job)
 
 
-def _answer(place: Place, job: Job) -> dict[str, Any]:
+def _answer(spec: RankSpec, job: Job) -> dict[str, Any]:
     place_in = (os.environ.get("DISTRLCC_TEST_PLACE"), str(Path.cwd()))
-    return {"slot": place.slot, "large": np.arange(100_000) + place.slot, "place": place_in}
+    return {"slot": spec.slot, "large": np.arange(100_000) + spec.slot, "place": place_in}
 
 
-def _refuse(place: Place, job: Job) -> int:
-    if place.slot == 1:
+def _refuse(spec: RankSpec, job: Job) -> int:
+    if spec.slot == 1:
         raise GroupError("this rank would rather not", exit_code=2)
-    return _sleep(place, job)
+    return _sleep(spec, job)
 
 
-def _crash(place: Place, job: Job) -> int:
-    if place.slot == 1:
+def _crash(spec: RankSpec, job: Job) -> int:
+    if spec.slot == 1:
         raise ZeroDivisionError("a bug\nof two lines")
-    return _sleep(place, job)
+    return _sleep(spec, job)
 
 
-def _sleep(place: Place, job: Job) -> int:
+def _sleep(spec: RankSpec, job: Job) -> int:
     time.sleep(60)
     return 0
 
 
-def _stop(place: Place, job: Job) -> int:
+def _stop(spec: RankSpec, job: Job) -> int:
     with Stopper(launched=True) as stopper:
-        (job.folder / f"{place.slot}.ready").touch()
+        (job.folder / f"{spec.slot}.ready").touch()
         while not stopper.signal:
             time.sleep(0.01)
-        (job.folder / f"{place.slot}.saved").touch()
+        (job.folder / f"{spec.slot}.saved").touch()
     return stopper.signal
 
 
-def _deaf(place: Place, job: Job) -> int:
+def _deaf(spec: RankSpec, job: Job) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    (job.folder / f"{place.slot}.ready").touch()
-    return _sleep(place, job)
+    (job.folder / f"{spec.slot}.ready").touch()
+    return _sleep(spec, job)
 
 
-def _freeze(place: Place, job: Job) -> int:
-    if place.slot == 1:
+def _freeze(spec: RankSpec, job: Job) -> int:
+    if spec.slot == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     return 0
 
 
-def _late_error(place: Place, job: Job) -> int:
+def _late_error(spec: RankSpec, job: Job) -> int:
     """Fail on rank 0 after rank 1 was done, as a last save on a full disk does."""
-    if place.slot == 0:
+    if spec.slot == 0:
         time.sleep(1.0)
         raise GroupError("no space left", exit_code=2)
     return 0
 
 
-def _die_once(place: Place, job: Job) -> int:
+def _die_once(spec: RankSpec, job: Job) -> int:
     """Kill rank 1 the first time; say whether it was told to resume."""
-    if place.slot == 0 and not place.elastic and place.attempt == 0:
-        return _sleep(place, job)
-    if place.slot == 1 and place.attempt == 0 and not (job.folder / "died").exists():
+    if spec.slot == 0 and not spec.elastic and spec.attempt == 0:
+        return _sleep(spec, job)
+    if spec.slot == 1 and spec.attempt == 0 and not (job.folder / "died").exists():
         (job.folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    (job.folder / f"{place.slot}.resumed").write_text(str(job.resume))
+    (job.folder / f"{spec.slot}.resumed").write_text(str(job.resume))
     deadline = time.monotonic() + 60.0  # the run ends with the first that has done
     while not (job.folder / "1.resumed").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     return 0
 
 
-def exercise(place: Place, job: Job) -> dict[str, Any]:
+def exercise(spec: RankSpec, job: Job) -> dict[str, Any]:
     """Exchange, miss one, lose one, and go on until the folder says stop."""
     found: dict[str, Any] = {}
-    with ProcessGroup(place, identity(Settings(), processes=place.size)) as group:
-        found["first"] = group.meet(0, ready=place.slot == 1), group.rank, group.size
+    with ProcessGroup(spec, identity(Settings(), processes=spec.size)) as group:
+        found["first"] = group.agree(0, ready=spec.slot == 1), group.rank, group.size
         found["sum"] = group.sum(np.array([1.0, 10.0**group.rank, 1e300]))
         found["means"] = [_mean(group, weights) for weights in ((1, 3, 0), (0, 0, 5), (0, 0, 0))]
         payloads = [b"x", b"", bytes(range(256)) * 4096]
@@ -120,27 +120,27 @@ def exercise(place: Place, job: Job) -> dict[str, Any]:
             == payloads[source]
             for source in range(3)
         ]
-        found["steps"] = group.meet(5 if place.slot == 2 else 1, ready=False)
+        found["steps"] = group.agree(5 if spec.slot == 2 else 1, ready=False)
         found["counts"] = _counts(group)
         begin = time.monotonic()
         try:
-            if place.slot == 2:
-                time.sleep(3 * place.timeout_seconds)
+            if spec.slot == 2:
+                time.sleep(3 * spec.timeout_seconds)
             else:
                 group.sum(np.ones(1))
         except PeerLostError:
             found["missed after"] = time.monotonic() - begin
-        found["met again"] = group.meet(6, ready=False)
+        found["agreed again"] = group.agree(6, ready=False)
         found["sum again"] = group.sum(np.ones(1))
-        if place.slot == 2:
+        if spec.slot == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         begin = time.monotonic()
         try:
             group.sum(np.ones(1))
         except PeerLostError:
-            found["lost"] = group.meet(7, ready=False)
+            found["lost"] = group.agree(7, ready=False)
         found["lost after"] = time.monotonic() - begin
-        (job.folder / f"{place.slot}.alone").touch()
+        (job.folder / f"{spec.slot}.alone").touch()
         found["later"] = go_on(group, job.folder, 7)
     return found
 
@@ -163,15 +163,15 @@ def _counts(group: ProcessGroup) -> list[int]:
 
 
 def go_on(group: ProcessGroup, folder: Path, step: int, missed: Any = None) -> list[Any]:
-    """Meet and exchange until the folder says stop; return the meetings that changed the group."""
+    """Agree and exchange until the folder says stop; return the quorums that changed the group."""
     seen: list[Any] = []
     stop = 0.0
     while not stop:
-        step, meeting, missed = step + 1, missed or group.meet(step + 1, ready=False), None
-        if meeting.left or meeting.joined:
-            seen.append((meeting, group.size))
+        step, quorum, missed = step + 1, missed or group.agree(step + 1, ready=False), None
+        if quorum.left or quorum.joined:
+            seen.append((quorum, group.size))
         try:
-            if meeting.behind:
+            if quorum.behind:
                 payload = b"the newest" if group.rank == 0 else b""
                 assert group.broadcast(payload, 0) == b"the newest"
                 step = group.members[0].step
@@ -191,66 +191,66 @@ class Disturbed:
     update: int = 0
 
 
-def disturbed(place: Place, job: Disturbed) -> int:
+def disturbed(spec: RankSpec, job: Disturbed) -> int:
     """Train; ``job.what`` says what goes wrong meanwhile."""
     from distrlcc.parallel.train_job import train_rank
 
-    globals()[f"_{job.what}"](place, job)
-    return train_rank(place, job.train)
+    globals()[f"_{job.what}"](spec, job)
+    return train_rank(spec, job.train)
 
 
-def _score_slowly(place: Place, job: Disturbed) -> None:
+def _score_slowly(spec: RankSpec, job: Disturbed) -> None:
     from distrlcc.runs.held_out import HeldOut
 
     score = HeldOut.score
 
     def slow(*words: Any) -> Any:
-        if place.slot == 1:
+        if spec.slot == 1:
             raise AssertionError("only rank 0 scores")
         time.sleep(5.0)
         return score(*words)
 
     HeldOut.score = slow  # type: ignore[method-assign]
-    warnings.warn(f"odd on {place.slot}", stacklevel=1)
+    warnings.warn(f"odd on {spec.slot}", stacklevel=1)
 
 
-def _slow_steps(place: Place, job: Disturbed) -> None:
+def _slow_steps(spec: RankSpec, job: Disturbed) -> None:
     from distrlcc.env.vector import LinkVectorEnv
 
     step = LinkVectorEnv.step
 
     def slow(*words: Any) -> Any:
-        if place.slot == 1:
+        if spec.slot == 1:
             time.sleep(0.01)
         return step(*words)
 
     LinkVectorEnv.step = slow  # type: ignore[method-assign]
 
 
-def _flip_a_bit(place: Place, job: Disturbed) -> None:
+def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
     from distrlcc.runs.run_state import RunState
 
     commit = RunState.commit
 
     def flipping(state: Any, stats: Any) -> None:
         commit(state, stats)
-        if place.slot == 1 and state.counters.update == job.update:
+        if spec.slot == 1 and state.counters.update == job.update:
             state.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
     RunState.commit = flipping  # type: ignore[method-assign]
 
 
-def _die_saving(place: Place, job: Disturbed) -> None:
+def _die_saving(spec: RankSpec, job: Disturbed) -> None:
     from distrlcc.runs.recorder import Recorder
 
     def die(recorder: Any, **words: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if place.slot == 0:
+    if spec.slot == 0:
         Recorder.finish = die  # type: ignore[method-assign]
 
 
-def _die_unrecorded(place: Place, job: Disturbed) -> None:
+def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
     """Rank 0 dies when an update is agreed on, and nothing of it is written."""
     from distrlcc.runs.run_state import RunState
 
@@ -258,7 +258,7 @@ def _die_unrecorded(place: Place, job: Disturbed) -> None:
 
     def die(state: Any, stats: Any) -> None:
         commit(state, stats)
-        if place.slot == 0 and state.counters.update == job.update:
+        if spec.slot == 0 and state.counters.update == job.update:
             os.kill(os.getpid(), signal.SIGKILL)
 
     RunState.commit = die  # type: ignore[method-assign]
@@ -266,10 +266,9 @@ def _die_unrecorded(place: Place, job: Disturbed) -> None:
 
 def main() -> None:
     kind, folder = sys.argv[1:3]
-    elastic, size = "elastic" in sys.argv, 2
-    places = [Place("127.0.0.1", 0, slot, size, elastic=elastic) for slot in range(size)]
+    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
     try:
-        outcome = Launcher(simple, Job(kind, Path(folder)), places, hosts=True).run()
+        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(outcome.code)
@@ -279,16 +278,16 @@ if __name__ == "__main__":
     main()
 
 
-def freeze_between_collectives(place: Place, seconds: float) -> list[float]:
+def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
     """Rank 2 freezes where no exchange fails; return the times between two steps."""
     gaps: list[float] = []
     step, last, ready = 0, 0.0, False
-    with ProcessGroup(place, {"config": ""}) as group:
+    with ProcessGroup(spec, {"config": ""}) as group:
         while step < 60:
-            meeting = group.meet(step, ready=ready)
+            quorum = group.agree(step, ready=ready)
             try:
-                if meeting.behind:
-                    step = int(group.broadcast(str(step).encode(), meeting.source))
+                if quorum.behind:
+                    step = int(group.broadcast(str(step).encode(), quorum.source))
                 group.sum(np.ones(1))
             except PeerLostError:
                 continue
@@ -296,7 +295,7 @@ def freeze_between_collectives(place: Place, seconds: float) -> list[float]:
                 gaps.append(time.monotonic() - last)
             last = time.monotonic()
             step, ready = step + 1, True
-            if place.slot == 2 and step == 10:
+            if spec.slot == 2 and step == 10:
                 command = f"sleep {seconds}; kill -CONT {os.getpid()}"
                 with subprocess.Popen(["sh", "-c", command]):
                     os.kill(os.getpid(), signal.SIGSTOP)

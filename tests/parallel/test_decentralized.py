@@ -28,7 +28,7 @@ from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
 from distrlcc.parallel.parity import check_parity, learning_curves
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.train_job import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
@@ -57,12 +57,12 @@ def _run(
     config = override(recipe("quickstart"), [*PPO, *settings])
     train = TrainJob(config, out, tensorboard=False)
     seconds = config.distributed.timeout_s
-    places = [
-        Place("127.0.0.1", 0, slot, size, timeout_seconds=seconds, join_seconds=60.0)
+    specs = [
+        RankSpec("127.0.0.1", 0, slot, size, timeout_seconds=seconds, join_seconds=60.0)
         for slot in range(size)
     ]
     job = targets.Disturbed(train, what, update)
-    outcome = Launcher(targets.disturbed, job, places, hosts=True).run()
+    outcome = Launcher(targets.disturbed, job, specs, hosts=True).run()
     assert outcome.code == 0
     assert outcome.results == dict.fromkeys(range(size), 0)
 
@@ -269,8 +269,8 @@ def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
     out, updates = tmp_path / "run", 4
     config = override(recipe("quickstart"), [*PPO, f"total_steps={updates * UPDATE}"])
     job = targets.Disturbed(TrainJob(config, out, tensorboard=False), what, 2)
-    places = [Place("127.0.0.1", 0, slot, 2, join_seconds=60.0) for slot in range(2)]
-    outcome = Launcher(targets.disturbed, job, places, hosts=True).run()
+    specs = [RankSpec("127.0.0.1", 0, slot, 2, join_seconds=60.0) for slot in range(2)]
+    outcome = Launcher(targets.disturbed, job, specs, hosts=True).run()
     assert (outcome.code, outcome.results) == (0, {1: 0})
     assert "rank 0 (process" in capfd.readouterr().err
     updates_written = [row["update"] for row in rows(out)]

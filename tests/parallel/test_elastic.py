@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.policy_file import load_policy
 from tests.parallel.commands import rows
 
@@ -112,8 +112,8 @@ def test_three_hosts_survive_a_minute_of_faults(
 
 
 def test_who_froze_between_two_exchanges_joins_again_at_once(targets: Any) -> None:
-    places = [Place("127.0.0.1", 0, slot, 3) for slot in range(3)]
-    launcher = Launcher(targets.freeze_between_collectives, 8.0, places, hosts=True)
+    specs = [RankSpec("127.0.0.1", 0, slot, 3) for slot in range(3)]
+    launcher = Launcher(targets.freeze_between_collectives, 8.0, specs, hosts=True)
     results = launcher.run().results
     for slot in (0, 1):
         stalls = [gap for gap in results[slot] if gap > 2.0]

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import GroupError
-from distrlcc.net.shell import Outcome
 from distrlcc.parallel import launcher as launching
-from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.launcher import Launcher, Outcome
+from distrlcc.parallel.rank_spec import RankSpec
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, started
 
@@ -32,9 +31,9 @@ def run(
     monkeypatch.setattr(launching, "STOP_SECONDS", 3.0)
 
     def start(kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
-        places = [Place("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
+        specs = [RankSpec("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
         job = targets.Job(kind, tmp_path)
-        return Launcher(targets.simple, job, places, hosts=True, restarts=restarts).run()
+        return Launcher(targets.simple, job, specs, hosts=True, restarts=restarts).run()
 
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield start

@@ -17,14 +17,16 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.parallel.admission import TOKEN, handshake
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
-from distrlcc.parallel.store import Master
+from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.store import Master, connect
 from distrlcc.runs.identity import identity
 
 LIMIT = 1.5
-LOCAL = Place("127.0.0.1", 0, 0, 1, join_seconds=1.0)
+LOCAL = RankSpec("127.0.0.1", 0, 0, 1, join_seconds=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +65,9 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def _refused(place: Place, settings: Any, kind: type[DistrlccError] = GroupError) -> str:
-    with pytest.raises(kind) as caught, ProcessGroup(place, identity(settings)) as group:
-        group.meet(0, ready=False)
+def _refused(spec: RankSpec, settings: Any, kind: type[DistrlccError] = GroupError) -> str:
+    with pytest.raises(kind) as caught, ProcessGroup(spec, identity(settings)) as group:
+        group.agree(0, ready=False)
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -80,11 +82,11 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
 ) -> None:
     monkeypatch.setattr("distrlcc.parallel.membership.SILENCE_SECONDS", 2.5)
     common = identity(targets.Settings(), processes=3)
-    places = [
-        Place("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
+    specs = [
+        RankSpec("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
         for slot in range(3)
     ]
-    launcher = Launcher(targets.exercise, targets.Job("", tmp_path), places, hosts=True)
+    launcher = Launcher(targets.exercise, targets.Job("", tmp_path), specs, hosts=True)
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(launcher.run()))
     thread.start()
@@ -95,14 +97,14 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         # A second rank 1: refused, and the group stays what it is.
         with (
             pytest.raises(GroupError, match=r"rank 1 \(process \d+ on 127.0.0.1\) has") as caught,
-            ProcessGroup(places[1], common) as group,
+            ProcessGroup(specs[1], common) as group,
         ):
-            group.meet(0, ready=False)
+            group.agree(0, ready=False)
         assert caught.value.exit_code == 2
         assert "--node-index" in str(caught.value)
 
         other = identity(targets.Settings(lr=0.5, hidden=(4,)), processes=3) | {"torch": "1.0"}
-        with pytest.raises(GroupError) as caught, ProcessGroup(replace(places[1], slot=3), other):
+        with pytest.raises(GroupError) as caught, ProcessGroup(replace(specs[1], slot=3), other):
             pass
         assert caught.value.exit_code == 2
         table = str(caught.value).splitlines()
@@ -112,13 +114,13 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         assert rows["torch"].endswith("1.0")
         assert rows["lr"].split()[1:] == ["0.1", "0.5"]
 
-        with ProcessGroup(replace(places[0], slot=4), common) as group:
-            meeting = group.meet(0, ready=False)
-            assert (meeting.joined, meeting.left, group.size, group.rank) == ((), (), 3, 2)
-            assert meeting.behind
-            assert meeting.source in (0, 1)
+        with ProcessGroup(replace(specs[0], slot=4), common) as group:
+            quorum = group.agree(0, ready=False)
+            assert (quorum.joined, quorum.left, group.size, group.rank) == ((), (), 3, 2)
+            assert quorum.behind
+            assert quorum.source in (0, 1)
             (tmp_path / "stop").touch()
-            assert targets.go_on(group, tmp_path, group.members[0].step, missed=meeting) == []
+            assert targets.go_on(group, tmp_path, group.members[0].step, missed=quorum) == []
     finally:
         (tmp_path / "stop").touch()
         thread.join(60)
@@ -130,18 +132,18 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
     assert "was killed by SIGKILL; 2 left on this machine" in said
     _check_exchanges(first, second)
     for found in (first, second):
-        (meeting, size), *more = found["later"]
+        (quorum, size), *more = found["later"]
         assert not more, "the refused ones were seen"
-        assert ([m.slot for m in meeting.joined], size) == ([4], 3)
+        assert ([m.slot for m in quorum.joined], size) == ([4], 3)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
     for rank, found in enumerate((first, second)):
-        meeting, own, size = found["first"]
+        quorum, own, size = found["first"]
         assert (own, size) == (rank, 3)
-        assert (meeting.ready, meeting.behind, meeting.left, meeting.joined) == (
+        assert (quorum.ready, quorum.behind, quorum.left, quorum.joined) == (
             True,
             False,
             (),
@@ -152,7 +154,7 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
         assert found["broadcasts"] == [True] * 3
         assert (found["steps"].source, found["steps"].behind) == (2, True)
         assert 0.5 * LIMIT < found["missed after"] < 30
-        assert found["met again"].left == ()
+        assert found["agreed again"].left == ()
         assert found["sum again"].tolist() == [3.0]
         assert [m.slot for m in found["lost"].left] == [2]
         assert found["lost after"] < 60
@@ -232,21 +234,21 @@ def test_a_master_listens_on_an_address_of_this_machine_only() -> None:
 def test_a_missing_member_is_waited_for_then_left_out_or_named(
     targets: ModuleType, master: Master
 ) -> None:
-    common, place = identity(targets.Settings()), replace(LOCAL, port=master.port, size=3)
+    common, spec = identity(targets.Settings()), replace(LOCAL, port=master.port, size=3)
     with (
         pytest.raises(GroupError, match="ranks 1, 2 did not come within 1 s") as caught,
-        ProcessGroup(replace(place, elastic=False), common),
+        ProcessGroup(replace(spec, elastic=False), common),
     ):
         pass
     assert caught.value.exit_code == 3
     other = Master("127.0.0.1", 0)  # the first still waits for whom it heard a moment ago
-    group = ProcessGroup(replace(place, port=other.port), common)
+    group = ProcessGroup(replace(spec, port=other.port), common)
     with pytest.warns(UserWarning, match="ranks 1, 2 did not come within 1 s; going on"):
         group.__enter__()
     with contextlib.ExitStack() as stack:
         stack.callback(other.close)
         stack.push(group.__exit__)
-        assert group.meet(0, ready=False).joined == ()
+        assert group.agree(0, ready=False).joined == ()
         assert (group.size, group.rank, group.leads) == (1, 0, True)
         assert group.sum(np.ones(2)).tolist() == [1.0, 1.0]
         assert group.broadcast(b"own", 0) == b"own"
@@ -255,9 +257,24 @@ def test_a_missing_member_is_waited_for_then_left_out_or_named(
 
 
 def test_a_master_that_says_nothing_is_given_up(targets: ModuleType, master: Master) -> None:
-    place = replace(LOCAL, port=master.port, slot=1, size=2)
-    line = _refused(place, targets.Settings())
+    spec = replace(LOCAL, port=master.port, slot=1, size=2)
+    line = _refused(spec, targets.Settings())
     assert "did not say '0/identity' within 1 s" in line
+
+
+def test_another_token_is_refused(
+    targets: ModuleType, master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, common = replace(LOCAL, port=master.port, size=2), identity(targets.Settings())
+    store = connect(spec, interface_towards(spec.address), 1.0)
+    monkeypatch.setenv(TOKEN, "one")
+    nonce = handshake(store, spec, common)
+    assert handshake(store, spec, common) == nonce  # of a slot 0 that was started again
+    assert handshake(store, replace(spec, slot=1), common) == nonce
+    monkeypatch.setenv(TOKEN, "another")
+    line = _refused(replace(spec, slot=1), targets.Settings())
+    assert f"has another {TOKEN}" in line
+    assert "\n" not in line
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.runs.checkpoint import load_checkpoint
 from tests.parallel.commands import rows, started, updates
@@ -141,40 +140,6 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
     assert 0 < load_policy(out / "policy.safetensors").notes["update"] <= len(rows(out))
 
 
-@pytest.mark.long
-def test_torchrun_trains_says_it_once_and_starts_again(
-    tmp_path: Path, conftest: ModuleType
-) -> None:
-    out = tmp_path / "run"
-    agent = (*TORCHRUN, "--monitor-interval", "0.1", "--max-restarts", "1")
-    words = _train(out, "--set", *PPO.split(), f"total_steps={60 * UPDATE}")
-    with started(tmp_path, *agent, *words) as run:
-        run.until_updates(out, 12)
-        ranks = conftest.descendants(run.process.pid)
-        assert len(ranks) == 2
-        os.kill(max(ranks), signal.SIGKILL)
-
-        def both_again() -> bool:
-            return len(set(conftest.descendants(run.process.pid)) - set(ranks)) == 2
-
-        conftest.wait_until(both_again, 60, "both are started again")
-        ranks += conftest.descendants(run.process.pid)
-        assert run.process.wait(90) == 0, run.said
-        assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
-        run.nothing_is_left()
-        _went_on_once(out, run.said, 60)
-        assert sum(line.startswith("held-out links: ") for line in run.said) == 1
-        assert NumpyPolicy.load(out / "policy.safetensors").notes["steps"] == 60 * UPDATE
-
-
-def _went_on_once(out: Path, said: list[str], count: int) -> None:
-    assert updates(out) == list(range(1, count + 1))
-    assert [row["steps"] for row in rows(out)] == [UPDATE * update for update in updates(out)]
-    assert (_counters(out)["update"], _counters(out)["steps"]) == (count, count * UPDATE)
-    assert len(json.loads((out / "versions.json").read_text())["resumed"]) == 1
-    assert sum(line.startswith("policy: ") for line in said) == 1
-
-
 @pytest.mark.net
 def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
     make_hosts: Callable[[int], Any], tmp_path: Path, conftest: ModuleType
@@ -195,8 +160,16 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
     for each in agents:
         assert each.wait(60) == 0, hosts.log(each)
     # --debug compared all weights after every update: that they end is that they are equal.
-    _went_on_once(out, "".join(map(hosts.log, agents)).splitlines(), count)
+    assert updates(out) == list(range(1, count + 1))
+    assert [row["steps"] for row in rows(out)] == [UPDATE * update for update in updates(out)]
     assert {row["ranks"] for row in rows(out)} == {2.0}
+    counters = _counters(out)
+    assert (counters["update"], counters["steps"]) == (count, count * UPDATE)
+    assert load_policy(out / "policy.safetensors").notes["steps"] == count * UPDATE
+    assert len(json.loads((out / "versions.json").read_text())["resumed"]) == 1
+    said = "".join(map(hosts.log, agents)).splitlines()
+    for start in ("held-out links: ", "policy: "):
+        assert sum(line.startswith(start) for line in said) == 1
 
 
 def test_torchrun_with_a_bad_config_says_one_line_for_each_rank(tmp_path: Path) -> None:

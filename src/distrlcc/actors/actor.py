@@ -82,6 +82,7 @@ class Actor:
         """
         link, self._index = link_of(config, index), index
         self._count = config.actors.envs_per_worker
+        # What acts: the environments of this worker's link, and the collector that steps them.
         self._env = LinkVectorEnv(
             self._count,
             replace(config.env, suites=(link,), suite_weights=()),
@@ -95,9 +96,11 @@ class Actor:
         if first_step:
             self._collector.begin_at(first_step)
         self._rollout = new_rollout(config, spec, self._count)
+        # What is known of it, written by the thread alone.
         self._progress = Report(link)
         self._number = self._steps = 0
         self._waited, self._moved = 0.0, monotonic()
+        # What it shares with the trainer's calls.
         self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
         self._ready: deque[Segment] = deque()
         self._weights: Weights | None = None

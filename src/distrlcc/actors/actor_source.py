@@ -87,12 +87,7 @@ class ActorSource:
     ) -> WorkerPool:
         """Return the pool of an engine's workers, to be entered.
 
-        Args:
-            engine: Has the workers.
-            table: Shows them.
-            stopper: Hears of signals.
-            seconds: Time that the run has had so far, s.
-            patience: Time that the first worker has to start, s.
+        The run has had ``seconds`` so far; the first worker has ``patience`` seconds to start.
         """
         self._table, self._stopper = table, stopper
         self._began = perf_counter() - seconds

@@ -1,8 +1,8 @@
 """Which workers of a trainer are let in before RPC begins, over the master's store.
 
-Both agree first (`distrlcc.parallel.admission`); a worker then takes its slot with a proof of its
-own that it knows the secret, and the trainer says which slots are members. Only members open RPC,
-which runs any code that one sends.
+First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then takes its slot
+with a proof of its own that it knows the secret, and the trainer says which slots are members. Only
+members open RPC, which runs any code that one sends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 from distrlcc.actors.engine import Worker
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.admission import TOKEN, agree, missing, own_token, proof, proves, receive
+from distrlcc.parallel.admission import TOKEN, handshake, missing, own_token, proof, proves, receive
 from distrlcc.parallel.interface import Interface, interface_towards, resolve
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import connect, master_needed
 
 _CONFIRM_SECONDS = 10.0
@@ -46,14 +46,14 @@ class Admission:
     store: Any
 
 
-def check_addresses(place: Place, *, allow_public: bool) -> Interface:
+def check_addresses(spec: RankSpec, *, allow_public: bool) -> Interface:
     """Return the interface to use.
 
     Raises:
         ConfigError: It, or the master, has a public address and that was not allowed.
     """
-    interface = interface_towards(place.address, place.interface)
-    for address in (resolve(place.address), interface.address):
+    interface = interface_towards(spec.address, spec.interface)
+    for address in (resolve(spec.address), interface.address):
         if ipaddress.ip_address(address).is_global and not allow_public:
             raise ConfigError(
                 f"{address} is a public address, and anyone who reaches RPC's ports can run code "
@@ -62,28 +62,23 @@ def check_addresses(place: Place, *, allow_public: bool) -> Interface:
     return interface
 
 
-def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
-    """Wait as the trainer until all workers have come, and name the members.
-
-    Args:
-        place: The trainer's; ``size`` is that of the planned group.
-        interface: This machine's.
-        identity: What all members must have in common.
+def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
+    """Wait as the trainer until all workers are here, and name the members.
 
     Raises:
         GroupError: No worker came in time.
     """
-    prefix, patience = f"{place.attempt}/", place.join_seconds
-    slots = {f"{prefix}slot/{slot}": slot for slot in range(1, place.size)}
+    prefix, patience = f"{spec.attempt}/", spec.join_seconds
+    slots = {f"{prefix}slot/{slot}": slot for slot in range(1, spec.size)}
     members: dict[int, Worker] = {}
-    with master_needed(place):
-        store = connect(place, interface, patience)
-        nonce = agree(store, place, identity)
+    with master_needed(spec):
+        store = connect(spec, interface, patience)
+        nonce = handshake(store, spec, identity)
         # Wait until all have taken their slots.
         begin = monotonic()
         late = missing(store, slots, begin + min(_SAY_SECONDS, patience))
         if late and patience > _SAY_SECONDS:
-            where = f"{place.address}:{place.port}"
+            where = f"{spec.address}:{spec.port}"
             _warn(f"waiting at {where} for {_names(slots, late)}, at most {patience:.0f} s")
             late = missing(store, slots, begin + patience)
         if late:
@@ -110,22 +105,17 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
     return Admission(interface, 0, list(members.values()), store)
 
 
-def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Admission:
-    """Come as a worker, and wait for the trainer's decision.
-
-    Args:
-        place: This worker's.
-        interface: This machine's.
-        identity: Compared with the trainer's.
+def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
+    """Join as a worker, and wait for the trainer's decision.
 
     Raises:
         GroupError: There is no trainer, this worker does not match it, or it is refused.
     """
-    prefix, name, slot = f"{place.attempt}/", f"worker {place.slot - 1}", str(place.slot)
-    where, key = f"{place.address}:{place.port}", f"{prefix}slot/{slot}"
-    with master_needed(place):
-        store = connect(place, interface, place.join_seconds)
-        nonce = agree(store, place, identity)
+    prefix, name, slot = f"{spec.attempt}/", f"worker {spec.slot - 1}", str(spec.slot)
+    where, key = f"{spec.address}:{spec.port}", f"{prefix}slot/{slot}"
+    with master_needed(spec):
+        store = connect(spec, interface, spec.join_seconds)
+        nonce = handshake(store, spec, identity)
         if store.check([f"{prefix}members"]):
             raise GroupError(
                 f"the run at {where} has begun; over torch RPC no worker can join it any more",
@@ -141,15 +131,15 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
                 "each machine its own --node-index",
                 exit_code=2,
             )
-        receive(store, place, f"{prefix}asked", extra=_DECIDE_SECONDS, alive=f"{key}/alive")
+        receive(store, spec, f"{prefix}asked", extra=_DECIDE_SECONDS, alive=f"{key}/alive")
         store.set(f"{key}/here", "")
-        members = json.loads(receive(store, place, f"{prefix}members", extra=_DECIDE_SECONDS))
-    if place.slot not in members:
+        members = json.loads(receive(store, spec, f"{prefix}members", extra=_DECIDE_SECONDS))
+    if spec.slot not in members:
         raise GroupError(
             f"the trainer refused {name}: it came too late, or has another {TOKEN}", exit_code=2
         )
     workers = [Worker(member - 1, "", 0) for member in members]
-    return Admission(interface, members.index(place.slot) + 1, workers, store)
+    return Admission(interface, members.index(spec.slot) + 1, workers, store)
 
 
 def _take_slot(store: Any, key: str, own: str) -> dict[str, Any]:

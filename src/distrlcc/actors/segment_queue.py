@@ -21,11 +21,7 @@ class SegmentQueue:
     """
 
     def __init__(self, max_lag: int) -> None:
-        """Begin empty.
-
-        Args:
-            max_lag: Updates that a segment's policy may be behind the learner when it is used.
-        """
+        """Begin empty; a segment's policy may be ``max_lag`` updates behind the learner."""
         self.lock = threading.RLock()
         self.used = 0
         self.refused: Counter[str] = Counter()

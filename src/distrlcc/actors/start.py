@@ -13,8 +13,8 @@ from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import open_directory
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
@@ -35,13 +35,7 @@ def start_actors(
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
 
-    Args:
-        config: The run's; ``actors.nodes`` has a list for each machine.
-        options: Where node 0 writes.
-        group: How processes find each other.
-        node: This machine.
-        allow_public: Whether RPC may listen on a public address.
-        quiet: Print nothing on standard output.
+    Where ``quiet``, the trainer prints nothing on standard output.
 
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
@@ -52,7 +46,7 @@ def start_actors(
     # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
     first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
-    trainer = Place(
+    trainer = RankSpec(
         address=node.address,
         port=node.port,
         slot=0,
@@ -62,11 +56,11 @@ def start_actors(
         interface=group.interface,
         join_seconds=group.join_seconds,
     )
-    places = [replace(trainer, slot=slot, device="cpu", elastic=True) for slot in slots]
+    specs = [replace(trainer, slot=slot, device="cpu", elastic=True) for slot in slots]
     if leads:
         checked_device(trainer.device)
-        places.insert(0, trainer)
-    if not places:
+        specs.insert(0, trainer)
+    if not specs:
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
     # Warn of what does not fit, or refuse it, before anything is written; compile the simulator.
     if config.ppo is not None and not config.ppo.use_vtrace and leads:
@@ -87,7 +81,7 @@ def start_actors(
             directory = stack.enter_context(open_directory(config, options))
             directory.lock()
             run = replace(run, out=directory.path, storage=directory.storage)
-        outcome = Launcher(rpc_rank, run, places, hosts=leads, led=True).run()
+        outcome = Launcher(rpc_rank, run, specs, hosts=leads, led=True).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"
@@ -96,21 +90,21 @@ def start_actors(
     return outcome.code
 
 
-def rpc_rank(place: Place, run: ActorRun) -> int:
+def rpc_rank(spec: RankSpec, run: ActorRun) -> int:
     """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
 
     Raises:
         DistrlccError: See `train_on_engine`, `admit`, `join` and `hold_actor`.
     """
     switch_threads_often()
-    interface = check_addresses(place, allow_public=run.allow_public)
-    own = identity(run.config, topology="actor-learner", processes=place.size)
-    if place.slot:
-        return hold_actor(place, join(place, interface, own))
-    state = run.state(place.device)
+    interface = check_addresses(spec, allow_public=run.allow_public)
+    own = identity(run.config, topology="actor-learner", processes=spec.size)
+    if spec.slot:
+        return hold_actor(spec, join(spec, interface, own))
+    state = run.state(spec.device)
     let_threads_preempt(True)
-    admission = admit(place, interface, own)
+    admission = admit(spec, interface, own)
     try:
-        return train_on_engine(run, state, TorchRpcEngine(place, admission))
+        return train_on_engine(run, state, TorchRpcEngine(spec, admission))
     finally:
-        admission.store.set(f"{place.attempt}/finished", "")
+        admission.store.set(f"{spec.attempt}/finished", "")

@@ -24,7 +24,7 @@ from distrlcc.actors.admission import Admission
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
 from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.errors import GroupError
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 
 _TRAINER = "trainer"
 _JOIN_SECONDS = 30.0
@@ -37,7 +37,7 @@ _CALL_SECONDS = 3600.0
 _THREADS = 4
 
 
-def _open_rpc(place: Place, admission: Admission) -> None:
+def _open_rpc(spec: RankSpec, admission: Admission) -> None:
     """Join the RPC group of the members that were let in, on the admission's interface only.
 
     Raises:
@@ -48,8 +48,8 @@ def _open_rpc(place: Place, admission: Admission) -> None:
     os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = interface.name
     # The master's store is there already, as with torchrun: no member opens another.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(place.attempt)
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = place.address, str(place.port)
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(spec.attempt)
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = spec.address, str(spec.port)
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=_THREADS,
         rpc_timeout=_JOIN_SECONDS,
@@ -89,17 +89,13 @@ def _close_rpc() -> None:
 class TorchRpcEngine:
     """A `distrlcc.actors.engine.Engine`; the trainer's side of the group."""
 
-    def __init__(self, place: Place, admission: Admission) -> None:
+    def __init__(self, spec: RankSpec, admission: Admission) -> None:
         """Join the group.
-
-        Args:
-            place: The trainer's.
-            admission: Names the workers, by rank from 1.
 
         Raises:
             GroupError: Not all came in time.
         """
-        _open_rpc(place, admission)
+        _open_rpc(spec, admission)
         workers = admission.workers
         self._names = {worker: f"worker{rank}" for rank, worker in enumerate(workers, 1)}
         self._lock = threading.Lock()
@@ -196,13 +192,13 @@ def _answer(work: Callable[[], Any]) -> tuple[bool, Any]:
     return answer(work)
 
 
-def hold_actor(place: Place, admission: Admission) -> int:
+def hold_actor(spec: RankSpec, admission: Admission) -> int:
     """Hold as a worker the object that the trainer starts, until that is stopped; return 0.
 
     Raises:
         GroupError: The trainer is silent.
     """
-    _open_rpc(place, admission)
+    _open_rpc(spec, admission)
     _host.heard = monotonic()
     asked: list[float] = []  # a signal came; the trainer may first want to count what is here
     signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))

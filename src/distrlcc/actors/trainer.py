@@ -69,13 +69,8 @@ def train_on_engine(
 ) -> int:
     """Train with an engine's workers; return 0 or the signal that ended the run.
 
-    Args:
-        run: Where it is written.
-        state: What is trained; see `ActorRun.state`.
-        engine: Has the workers.
-        feed: Takes what is to be shown; else it is shown here.
-        stopper: Hears of signals; this process's unless given.
-        patience: Time that the first worker has to start, s.
+    A ``feed`` receives what would be shown here, a ``stopper`` the signals of another process. The
+    first worker has ``patience`` seconds to start.
 
     Raises:
         DistrlccError: See `train`.

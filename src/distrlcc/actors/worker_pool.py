@@ -130,15 +130,9 @@ class WorkerPool:
         self._answers.put(None)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
-        """Return segments for one update, the oldest first, each counted as used.
+        """Return so many segments for the update of a version, the oldest first, or none.
 
-        Args:
-            count: How many.
-            version: Version of the weights that will learn from them; `SegmentQueue.take`.
-            stop: Asked about every 0.1 s; True gives up, and nothing is used.
-
-        Returns:
-            ``count`` segments, or none.
+        Each is counted as used. ``stop`` is asked about every 0.1 s; True gives up.
         """
         while True:
             with self._changed:
@@ -306,13 +300,14 @@ class WorkerPool:
 
     def _stop_all(self) -> None:
         """Stop all workers, and count the segments that they had left."""
+        # Ask all at once; a frozen worker costs no more than the time limit.
         stops = [self._engine.call(worker, "stop") for worker in self._workers]
         deadline = monotonic() + _STOP_SECONDS
         left = 0
         for future in stops:
             with suppress(Exception):
                 left += future.result(max(deadline - monotonic(), 0.0))
-        # A report that is still on its way bears segments, too.
+        # A report that is still on its way has segments, too.
         out = sum(state.asked == "report" for state in self._workers.values())
         with suppress(Empty):
             while out or not self._answers.empty():

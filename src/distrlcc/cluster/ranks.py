@@ -22,7 +22,7 @@ from distrlcc.cluster.member import (
 from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import open_directory
 from distrlcc.parallel.store import Master
 from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
@@ -42,7 +42,7 @@ _DEATHS = 5
 class RayRank(Trains):
     """Trains in one thread and answers in others."""
 
-    def train(self, place: Place, job: TrainJob) -> int:
+    def train(self, place: RankSpec, job: TrainJob) -> int:
         """Train as this rank; return 0 or the signal that ended it.
 
         Raises:
@@ -87,7 +87,7 @@ def train_ranks_on_ray(
             job = TrainJob(
                 config, directory.path, options.resume, options.tensorboard, run, directory.storage
             )
-            place = Place(
+            place = RankSpec(
                 address=here,
                 port=0,
                 slot=0,
@@ -125,7 +125,7 @@ class _Ranks:
         self._results: list[int] = []
         self.said: list[str] = []
 
-    def run(self, place: Place, job: TrainJob, restarts: int) -> int:
+    def run(self, place: RankSpec, job: TrainJob, restarts: int) -> int:
         """Train until the end; return the signal that ended the run, or 0.
 
         Raises:
@@ -155,7 +155,7 @@ class _Ranks:
         for rank in self._ranks:
             rank.member.kill()
 
-    def _attempt(self, place: Place, job: TrainJob, master: Master) -> None:
+    def _attempt(self, place: RankSpec, job: TrainJob, master: Master) -> None:
         """Start all ranks and watch them until they have ended.
 
         Raises:
@@ -193,7 +193,7 @@ class _Ranks:
         if not self._results:
             raise MemberGoneError("no rank ended in good order")
 
-    def _see(self, rank: _Rank, place: Place, updates: int, *, ended: bool) -> None:
+    def _see(self, rank: _Rank, place: RankSpec, updates: int, *, ended: bool) -> None:
         """Look after a rank.
 
         Raises:

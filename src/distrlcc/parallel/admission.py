@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity, from_json, to_json
 
 TOKEN = "DISTRLCC_TOKEN"
@@ -61,51 +61,39 @@ def proves(claim: object, nonce: str, role: str, token: str) -> bool:
     return hmac.compare_digest(str(claim).encode(), proof(nonce, role, token).encode())
 
 
-def agree(store: Any, place: Place, identity: Mapping[str, str]) -> str:
-    """Compare with what slot 0 showed when the attempt began; return the attempt's nonce.
-
-    Args:
-        store: A client of the master's store.
-        place: This process's; slot 0 shows its identity unless it, or its predecessor, has.
-        identity: What all must have in common; see `distrlcc.runs.identity.identity`.
+def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str]) -> str:
+    """Compare with the identity that slot 0 showed first; return the attempt's nonce.
 
     Raises:
         GroupError: Slot 0 is not there, or this process does not match it.
     """
-    key = f"{place.attempt}/identity"
-    if place.slot == 0:
+    key = f"{spec.attempt}/identity"
+    if spec.slot == 0:
         nonce = uuid.uuid4().hex
         told = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
         store.compare_set(key, "", to_json(told))
-    master = from_json(receive(store, place, key))
+    master = from_json(receive(store, spec, key))
     nonce, claim = master.pop("nonce", ""), master.pop("token", "")
     check_identity(master, identity)
     if not proves(claim, nonce, "master", own_token()):
         raise GroupError(
-            f"the master at {place.address}:{place.port} has another {TOKEN} than this process; "
+            f"the master at {spec.address}:{spec.port} has another {TOKEN} than this process; "
             "set the same one on every machine",
             exit_code=2,
         )
     return nonce
 
 
-def receive(store: Any, place: Place, key: str, *, extra: float = 0.0, alive: str = "") -> bytes:
-    """Return a key's value once it is in the store.
-
-    Args:
-        store: A client of the master's store.
-        place: Says how long to wait.
-        key: What to wait for.
-        extra: Time to wait beyond that, s.
-        alive: Key that is counted up meanwhile, to show life.
+def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: str = "") -> bytes:
+    """Return a key's value once it is in the store; wait ``extra`` seconds beyond the join timeout.
 
     Raises:
         GroupError: It is not there in time.
     """
-    if missing(store, [key], monotonic() + place.join_seconds + extra, alive):
+    if missing(store, [key], monotonic() + spec.join_seconds + extra, alive):
         raise GroupError(
-            f"the master at {place.address}:{place.port} did not say {key!r} within "
-            f"{place.join_seconds + extra:.0f} s; is node 0 of this run there?",
+            f"the master at {spec.address}:{spec.port} did not say {key!r} within "
+            f"{spec.join_seconds + extra:.0f} s; is node 0 of this run there?",
             exit_code=2,
         )
     return bytes(store.get(key))
@@ -114,11 +102,7 @@ def receive(store: Any, place: Place, key: str, *, extra: float = 0.0, alive: st
 def missing(store: Any, keys: Collection[str], deadline: float, alive: str = "") -> list[str]:
     """Wait until all keys are in the store; return those that are not by the deadline.
 
-    Args:
-        store: A client of the master's store.
-        keys: What to wait for.
-        deadline: By `time.monotonic`.
-        alive: Key that is counted up meanwhile, to show life.
+    The key ``alive`` is counted up meanwhile, to show life.
     """
     while not (here := store.check(list(keys))) and monotonic() < deadline:
         if alive:

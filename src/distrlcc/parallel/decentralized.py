@@ -1,10 +1,10 @@
 """Many equal processes that train together: DD-PPO (https://arxiv.org/abs/1911.00357).
 
-Every rank collects by itself and learns from it; gradients are averaged in each minibatch. Ranks
-meet once per update, each with its batch. If a rank is lost in the middle, all undo the update and
-those that are left do it again; a rank with older weights receives the newest by broadcast and
-learns from its next batch on. Read `ElasticGroup.update` top to bottom; the loop around it is
-`distrlcc.runs.train.train`.
+Every rank collects by itself and learns from it; gradients are averaged in each minibatch. Once per
+update the ranks agree on who they are, each with its batch. If a rank is lost in the middle, all
+undo the update and those that are left do it again; a rank with older weights receives the newest
+by broadcast and learns from its next batch on. Read `ElasticGroup.update` top to bottom; the loop
+around it is `distrlcc.runs.train.train`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.learn.rollout import Rollout
 from distrlcc.parallel.membership import Member
-from distrlcc.parallel.process_group import Meeting, PeerLostError, ProcessGroup, RunEndedError
+from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum, RunEndedError
 from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import DistributedConfig, RunConfig
@@ -45,7 +45,7 @@ _COST = 50.0
 
 @dataclass
 class _Totals:
-    """What ranks tell each other after an update, in one exchange."""
+    """What ranks exchange after an update, in one exchange."""
 
     stats: CollectStats
     """Sums over ranks."""
@@ -169,20 +169,20 @@ class ElasticGroup:
         if batch is not None:
             group.count_finished()
         while True:
-            # Meet: ranks that are gone are left out, new ones are let in.
-            meeting = group.meet(state.counters.update, ready=batch is not None)
+            # Agree on the group: ranks that are gone are left out, new ones are let in.
+            quorum = group.agree(state.counters.update, ready=batch is not None)
             met, exchanged = time.perf_counter(), group.exchange_seconds
-            news = _events(meeting, group, state)
+            news = _events(quorum, group, state)
             failures = 0 if news else failures
             self._events += news
             safe = state.shared_state()
             try:
                 # Take the newest weights where one's own are older; the batch is then of no use.
-                if self._catch_up(state, batch, meeting):
+                if self._catch_up(state, batch, quorum):
                     safe, stats, collected = state.shared_state(), CollectStats(), met
                     self._events = [_joined([group.me], group, state)]
                     state.start_clock()
-                if not meeting.ready:
+                if not quorum.ready:
                     self._paces = ()
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
@@ -211,11 +211,11 @@ class ElasticGroup:
         update = state.counters.update + 1
         check_sync(totals.checksums, group, update)
         self._paces, flags = totals.paces, totals.flags
-        self._ended = flags[0] != 0 or (any(flags) and not group.place.elastic)
+        self._ended = flags[0] != 0 or (any(flags) and not group.spec.elastic)
         self._leaves = flags[group.rank] != 0
         events, self._events = self._events, []
         if group.leads:
-            group.tell(update)
+            group.announce(update)
         metrics |= {"ranks": float(group.size), "rollouts_cut_short": float(totals.cut)}
         waited = {"wait": met - collected, "exchange": group.exchange_seconds - exchanged}
         return Agreed(totals.stats, metrics, waited, events)
@@ -242,23 +242,23 @@ class ElasticGroup:
                 led = group.leads
                 if led:
                     recorder.finish()
-                group.meet(state.counters.update, ready=False)
+                group.agree(state.counters.update, ready=False)
                 if not group.leads:
                     break
         if led:
-            group.tell(state.counters.update, finished=True)
+            group.announce(state.counters.update, finished=True)
 
-    def _catch_up(self, state: RunState, batch: Any, meeting: Meeting) -> bool:
+    def _catch_up(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
         """Broadcast the newest state where a rank's is older or rank 0's grew.
 
         Returns:
             Whether this rank's was older: its batch, collected with older weights, is empty then.
         """
         group, update = self._group, state.counters.update
-        if not (meeting.behind or state.paused()):
+        if not (quorum.behind or state.paused()):
             return False
-        sends = group.rank == meeting.source
-        packed = group.broadcast(pack(state.shared_state()) if sends else b"", meeting.source)
+        sends = group.rank == quorum.source
+        packed = group.broadcast(pack(state.shared_state()) if sends else b"", quorum.source)
         if sends:
             return False
         newest = unpack(packed)
@@ -345,15 +345,15 @@ def check_sync(checksums: list[int], group: ProcessGroup, update: int) -> None:
     )
 
 
-def _events(meeting: Meeting, group: ProcessGroup, state: RunState) -> list[str]:
+def _events(quorum: Quorum, group: ProcessGroup, state: RunState) -> list[str]:
     """Say who left and who joined."""
     lines = []
-    if meeting.left:
+    if quorum.left:
         update = state.counters.update
-        names = ", ".join(map(str, meeting.left))
+        names = ", ".join(map(str, quorum.left))
         lines.append(f"gone: {names}; going on with {group.size} after update {update}")
-    if meeting.joined:
-        lines.append(_joined(meeting.joined, group, state))
+    if quorum.joined:
+        lines.append(_joined(quorum.joined, group, state))
     return lines
 
 

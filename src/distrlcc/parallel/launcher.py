@@ -1,6 +1,6 @@
 """Starts a machine's processes, watches them, and ends them with itself.
 
-Each process calls ``target(place, job)`` and hands back what it returns. Where the run is elastic,
+Each process calls ``target(spec, job)`` and hands back what it returns. Where the run is elastic,
 a process that dies costs nothing but its share; otherwise all end with it. Either may be started
 again a number of times: the process alone, or all from the last checkpoint.
 """
@@ -23,21 +23,21 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from distrlcc.errors import DistrlccError, GroupError
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import LINGER_SECONDS, Master, RunWatch, wait_for_attempt
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.stopper import Stopper
 
-Target = Callable[[Place, Any], Any]
+Target = Callable[[RankSpec, Any], Any]
 
 STOP_SECONDS = 30.0
-"""Time that processes have to end in good order."""
+"""Time that processes have to end in good order, s."""
 _LED_STOP_SECONDS = 3.0
 """The same for a trainer's workers, which were silent for it or save nothing."""
 _TICK = 0.1
 _SAY_SECONDS = 5.0
 _SIGNAL_SECONDS = 600.0
-"""The same after a user's signal, as the update at hand is finished first; a second one kills."""
+"""The same after a user's signal, s: the update at hand is finished first. A second one kills."""
 _SILENT_MASTER_SECONDS = 600.0
 """Node 0 serves others for this long without a new update, s; one of them may be scoring."""
 _GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
@@ -46,7 +46,7 @@ _GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
 
 @dataclass
 class _Child:
-    place: Place
+    spec: RankSpec
     process: Any
     connection: Connection
     messages: list[tuple[str, Any]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Launcher:
         self,
         target: Target,
         job: Any,
-        places: list[Place],
+        specs: list[RankSpec],
         *,
         hosts: bool,
         restarts: int = 0,
@@ -96,15 +96,15 @@ class Launcher:
         """Take what to run.
 
         Args:
-            target: Importable by name: called in each process as ``target(place, job)``.
+            target: Importable by name: called in each process as ``target(spec, job)``.
             job: Picklable; ``resume`` is set in it where all start again.
-            places: This machine's; the master's port 0 takes any.
+            specs: This machine's; the master's port 0 takes any.
             hosts: Whether the master is here (node 0).
             restarts: How often processes are started again.
             led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
                 run's. Else any that ends well ends the run.
         """
-        self._target, self._job, self._places = target, job, places
+        self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = hosts, restarts, led
         self._stop_seconds = _LED_STOP_SECONDS if led else STOP_SECONDS
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
@@ -116,7 +116,7 @@ class Launcher:
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
         self._told: dict[str, float] = {}
-        """When processes gave up with a reason of their own; what the last one says is not said."""
+        """When a process gave up for each reason; that of the last one is raised, not printed."""
 
     def run(self) -> Outcome:
         """Run until all processes have ended; none is left, however this returns.
@@ -126,25 +126,25 @@ class Launcher:
         """
         with ExitStack() as stack:
             # Serve the master, or find it and the attempt that its run is at.
-            first, attempt = self._places[0], 0
+            first, attempt = self._specs[0], 0
             if self._hosts:
-                # Equals meet at a lighthouse.
+                # Equals agree at a lighthouse.
                 self._master = Master(first.address, first.port, lighthouse=not self._led)
                 stack.callback(self._master.close)
                 self._master.begin(attempt)
                 first = replace(first, port=self._master.port)
             else:
                 attempt = wait_for_attempt(first, attempt)
-                count = len(self._places)
+                count = len(self._specs)
                 self._say(
                     f"found the master at {first.address}:{first.port}; starting {count} "
                     f"process{'es' if count > 1 else ''}, news are shown on node 0"
                 )
-            self._places = [replace(p, port=first.port, attempt=attempt) for p in self._places]
+            self._specs = [replace(p, port=first.port, attempt=attempt) for p in self._specs]
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
-            if self._hosts and self._led and first.size > len(self._places):
+            if self._hosts and self._led and first.size > len(self._specs):
                 time.sleep(LINGER_SECONDS)
             # A group that cannot go on without its dead starts again as a whole.
             while (
@@ -163,7 +163,7 @@ class Launcher:
                     self._master.begin(attempt)
                 else:
                     attempt = wait_for_attempt(first, attempt)
-                self._places = [replace(place, attempt=attempt) for place in self._places]
+                self._specs = [replace(spec, attempt=attempt) for spec in self._specs]
                 failure = self._watch(stopper)
             # Say how it ended.
             if stopper.signal:
@@ -177,23 +177,23 @@ class Launcher:
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
         """Start all and watch until they have ended; return why they failed, if they did."""
         self._children, self._ended, self._asked, self._told = [], 0.0, 0.0, {}
-        for place in self._places:
-            self._start(place, self._job)
+        for spec in self._specs:
+            self._start(spec, self._job)
         failure: DistrlccError | None = None
-        place = self._places[0]
-        with RunWatch(place, idle=self._hosts, bound=self._led) as run:
+        spec = self._specs[0]
+        with RunWatch(spec, idle=self._hosts, bound=self._led) as run:
             while self._children:
                 wait([child.process.sentinel for child in self._children], _TICK)
                 failure = self._reap(stopper, failure)
                 self._end_in_time(stopper, run)
             if run.lost and not stopper.signal:
                 failure = failure or GroupError(
-                    f"nobody serves the run at {place.address}:{place.port} any more: node 0 died"
+                    f"nobody serves the run at {spec.address}:{spec.port} any more: node 0 died"
                 )
         for line, when in self._told.items():
             if when and line != str(failure):
                 self._say(line)
-        others_go_on = self._hosts and place.elastic and place.size > len(self._places)
+        others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
         if failure is None or self._ended or self._asked or not others_go_on:
             return failure
         return self._serve_others(failure, stopper)
@@ -210,7 +210,7 @@ class Launcher:
         return failure
 
     def _end_in_time(self, stopper: Stopper, run: RunWatch) -> None:
-        """Pass a user's signal on, and kill whoever outlives the run."""
+        """Pass a user's signal on, and kill processes that outlive the run."""
         now = time.monotonic()
         if stopper.signal and not self._asked:
             self._asked = now
@@ -230,7 +230,7 @@ class Launcher:
         assert self._master is not None
         self._say(f"{failure}; none is left here, the other machines go on")
         update, heard = -1, time.monotonic()
-        attempt = self._places[0].attempt
+        attempt = self._specs[0].attempt
         while not self._master.finished(attempt):
             newest = self._master.update(attempt)
             if newest != update:
@@ -242,13 +242,13 @@ class Launcher:
 
     def _judge(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
         """Judge how a process ended; return why the run fails, if it does."""
-        place, code, sent = child.place, child.process.exitcode, dict(child.messages)
+        spec, code, sent = child.spec, child.process.exitcode, dict(child.messages)
         # It returned: the run is over with it, or with the vital one.
         if "result" in sent:
             result = sent["result"]
-            self._outcome.results[place.slot] = result
+            self._outcome.results[spec.slot] = result
             ended_well = not isinstance(result, int) or result == 0
-            if place.slot == 0 if self._led and self._hosts else ended_well:
+            if spec.slot == 0 if self._led and self._hosts else ended_well:
                 self._ended = self._ended or time.monotonic()
             return None
         # Else say why it failed, and whether the same would happen again.
@@ -256,16 +256,16 @@ class Launcher:
             failure: DistrlccError = GroupError(sent["error"][1], exit_code=sent["error"][0])
             own_fault = failure.exit_code != GroupError.exit_code
         else:
-            name = f"rank {place.slot}"
+            name = f"rank {spec.slot}"
             if self._led:
-                name = f"worker {place.slot - 1}" if place.slot else "the trainer"
+                name = f"worker {spec.slot - 1}" if spec.slot else "the trainer"
             name = f"{name} (process {child.process.pid})"
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
             failure, own_fault = GroupError(f"{name} {how}"), False
         # At the end of a run only an error of its own counts.
         if stopper.signal or (self._ended and not own_fault):
             return None
-        if own_fault or not place.elastic:
+        if own_fault or not spec.elastic:
             self._ended = time.monotonic()
             self._signal(signal.SIGTERM if own_fault else signal.SIGKILL)
             return failure
@@ -274,7 +274,7 @@ class Launcher:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
             # Should nobody else be left, it goes on from the last checkpoint.
-            self._start(place, _resumed(self._job))
+            self._start(spec, _resumed(self._job))
             return None
         if "error" in sent:
             self._told.setdefault(str(failure), time.monotonic())
@@ -282,12 +282,12 @@ class Launcher:
             self._say(f"{failure}; {len(self._children)} left on this machine")
         return failure if not self._children else None
 
-    def _start(self, place: Place, job: Any) -> None:
+    def _start(self, spec: RankSpec, job: Any) -> None:
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=_main,
-            args=(sender, self._target, place, job, dict(os.environ)),
-            name=f"rank {place.slot}",
+            args=(sender, self._target, spec, job, dict(os.environ)),
+            name=f"rank {spec.slot}",
         )
         # A signal to all processes must end neither the fork server, with which the ranks would
         # die, nor a process that still imports: both begin with it held back.
@@ -298,7 +298,7 @@ class Launcher:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sender.close()
-        self._children.append(_Child(place, process, receiver))
+        self._children.append(_Child(spec, process, receiver))
 
     def _signal(self, number: int) -> None:
         for child in self._children:
@@ -351,7 +351,7 @@ def mark_rank(slot: int) -> None:
 
 
 def _main(
-    sender: Connection, target: Target, place: Place, job: Any, environment: dict[str, str]
+    sender: Connection, target: Target, spec: RankSpec, job: Any, environment: dict[str, str]
 ) -> None:
     """Run in a child process, in the launcher's environment and not its fork server's."""
     _die_with_launcher()
@@ -360,13 +360,13 @@ def _main(
     gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and sends SIGTERM
-    mark_rank(place.slot)
+    mark_rank(spec.slot)
     try:
-        sender.send(("result", target(place, job)))
+        sender.send(("result", target(spec, job)))
     except DistrlccError as error:
         sender.send(("error", (error.exit_code, str(error))))
         sys.exit(error.exit_code)
     except BaseException:
         lines = traceback.format_exc().splitlines(keepends=True)
-        sys.stderr.write("".join(f"rank {place.slot}: {line}" for line in lines))
+        sys.stderr.write("".join(f"rank {spec.slot}: {line}" for line in lines))
         sys.exit(1)

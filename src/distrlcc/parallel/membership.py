@@ -18,17 +18,17 @@ from datetime import timedelta
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 
 HEARTBEAT_SECONDS = 0.5
 SILENCE_SECONDS = 5.0
-"""Whoever sent no heartbeat for this long has left."""
+"""A process without a heartbeat for this long has left, s."""
 ABSENCE_SECONDS = 45.0
-"""Whoever cannot reach the lighthouse for this long gives up."""
+"""A process that cannot reach the lighthouse for this long gives up, s."""
 _STATIC_ABSENCE_SECONDS = 12.0
-"""The same where nobody waits for anybody."""
+"""The same in a group that is not elastic, s."""
 PATIENCE_SECONDS = 600.0
-"""How long the others wait for a member that lives but does not come, as one that scores."""
+"""How long the others wait for a member that lives but is late, such as one that scores, s."""
 _CALL_SECONDS = 5.0
 
 
@@ -45,7 +45,7 @@ def _torchft() -> Any:
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """One process of the group, as it described itself at a meeting."""
+    """One process of the group, as it described itself for a quorum."""
 
     slot: int
     """Its planned rank; it owns that share of the environments."""
@@ -100,25 +100,19 @@ class Lighthouse:
 
 
 class Membership:
-    """A member's side: a heartbeat thread and the quorum at each meeting."""
+    """A member's side: a heartbeat thread and its quorums."""
 
-    def __init__(self, place: Place, lighthouse: str, address: str) -> None:
-        """Prepare; introduce oneself with :meth:`start`.
-
-        Args:
-            place: Where this process stands.
-            lighthouse: ``address:port``.
-            address: This process's own, for the others to read.
-        """
-        self._lighthouse, self._place, self._address = lighthouse, place, address
-        self._absence = ABSENCE_SECONDS if place.elastic else _STATIC_ABSENCE_SECONDS
-        self.name = f"{place.slot}-{uuid.uuid4().hex[:12]}"
+    def __init__(self, spec: RankSpec, lighthouse: str, address: str) -> None:
+        """Prepare to join at ``lighthouse`` (address:port) under this process's own address."""
+        self._lighthouse, self._spec, self._address = lighthouse, spec, address
+        self._absence = ABSENCE_SECONDS if spec.elastic else _STATIC_ABSENCE_SECONDS
+        self.name = f"{spec.slot}-{uuid.uuid4().hex[:12]}"
         self._client: Any = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Send a first heartbeat, so that nobody meets without this member, and go on sending.
+        """Send a first heartbeat, so that no quorum forms without this member, and go on sending.
 
         Raises:
             GroupError: The lighthouse is out of reach.
@@ -138,7 +132,7 @@ class Membership:
         if self._thread.is_alive():
             self._thread.join(2 * _CALL_SECONDS)
 
-    def meet(
+    def agree(
         self, step: int, *, ready: bool, broken: bool, builds: int, group: str
     ) -> list[Member]:
         """Wait for all living members and return them in order of rank.
@@ -149,12 +143,12 @@ class Membership:
             GroupError: The lighthouse is out of reach, or another process has this slot.
         """
         data = {
-            "slot": self._place.slot,
+            "slot": self._spec.slot,
             "pid": os.getpid(),
             "ready": ready,
             "broken": broken,
             "builds": builds,
-            "attempt": self._place.attempt,
+            "attempt": self._spec.attempt,
             "group": group,
         }
         refused = 0.0
@@ -162,10 +156,10 @@ class Membership:
             members = self._choose(self._quorum(step, data))
             if self.name in [member.name for member in members]:
                 return members
-            # It may be dead: who is started again comes before its silence is noticed.
+            # It may be dead: its successor is here before its silence is noticed.
             refused = refused or time.monotonic()
             if time.monotonic() - refused > SILENCE_SECONDS + 2.0:
-                rival = next(member for member in members if member.slot == self._place.slot)
+                rival = next(member for member in members if member.slot == self._spec.slot)
                 raise GroupError(
                     f"{rival} has this place already; give another --node-index", exit_code=2
                 )
@@ -177,7 +171,7 @@ class Membership:
         while True:
             try:
                 self._client = self._client or self._connect()
-                quorum = self._client.quorum(
+                answer = self._client.quorum(
                     self.name,
                     timedelta(seconds=_CALL_SECONDS),
                     address=self._address,
@@ -189,7 +183,7 @@ class Membership:
                 )
                 return [
                     Member(name=p.replica_id, address=p.address, step=p.step, **p.data)
-                    for p in quorum.participants
+                    for p in answer.participants
                 ]
             except TimeoutError:
                 # The others are late, or nobody answers; a heartbeat tells the two apart.
@@ -202,7 +196,7 @@ class Membership:
             if time.monotonic() - reached > self._absence:
                 raise GroupError(self._no_answer(time.monotonic() - reached))
             if time.monotonic() - begin > PATIENCE_SECONDS + self._absence:
-                raise GroupError("the other members did not come to the update's end; giving up")
+                raise GroupError("the other members did not reach the update's end; giving up")
 
     def _choose(self, present: list[Member]) -> list[Member]:
         """Return one member for each slot, of the newest attempt."""
@@ -214,7 +208,7 @@ class Membership:
             rival = by_slot.get(member.slot)
             if rival is None or (member.step, rival.name) > (rival.step, member.name):
                 by_slot[member.slot] = member
-        if self._place.attempt < attempt:
+        if self._spec.attempt < attempt:
             raise GroupError("the run was started again without this process")
         return sorted(by_slot.values())
 
@@ -224,9 +218,9 @@ class Membership:
         )
 
     def _no_answer(self, seconds: float) -> str:
-        place = self._place
+        spec = self._spec
         return (
-            f"node 0, the master at {place.address}:{place.port}, has not answered for "
+            f"node 0, the master at {spec.address}:{spec.port}, has not answered for "
             f"{seconds:.0f} s; see whether it runs and is reachable"
         )
 

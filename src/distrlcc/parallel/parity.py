@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
@@ -73,16 +73,15 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
     Raises:
         DistrlccError: A process failed.
     """
-    # The rule depends on the clock, so that it would make runs differ.
-    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     job = ParityJob(config, updates)
-    alone, together = (_learn(job, count) for count in (1, processes))
-    one = alone[0]
+    (one,), together = (_learn(job, count) for count in (1, processes))
     first, *others = together
+    # Did all environments see the same actions?
     actions = [
         np.concatenate(parts, axis=1) for parts in zip(*(r.actions for r in together), strict=True)
     ]
     same = [np.mean(a == b) for a, b in zip(actions, one.actions, strict=True)]
+    # How far are losses and weights from those of one process?
     differences = {
         name: max(
             abs(a[name] - b[name]) / max(abs(b[name]), 1e-3)
@@ -96,6 +95,7 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
         / max(float(np.abs(one.weights.arrays[name]).max()), 1e-3)
         for name, array in first.weights.arrays.items()
     )
+    # Have all ranks the same weights?
     equal = all(
         np.array_equal(array, other.weights.arrays[name])
         for other in others
@@ -115,7 +115,6 @@ def learning_curves(
     Raises:
         DistrlccError: A process failed.
     """
-    config = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     curves: list[list[NDArray[np.float64]]] = [[], []]
     for seed in range(config.seed, config.seed + seeds):
         job = ParityJob(replace(config, seed=seed), updates)
@@ -127,25 +126,25 @@ def learning_curves(
 
 
 def _learn(job: ParityJob, processes: int) -> list[Learned]:
-    places = [Place("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    return Launcher(learn_rank, job, places, hosts=True).run().measured()
+    specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
+    return Launcher(learn_rank, job, specs, hosts=True).run().measured()
 
 
-def learn_rank(place: Place, job: ParityJob) -> Learned:
+def learn_rank(spec: RankSpec, job: ParityJob) -> Learned:
     """Train as one of the processes."""
     config = job.config
-    group = ProcessGroup(place, identity(config))
-    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    group = ProcessGroup(spec, identity(config))
+    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
     state = env_run(config, share, group)
     learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
     with group:
-        group.meet(0, ready=False)
+        group.agree(0, ready=False)
         for update in range(job.updates):
             found = state.source.next(state.learner.weights(), None)
             assert found is not None
             rollout, stats = found
             learned.rewards[update] = stats.reward, stats.steps
-            group.meet(update, ready=True)
+            group.agree(update, ready=True)
             metrics = state.learner.update(rollout)
             learned.metrics.append(metrics)
             learned.actions.append(rollout.actions.copy())

@@ -1,12 +1,12 @@
 """The process group: the one context that joins, agrees, exchanges and tears down.
 
-But for the store nothing else touches torch.distributed. Members meet once per update (``meet``):
-whoever died, froze or was cut off is left out there, whoever came is let in, and the group is built
-anew if it changed. Between two meetings every collective has a short time limit; one that fails
-raises `PeerLostError`, and the update is done again after the next meeting::
+Except for the store nothing else touches torch.distributed. Members agree once per update on who
+they are: a process that died, froze or was cut off is left out, one that joined is let in, and the
+group is built anew if it changed. Between two quorums every collective has a short time limit; one
+that fails raises `PeerLostError`, and the update is done again with the next quorum::
 
-    with ProcessGroup(place, identity(config)) as group:
-        meeting = group.meet(step=0, ready=False)
+    with ProcessGroup(spec, identity(config)) as group:
+        quorum = group.agree(step=0, ready=False)
         total = group.sum(np.array([1.0]))
 """
 
@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.admission import agree, receive
+from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
 from distrlcc.processes import let_threads_preempt
 
@@ -44,21 +44,21 @@ PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What came of a meeting."""
+class Quorum:
+    """What members have agreed on."""
 
     left: tuple[Member, ...]
     joined: tuple[Member, ...]
     source: int
     """Rank of a member whose weights are the newest."""
     behind: bool
-    """Whether anyone's weights are older, so that the source's must be sent to all."""
+    """Whether a member's weights are older, so that the source's must be broadcast."""
     ready: bool
-    """Whether anyone has a rollout to learn from."""
+    """Whether a member has a rollout to learn from."""
 
 
 class PeerLostError(Exception):
-    """A collective failed: meet again, then do again what was not committed."""
+    """A collective failed: agree again, then do again what was not committed."""
 
 
 class RunEndedError(GroupError):
@@ -68,20 +68,15 @@ class RunEndedError(GroupError):
 class ProcessGroup:
     """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
-    def __init__(self, place: Place, identity: Mapping[str, str], run: str = "") -> None:
-        """Take where to join and what all members must have in common; enter the context to join.
-
-        Args:
-            place: Where this process stands.
-            identity: See `distrlcc.runs.identity.identity`.
-            run: The run's id, which slot 0 tells the others.
+    def __init__(self, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> None:
+        """Prepare; enter the context to join. Slot 0 gives the others the run's id.
 
         Raises:
             ConfigError: There is no such device or interface, or no route to the master.
         """
-        self.place, self._identity, self.run = place, identity, run
-        self.device = checked_device(place.device)
-        self.interface: Interface = interface_towards(place.address, place.interface)
+        self.spec, self._identity, self.run = spec, identity, run
+        self.device = checked_device(spec.device)
+        self.interface: Interface = interface_towards(spec.address, spec.interface)
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
@@ -91,12 +86,12 @@ class ProcessGroup:
 
     @property
     def size(self) -> int:
-        """Members at the last meeting."""
+        """Members of the last quorum."""
         return len(self.members)
 
     @property
     def me(self) -> Member:
-        """This member, as it came to the last meeting."""
+        """This member, as it was in the last quorum."""
         return self.members[self.rank]
 
     @property
@@ -113,15 +108,15 @@ class ProcessGroup:
         let_threads_preempt(True)
         self._store = self._connect()
         try:
-            with master_needed(self.place):
-                agree(self._store, self.place, self._identity)
-                key = f"{self.place.attempt}/run"
-                if self.place.slot == 0:
+            with master_needed(self.spec):
+                handshake(self._store, self.spec, self._identity)
+                key = f"{self.spec.attempt}/run"
+                if self.spec.slot == 0:
                     self._store.set(key, self.run)
                 else:
-                    self.run = receive(self._store, self.place, key).decode()
-                lighthouse = receive(self._store, self.place, "lighthouse").decode()
-                self._membership = Membership(self.place, lighthouse, self.interface.address)
+                    self.run = receive(self._store, self.spec, key).decode()
+                lighthouse = receive(self._store, self.spec, "lighthouse").decode()
+                self._membership = Membership(self.spec, lighthouse, self.interface.address)
                 self._membership.start()
                 self._wait_for_all()
         except BaseException:
@@ -137,62 +132,54 @@ class ProcessGroup:
 
     def _connect(self) -> Any:
         """Connect to the master's store, once something listens there."""
-        wait = STORE_SECONDS if self._builds else self.place.join_seconds
-        return connect(self.place, self.interface, wait)
+        wait = STORE_SECONDS if self._builds else self.spec.join_seconds
+        return connect(self.spec, self.interface, wait)
 
     def _wait_for_all(self) -> None:
-        """Wait until every planned member is there; whoever comes later does not wait."""
-        place = self.place
-        prefix = f"{place.attempt}/here"
-        self._store.set(f"{prefix}/{place.slot}", self.interface.address)
-        keys = [f"{prefix}/{slot}" for slot in range(place.size)]
-        deadline = time.monotonic() + place.join_seconds
-        while not self._store.check([f"{place.attempt}/begun"]):
+        """Wait until every planned member is there; one that joins later does not wait."""
+        spec = self.spec
+        prefix = f"{spec.attempt}/here"
+        self._store.set(f"{prefix}/{spec.slot}", self.interface.address)
+        keys = [f"{prefix}/{slot}" for slot in range(spec.size)]
+        deadline = time.monotonic() + spec.join_seconds
+        while not self._store.check([f"{spec.attempt}/begun"]):
             if self._store.check(keys):
-                self._store.set(f"{place.attempt}/begun", "")
+                self._store.set(f"{spec.attempt}/begun", "")
                 return
             if time.monotonic() > deadline:
                 missing = [str(s) for s, key in enumerate(keys) if not self._store.check([key])]
-                line = f"{_ranks(missing)} did not come within {place.join_seconds:.0f} s"
-                if not place.elastic:
+                line = f"{_ranks(missing)} did not come within {spec.join_seconds:.0f} s"
+                if not spec.elastic:
                     raise GroupError(f"{line}; start it, or give a longer --join-timeout")
-                self._store.set(f"{place.attempt}/begun", "")
+                self._store.set(f"{spec.attempt}/begun", "")
                 warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
                 return
             time.sleep(0.05)
 
-    def tell(self, update: int, *, finished: bool = False) -> None:
-        """Tell the launcher of node 0, at most once a second, how far the run is; for rank 0."""
+    def announce(self, update: int, *, finished: bool = False) -> None:
+        """Announce to node 0's launcher, at most once a second, how far the run is; for rank 0."""
         now = time.monotonic()
         if not finished and now - self._announced < 1.0:
             return
         self._announced = now
-        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
-            self._store.set(f"{self.place.attempt}/update", str(update))
+        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
+            self._store.set(f"{self.spec.attempt}/update", str(update))
             if finished:
-                self._store.set(f"{self.place.attempt}/finished", "")
+                self._store.set(f"{self.spec.attempt}/finished", "")
 
     def note_record(self, update: int) -> None:
         """Note that an update's row of metrics is written; for rank 0."""
-        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
-            self._store.set(f"{self.place.attempt}/recorded", str(update))
+        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
+            self._store.set(f"{self.spec.attempt}/recorded", str(update))
 
     def newest_record(self) -> int:
         """Return the newest update whose row a rank 0 has written; 0 if none is known."""
-        key = f"{self.place.attempt}/recorded"
-        with suppress(RuntimeError):
-            if self._store.check([key]):
-                return int(self._store.get(key))
-        return 0
+        return int(self._read("recorded") or 0)
 
-    # Meeting
+    # Agreeing
 
-    def meet(self, step: int, *, ready: bool) -> Meeting:
+    def agree(self, step: int, *, ready: bool) -> Quorum:
         """Wait for all living members, and build the group anew if it is not what it was.
-
-        Args:
-            step: Updates behind this member's weights.
-            ready: Whether it has a rollout to learn from.
 
         Raises:
             GroupError: Someone is gone and the run is not elastic, or the master is out of reach.
@@ -201,7 +188,7 @@ class ProcessGroup:
         while True:
             # Wait for all living members: who left and who joined since the last time?
             self._asked = _awake_or_not()
-            members = self._membership.meet(
+            members = self._membership.agree(
                 step, ready=ready, broken=self._broken, builds=self._builds, group=self._group
             )
             before = {member.name: member for member in self.members}
@@ -209,9 +196,9 @@ class ProcessGroup:
             left = tuple(member for name, member in before.items() if name not in now)
             joined = tuple(member for name, member in now.items() if name not in before)
             # May the run go on?
-            if left and not self.place.elastic:
+            if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            if (left or not before) and self._run_has_ended():
+            if (left or not before) and self._read("finished") is not None:
                 raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
@@ -228,19 +215,13 @@ class ProcessGroup:
             self.members = members
             # Whose weights are the newest? Of two groups that each went on alone the greater one's.
             ranking = [(member.step, groups[member.group]) for member in members]
-            return Meeting(
+            return Quorum(
                 left=left,
                 joined=joined if before else (),
                 source=ranking.index(max(ranking)),
                 behind=min(ranking)[0] < max(ranking)[0] or len(groups) > 1,
                 ready=any(member.ready for member in members),
             )
-
-    def _run_has_ended(self) -> bool:
-        try:
-            return bool(self._store.check([f"{self.place.attempt}/finished"]))
-        except RuntimeError:  # a master that is gone is seen later
-            return False
 
     def _build(self, members: list[Member]) -> None:
         """Build the torch group of these members."""
@@ -250,7 +231,7 @@ class ProcessGroup:
         names = [member.name for member in members]
         self.rank = names.index(self._membership.name)
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
-        key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():
             if self._broken:
                 self._store = self._connect()
@@ -261,22 +242,27 @@ class ProcessGroup:
                     store=PrefixStore(key, self._store),
                     rank=self.rank,
                     world_size=len(members),
-                    timeout=timedelta(seconds=self.place.timeout_seconds),
+                    timeout=timedelta(seconds=self.spec.timeout_seconds),
                 )
         self._broken, self._rounds, self._group = False, 0, key
         if self.leads:
             with suppress(RuntimeError):
-                self._store.set(f"{self.place.attempt}/leader", self._membership.name)
+                self._store.set(f"{self.spec.attempt}/leader", self._membership.name)
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
         if _awake_or_not() - self._asked < SILENCE_SECONDS / 2:
             return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
-        key = f"{self.place.attempt}/leader"
+        leader = self._read("leader")
+        return leader is None or leader == self._membership.name
+
+    def _read(self, key: str) -> str | None:
+        """Return what the store has of this attempt; None if nothing, or if the master is gone."""
+        key = f"{self.spec.attempt}/{key}"
         try:
-            return bool(self._store.get(key).decode() == self._membership.name)
-        except RuntimeError:  # a master that is gone is seen at the meeting
-            return True
+            return bytes(self._store.get(key)).decode() if self._store.check([key]) else None
+        except RuntimeError:  # a master that is gone is seen at the next quorum
+            return None
 
     def _tear_down(self) -> None:
         if dist.is_initialized():
@@ -352,7 +338,7 @@ class ProcessGroup:
         try:
             return int(self._store.add(f"{self._group}/rollouts", amount))
         except RuntimeError:
-            return 0  # nobody is cut short then; a master that is gone is seen at the meeting
+            return 0  # nobody is cut short then; a master that is gone is seen at the next quorum
 
 
 def _awake_or_not() -> float:

@@ -1,4 +1,4 @@
-"""Starts a run's processes on this machine, or takes the place that torchrun gives."""
+"""Starts a run's processes on this machine, or takes the rank that torchrun gives."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher, mark_rank
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, TCPStore
 from distrlcc.parallel.train_job import TrainJob, mark_run, run_directory, train_rank
 from distrlcc.processes import die_with_parent
@@ -44,11 +44,6 @@ def open_directory(
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or open it to go on; at the end see that it is stored.
 
-    Args:
-        config: The run's.
-        options: Where it lies and is stored.
-        run: Id of the run's processes.
-
     Raises:
         DistrlccError: See `RunDirectory.create`, `RunDirectory.resume` and `stored`.
     """
@@ -73,11 +68,6 @@ def open_directory(
 
 def train_alone(state: RunState, options: RunOptions) -> int:
     """Train in this process until the end; return the exit code.
-
-    Args:
-        state: What is trained; built first, as what does not fit is found before anything is
-            written.
-        options: Where it writes.
 
     Raises:
         DistrlccError: See `open_directory`, `RunState.load` and `train`.
@@ -121,8 +111,8 @@ def start_node(
     """
     # Find what does not fit before anything is written.
     node = node or Node()
-    places = [
-        Place(
+    specs = [
+        RankSpec(
             address=node.address,
             port=node.port,
             slot=node.index * processes + local,
@@ -135,11 +125,11 @@ def start_node(
         )
         for local in range(processes)
     ]
-    for place in places:
-        checked_device(place.device)
+    for spec in specs:
+        checked_device(spec.device)
     if isinstance(config, RunConfig):
         agents = config.env.agents
-        share = Share.of(config.num_envs, places[0].slot, places[0].size, agents)
+        share = Share.of(config.num_envs, specs[0].slot, specs[0].size, agents)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Node 0 makes the run's directory; another node needs one only if one of its ranks leads.
     run = uuid.uuid4().hex
@@ -153,7 +143,7 @@ def start_node(
         elif out is None:
             out = Path("runs") / f"{config.recipe}-node{node.index}"
         job = TrainJob(config, out, options.resume, options.tensorboard, run, storage)
-        launcher = Launcher(train_rank, job, places, hosts=node.index == 0, restarts=group.restarts)
+        launcher = Launcher(train_rank, job, specs, hosts=node.index == 0, restarts=group.restarts)
         outcome = launcher.run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
@@ -182,16 +172,16 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     resume, run = options.resume, uuid.uuid4().hex
     try:
         with ExitStack() as stack:
-            place, master = torchrun_place(config, group)
+            spec, master = torchrun_spec(config, group)
             if master is not None:
                 stack.callback(master.close)
-                resume = resume or (place.attempt > 0 and (out / "config.toml").exists())
+                resume = resume or (spec.attempt > 0 and (out / "config.toml").exists())
                 options = replace(options, resume=resume)
                 stack.enter_context(open_directory(config, options, run)).lock()
                 mark_run(out, run)
             storage = options.place(run)
             job = TrainJob(config, out, resume, options.tensorboard, run, storage)
-            stopped = train_rank(place, job)
+            stopped = train_rank(spec, job)
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
         return error.exit_code
@@ -202,8 +192,8 @@ def _device(group: GroupOptions, local: int) -> str:
     return "cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}"
 
 
-def torchrun_place(config: RunConfig, group: GroupOptions) -> tuple[Place, Master | None]:
-    """Return this rank's place; on rank 0 with the master that it serves.
+def torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Master | None]:
+    """Return this rank's spec; on rank 0 with the master that it serves.
 
     The master's address is handed on through torchrun's own store. A store outlives a restart, and
     agents count restarts differently, so rank 0 counts them there, and the others try addresses
@@ -247,7 +237,7 @@ def torchrun_place(config: RunConfig, group: GroupOptions) -> tuple[Place, Maste
             f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
             exit_code=2,
         ) from None
-    place = Place(
+    spec = RankSpec(
         address=host,
         port=number,
         slot=slot,
@@ -259,7 +249,7 @@ def torchrun_place(config: RunConfig, group: GroupOptions) -> tuple[Place, Maste
         join_seconds=group.join_seconds,
         timeout_seconds=config.distributed.timeout_s,
     )
-    return place, master
+    return spec, master
 
 
 def _answers(host: str, port: int) -> bool:

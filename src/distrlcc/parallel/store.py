@@ -1,4 +1,4 @@
-"""The master's store: small values and counts that members tell each other outside collectives."""
+"""The master's store: small values and counts that members share outside collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.interface import Interface, interface_towards, resolve
 from distrlcc.parallel.membership import Lighthouse
-from distrlcc.parallel.place import Place
+from distrlcc.parallel.rank_spec import RankSpec
 
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 STORE_SECONDS = 15.0
@@ -84,7 +84,7 @@ class Master:
         return bool(self._store.check([f"{attempt}/finished"]))
 
     def update(self, attempt: int) -> int:
-        """Return the last update that rank 0 told of; -1 if none."""
+        """Return the last update that rank 0 announced; -1 if none."""
         key = f"{attempt}/update"
         return int(self._store.get(key)) if self._store.check([key]) else -1
 
@@ -96,7 +96,7 @@ class Master:
 
 
 @contextmanager
-def master_needed(place: Place) -> Iterator[None]:
+def master_needed(spec: RankSpec) -> Iterator[None]:
     """Turn the failure of a call to the store into one line.
 
     Raises:
@@ -106,24 +106,19 @@ def master_needed(place: Place) -> Iterator[None]:
         yield
     except RuntimeError as error:  # torch's DistError is one
         raise GroupError(
-            f"the master at {place.address}:{place.port} went away ({str(error).splitlines()[0]})",
+            f"the master at {spec.address}:{spec.port} went away ({str(error).splitlines()[0]})",
             exit_code=2,
         ) from None
 
 
-def connect(place: Place, interface: Interface, wait: float) -> Any:
-    """Return a client of the master's store, once something listens there.
-
-    Args:
-        place: Says where the master is.
-        interface: Where to leave from.
-        wait: How long to try, s.
+def connect(spec: RankSpec, interface: Interface, wait: float) -> Any:
+    """Return a client of the master's store, once something listens there; try ``wait`` seconds.
 
     Raises:
         GroupError: Nothing does, or not a store.
     """
     # Wait until something listens there.
-    address, port, begin = place.address, place.port, time.monotonic()
+    address, port, begin = spec.address, spec.port, time.monotonic()
     while True:
         try:
             with socket.create_connection((address, port), 2.0, (interface.address, 0)):
@@ -163,44 +158,41 @@ def _open_store(address: str, port: int, opened: list[Any]) -> None:
         opened.append(error)
 
 
-def wait_for_attempt(place: Place, least: int) -> int:
+def wait_for_attempt(spec: RankSpec, least: int) -> int:
     """Return the number of the attempt that a run is at, once it is at least ``least``.
 
     Raises:
         GroupError: The master is out of reach, or no such attempt begins in time.
     """
-    interface = interface_towards(place.address, place.interface)
-    store = connect(place, interface, place.join_seconds)
-    deadline = time.monotonic() + place.join_seconds
-    with master_needed(place):
+    interface = interface_towards(spec.address, spec.interface)
+    store = connect(spec, interface, spec.join_seconds)
+    deadline = time.monotonic() + spec.join_seconds
+    with master_needed(spec):
         while time.monotonic() < deadline:
             attempt = int(store.get("attempt")) if store.check(["attempt"]) else -1
             if attempt >= least:
                 return attempt
             time.sleep(0.1)
     raise GroupError(
-        f"the master at {place.address}:{place.port} did not start the run again within "
-        f"{place.join_seconds:.0f} s"
+        f"the master at {spec.address}:{spec.port} did not start the run again within "
+        f"{spec.join_seconds:.0f} s"
     )
 
 
 class RunWatch:
     """Asks the master now and then, from another machine's launcher, whether the run is over."""
 
-    def __init__(self, place: Place, *, idle: bool, bound: bool) -> None:
-        """Enter the context to begin.
+    def __init__(self, spec: RankSpec, *, idle: bool, bound: bool) -> None:
+        """Enter the context to begin; ask nothing where ``idle``, as on the master's machine.
 
-        Args:
-            place: Says where the master is, and which attempt the run is at.
-            idle: Ask nothing, as on the master's machine.
-            bound: The run ends with its master: once nobody listens there, it is over.
+        A run that is ``bound`` to its master is over once nothing listens there.
         """
         self.over = threading.Event()
         """Set once the run has ended, was started again, or its master is gone for good."""
         self.lost = False
         """Whether a run that is bound to its master is over because that is gone."""
         self._stop = threading.Event()
-        self._place, self._idle, self._bound = place, idle, bound
+        self._spec, self._idle, self._bound = spec, idle, bound
         self._thread = threading.Thread(target=self._ask, name="run watch", daemon=True)
 
     def __enter__(self) -> RunWatch:
@@ -214,16 +206,16 @@ class RunWatch:
             self._thread.join(_LEAVE_SECONDS)
 
     def _ask(self) -> None:
-        place, heard = self._place, time.monotonic()
-        interface = interface_towards(place.address, place.interface)
+        spec, heard = self._spec, time.monotonic()
+        interface = interface_towards(spec.address, spec.interface)
         every, gone = _WATCH_SECONDS, _GONE_SECONDS
         if self._bound:
             every, gone = _BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS
         while not self._stop.wait(every):
             try:
-                store = connect(place, interface, 0.0)
-                ended = store.check([f"{place.attempt}/finished"])
-                again = int(store.get("attempt")) > place.attempt
+                store = connect(spec, interface, 0.0)
+                ended = store.check([f"{spec.attempt}/finished"])
+                again = int(store.get("attempt")) > spec.attempt
             except (GroupError, RuntimeError) as error:
                 refused = isinstance(error.__context__, ConnectionRefusedError)
                 if (refused and self._bound) or time.monotonic() - heard > gone:

@@ -10,8 +10,8 @@ from pathlib import Path
 from distrlcc.data.reader import StoredData
 from distrlcc.files import write_atomically
 from distrlcc.parallel.decentralized import ElasticGroup
-from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.feed import Feed
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
@@ -93,26 +93,22 @@ def _run_of(out: Path) -> str | None:
 
 
 def train_rank(
-    place: Place, job: TrainJob, feed: Feed | None = None, stopper: Stopper | None = None
+    spec: RankSpec, job: TrainJob, feed: Feed | None = None, stopper: Stopper | None = None
 ) -> int:
     """Train as one rank; return 0 or the signal that ended it.
 
-    Args:
-        place: Where this process stands.
-        job: The run.
-        feed: Receives what rank 0 shows; else it is shown here.
-        stopper: Hears of signals; this process's unless given.
+    A ``feed`` receives what rank 0 would show here, a ``stopper`` the signals of another process.
 
     Raises:
         DistrlccError: See `train`, `ProcessGroup` and `new_run`.
     """
     # Find what does not fit before joining.
     config, stopper = job.config, stopper or Stopper(launched=True)
-    kind, elastic = place.device.partition(":")[0], "yes" if place.elastic else "no"
-    own = identity(config, processes=place.size, device=kind, elastic=elastic)
-    ranks = ProcessGroup(place, own, job.run)
+    kind, elastic = spec.device.partition(":")[0], "yes" if spec.elastic else "no"
+    own = identity(config, processes=spec.size, device=kind, elastic=elastic)
+    ranks = ProcessGroup(spec, own, job.run)
     state = new_run(config, ranks)
-    if job.resume and (place.slot == 0 or _run_of(job.out) == job.run):
+    if job.resume and (spec.slot == 0 or _run_of(job.out) == job.run):
         with job.directory(job.run) as run:
             state.load(run)
 
@@ -147,9 +143,9 @@ def new_run(config: RunConfig | ImitateConfig, ranks: ProcessGroup) -> RunState:
     Raises:
         DistrlccError: See `env_run` and `imitation_run`.
     """
-    place = ranks.place
+    spec = ranks.spec
     if isinstance(config, ImitateConfig):
         data = StoredData(Path(config.data))
-        return imitation_run(config, data, place.slot, place.size, ranks)
-    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
-    return env_run(config, share, ranks, place.device)
+        return imitation_run(config, data, spec.slot, spec.size, ranks)
+    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
+    return env_run(config, share, ranks, spec.device)

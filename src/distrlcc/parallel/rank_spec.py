@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEFAULT_PORT = 29512
-
 
 @dataclass(frozen=True)
-class Place:
-    """Where a process stands in a run; the same on all but for ``slot`` and ``device``."""
+class RankSpec:
+    """Where a process stands in a run; the same on all ranks except for ``slot`` and ``device``."""
 
     address: str
     """The master's name or address."""
     port: int
     """Of the master's store."""
     slot: int
-    """Planned rank, from 0; from ``size`` on it is a late comer's."""
+    """Planned rank, from 0; a rank beyond the plan has ``size`` or more."""
     size: int
     """Processes planned."""
     device: str = "cpu"
     """``cpu`` (gloo) or ``cuda:0`` (NCCL)."""
     elastic: bool = True
-    """Go on without members that are gone."""
+    """Whether the others go on without members that are gone."""
     interface: str = ""
     """Network interface; empty asks the system which one reaches the master."""
     attempt: int = 0
     """How often the whole group was started again."""
     join_seconds: float = 120.0
-    """How long to wait for the master and for the others to come."""
+    """How long to wait for the master and for the others, s."""
     timeout_seconds: float = 8.0
-    """Time limit of a collective."""
+    """Time limit of a collective, s."""
