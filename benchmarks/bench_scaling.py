@@ -95,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
     if args.project:
         weights = env_run(config, Share(0, config.env.agents)).learner.shared_state()
         size = weights["model"]["parameters"].numel()
-        result["projection"] = [project(one, config, size, model, shown)
-                                for model in measure_exchange()]  # fmt: skip
+        result["projection"] = [
+            project(one, config, size, model, shown) for model in measure_exchange()
+        ]
     emit_json(args.json, result)
     return 0
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from distrlcc.cli.output import check_json_target, emit_json
 from distrlcc.cli.parser import number
-from distrlcc.cli.tune_arguments import add_member_arguments, core_share, member_config, ray_options
+from distrlcc.cli.tune import add_member_arguments, core_share, member_config, ray_options
 from distrlcc.errors import ConfigError
 from distrlcc.tune.outcome import REPORTS, standings, write_outcome
 from distrlcc.tune.report import pieces, read_reports

@@ -126,16 +126,11 @@ def _measure(count: int, mbit: float) -> dict[int, float]:
     """Return the median time of an exchange by size, s."""
     with Hosts(count) as hosts:
         hosts.shape(mbit)
-        processes = [
-            subprocess.Popen(
-                hosts.command(
-                    slot, sys.executable, "-m", "benchmarks.exchange",
-                    hosts.address(0), str(slot), str(count),
-                ),
-                stdout=subprocess.PIPE,
-            )
-            for slot in range(count)
-        ]  # fmt: skip
+        program, master = (sys.executable, "-m", "benchmarks.exchange"), hosts.address(0)
+        commands = [
+            hosts.command(slot, *program, master, str(slot), str(count)) for slot in range(count)
+        ]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for command in commands]
         try:
             output, _ = processes[0].communicate(timeout=_SECONDS)
             for process in processes:

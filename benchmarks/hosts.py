@@ -45,10 +45,8 @@ class Hosts:
         for index, name in enumerate(self.names):
             _ip("netns", "add", name)
             self._inside(name, "ip", "link", "set", "lo", "up")
-            self._inside(
-                name, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", f"p{index}",
-                "netns", self._bridge,
-            )  # fmt: skip
+            cable = f"ip link add eth0 type veth peer name p{index} netns {self._bridge}"
+            self._inside(name, *cable.split())
             self._inside(self._bridge, "ip", "link", "set", f"p{index}", "master", "br0", "up")
             self._inside(name, "ip", "addr", "add", f"{self.address(index)}/24", "dev", "eth0")
             self._inside(name, "ip", "link", "set", "eth0", "up")
@@ -61,10 +59,7 @@ class Hosts:
     ) -> None:
         for name in [*self.names, self._bridge]:
             with suppress(subprocess.SubprocessError):
-                subprocess.run(
-                    ["ip", "netns", "del", name],
-                    check=False, timeout=_SECONDS, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
+                _ip("netns", "del", name)
 
     def _inside(self, name: str, *words: str) -> None:
         _ip("netns", "exec", name, *words)
@@ -87,10 +82,8 @@ class Hosts:
             with suppress(subprocess.SubprocessError):
                 self._inside(name, "tc", "qdisc", "del", "dev", "eth0", "root")
             if mbit:
-                self._inside(
-                    name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf",
-                    "rate", f"{mbit}mbit", "burst", "64kb", "latency", "100ms",
-                )  # fmt: skip
+                limit = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 100ms"
+                self._inside(name, *limit.split())
 
     def cut(self, host: int) -> None:
         """Pull a host's cable."""

@@ -21,16 +21,12 @@ from typing import Any
 from benchmarks.hosts import Hosts
 
 _LIMIT = 180.0
-_SMALL = (
-    "total_steps=1000000000", "held_out.every=100000", "held_out.links=2", "held_out.seconds=1",
-    "checkpoint_every=10",
-)  # fmt: skip
-_DAGGER = (
-    "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.capacity=8000",
-    "dagger.minibatch_size=1000", "network.hidden=[8]", "actors.segments_per_update=4",
-    "actors.envs_per_worker=1", "dagger.lr_schedule=none",
-)  # fmt: skip
-_PPO = ("num_envs=24", "ppo.rollout_length=32")
+_SMALL = """total_steps=1000000000 held_out.every=100000 held_out.links=2 held_out.seconds=1
+checkpoint_every=10"""
+_DAGGER = """dagger.rollout_length=64 dagger.sequence_length=32 dagger.capacity=8000
+dagger.minibatch_size=1000 network.hidden=[8] actors.segments_per_update=4
+actors.envs_per_worker=1 dagger.lr_schedule=none"""
+_PPO = "num_envs=24 ppo.rollout_length=32"
 
 
 class _Cluster:
@@ -38,17 +34,15 @@ class _Cluster:
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
-        self._environment = {
-            **os.environ, "XDG_STATE_HOME": str(folder), "DISTRLCC_TOKEN": "of-three-hosts-alone",
-        }  # fmt: skip
+        own = {"XDG_STATE_HOME": str(folder), "DISTRLCC_TOKEN": "of-three-hosts-alone"}
+        self._where: dict[str, Any] = {"env": os.environ | own, "cwd": folder}
 
     def run(self, host: int, *words: str, must: bool = True) -> None:
         """Run a command, which must end well."""
         begin = time.monotonic()
-        done = subprocess.run(
-            self._command(host, *words), env=self._environment, cwd=self.folder,
-            capture_output=True, text=True, timeout=_LIMIT, check=False,
-        )  # fmt: skip
+        command = self._command(host, *words)
+        form: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _LIMIT}
+        done = subprocess.run(command, check=False, **form, **self._where)
         _say(f"host {host}: {' '.join(words[:2])}: {time.monotonic() - begin:.1f} s")
         if done.returncode and must:
             raise SystemExit(f"{words}: {done.returncode}\n{done.stdout}{done.stderr}")
@@ -56,24 +50,18 @@ class _Cluster:
     def begin(self, host: int, log: Path, *words: str) -> subprocess.Popen[bytes]:
         """Start a command."""
         with log.open("wb") as file:
-            return subprocess.Popen(
-                self._command(host, *words), env=self._environment, cwd=self.folder,
-                stdout=file, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            command = self._command(host, *words)
+            return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **self._where)
 
     def join(self, host: int) -> None:
         """Let a host be a machine of the cluster."""
-        self.run(
-            host, "cluster", "join", f"{self.hosts.address(0)}:6379", "--cpus", "2",
-            "--resource", "trainer=1", "--object-store-mb", "80", "--rejoin",
-        )  # fmt: skip
+        share = "--cpus 2 --resource trainer=1 --object-store-mb 80 --rejoin"
+        self.run(host, "cluster", "join", f"{self.hosts.address(0)}:6379", *share.split())
 
     def find(self, host: int, words: str) -> list[int]:
         """Return the processes on a host whose command line has these words."""
-        pids = subprocess.run(
-            ["ip", "netns", "pids", self.hosts.names[host]],
-            capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.split()  # fmt: skip
+        command = ["ip", "netns", "pids", self.hosts.names[host]]
+        pids = subprocess.check_output(command, text=True, timeout=10).split()
         return [pid for pid in map(int, pids) if words in _command_line(pid)]
 
     def kill_raylet(self, host: int) -> None:
@@ -91,10 +79,11 @@ class _Run:
     def __init__(self, cluster: _Cluster, name: str, *words: str) -> None:
         self._log, self.out = cluster.folder / f"{name}.log", cluster.folder / name
         self._begin = time.monotonic()
+        recipe, *rest = words
+        where = ("--engine", "ray", "--address", "auto", "--out", str(self.out))
         self.process = cluster.begin(
-            0, self._log, "train", *words[:1], "--engine", "ray", "--address", "auto",
-            "--out", str(self.out), "--no-tensorboard", *words[1:],
-        )  # fmt: skip
+            0, self._log, "train", recipe, *where, "--no-tensorboard", *rest
+        )
 
     @property
     def said(self) -> str:
@@ -157,12 +146,11 @@ def _say(line: str) -> None:
 
 def _actor_learner(cluster: _Cluster) -> None:
     _say("actor-learner, trainer on host 1 or 2, its run in a storage")
-    run = _Run(
-        cluster, "actors", "distrlcc", "--topology", "actor-learner", "--workers", "3",
-        "--max-workers", "5", "--worker-cpus", "1", "--learner-cpus", "0.5", "--strategy", "SPREAD",
-        "--learner-resource", "trainer=1", "--restarts", "2",
-        "--storage", str(cluster.folder / "storage"), "--set", *_SMALL, *_DAGGER,
-    )  # fmt: skip
+    shape = """--topology actor-learner --workers 3 --max-workers 5 --worker-cpus 1
+    --learner-cpus 0.5 --learner-resource trainer=1 --strategy SPREAD --restarts 2"""
+    storage, assignments = str(cluster.folder / "storage"), f"{_SMALL} {_DAGGER}"
+    words = (*shape.split(), "--storage", storage, "--set", *assignments.split())
+    run = _Run(cluster, "actors", "distrlcc", *words)
     run.until("ten updates", lambda: run.last("update") >= 10)
     trainer = next(host for host in (1, 2) if cluster.find(host, "ray::RayTrainer"))
     other = 3 - trainer
@@ -194,10 +182,10 @@ def _actor_learner(cluster: _Cluster) -> None:
 
 def _decentralized(cluster: _Cluster) -> None:
     _say("decentralized, a rank on each host")
-    run = _Run(
-        cluster, "ranks", "quickstart", "--processes", "3", "--learner-cpus", "1",
-        "--strategy", "STRICT_SPREAD", "--set", *_SMALL, *_PPO, "distributed.sync_check_every=1",
-    )  # fmt: skip
+    shape = "--processes 3 --learner-cpus 1 --strategy STRICT_SPREAD"
+    assignments = f"{_SMALL} {_PPO} distributed.sync_check_every=1"
+    words = (*shape.split(), "--set", *assignments.split())
+    run = _Run(cluster, "ranks", "quickstart", *words)
     run.until("ten updates of three ranks", lambda: run.last("update") >= 10)
     _say("raylet of host 1 killed")
     cluster.kill_raylet(1)
@@ -221,10 +209,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Hosts(3) as hosts:
         cluster = _Cluster(hosts, Path(folder))
         try:
-            cluster.run(
-                0, "cluster", "start", "--ip", hosts.address(0), "--cpus", "2", "--no-dashboard",
-                "--object-store-mb", "80",
-            )  # fmt: skip
+            share = "--cpus 2 --no-dashboard --object-store-mb 80"
+            cluster.run(0, "cluster", "start", "--ip", hosts.address(0), *share.split())
             cluster.join(1)
             cluster.join(2)
             _actor_learner(cluster)

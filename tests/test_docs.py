@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
-from distrlcc.cli.main import COMMANDS, GROUPS, main
+from distrlcc.cli.main import COMMANDS, GROUPS, find, main
 from distrlcc.config import from_toml, keys
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
@@ -114,8 +112,7 @@ def test_every_toml_block_is_a_scenario() -> None:
 
 
 def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"{package}{command}").add_arguments(parser)
+    parser, _ = find(command, package=package)
     return {flag for flag in parser._option_string_actions if flag.startswith("--")}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from distrlcc.cli.actor_arguments import add_actor_arguments, newest_run, read_nodes, with_actors
-from distrlcc.cli.main import main
+from distrlcc.cli.main import find, main
+from distrlcc.cli.node import newest_run, read_nodes, with_actors
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.interface import _is_tunnel, interfaces
@@ -196,14 +195,15 @@ def test_nodes_may_hold_ids_names_and_files() -> None:
     Path("nodes.toml").write_text('nodes = [[0, "random"], [], ["12", "links/a.toml"]]')
     nodes = read_nodes(Path("nodes.toml"))
     assert nodes == (("0", "random"), (), ("12", "links/a.toml"))
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--node-num", type=int)
-    add_actor_arguments(parser)
-    words = "--node-num 3 --nodes nodes.toml --envs-per-worker 2 --max-lag 0 --wait-workers 0"
-    actors = with_actors(recipe("indigo"), parser.parse_args(words.split())).actors
+    parser, _ = find("node")
+    node = ("--node-index", "0", *ADDRESS, "--node-num")
+    words = ["--envs-per-worker", "2", "--max-lag", "0", "--wait-workers", "0"]
+    actors = with_actors(
+        recipe("indigo"), parser.parse_args([*node, "3", "--nodes", "nodes.toml", *words])
+    ).actors
     assert actors.nodes == nodes
     assert actors.links == ["indigo/0", "random", "indigo/12", "links/a.toml"]
     assert (actors.envs_per_worker, actors.max_lag, actors.wait_workers) == (2, 0, 0.0)
     assert actors.per_update == 4
-    as_before = with_actors(recipe("indigo"), parser.parse_args(["--node-num", "2"])).actors
+    as_before = with_actors(recipe("indigo"), parser.parse_args([*node, "2"])).actors
     assert as_before == replace(recipe("indigo").actors, nodes=recipe("indigo").actors.nodes[:2])

@@ -1,11 +1,9 @@
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from distrlcc.cli import train
-from distrlcc.cli.main import main
+from distrlcc.cli.main import find, main
 from distrlcc.cli.run_arguments import run_config
 from distrlcc.errors import DatasetError
 from distrlcc.policy.policy_file import load_policy
@@ -106,7 +104,6 @@ def test_every_experiment_ends_by_its_steps(experiment: Experiment) -> None:
     command, *words = experiment.train
     assert {b.suite for b in experiment.benchmarks} <= set(SUITES)
     if command == "train":
-        parser = argparse.ArgumentParser()
-        train.add_arguments(parser)
+        parser, _ = find("train")
         config = run_config(parser.parse_args(words))
         assert config.max_seconds == 0.0, "how far that is depends on the machine"

@@ -7,26 +7,27 @@ distrlcc doctor --cluster --storage /mnt/shared
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from dataclasses import asdict
 
-from distrlcc.cli.output import check_json_target, emit_json
+from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.parser import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    what = "check every machine of the cluster that this one is in, and the links between them"
-    add("--cluster", action="store_true", help=what)
-    what = "head of the cluster; without --cluster: see whether this machine could join it"
-    add("--address", metavar="HOST:PORT", help=what)
-    add("--interface", default="", metavar="NAME", help="network interface towards the head")
-    what = "folder or URL that must be writable, and the same on all machines"
-    add("--storage", default="", metavar="PATH", help=what)
-    add("--json", metavar="FILE", help="write the rows as JSON; - for stdout")
+    add = parser.add
+    text = "check every machine of the cluster that this one is in, and the links between them"
+    add("--cluster", text, bool)
+    text = "head of the cluster; without --cluster: see whether this machine could join it"
+    add("--address HOST:PORT", text)
+    add("--interface NAME", "network interface towards the head", default="")
+    text = "folder or URL that must be writable, and the same on all machines"
+    add("--storage PATH", text, default="")
+    add_json(parser, "the rows")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Check; 1 when anything fails."""
     from distrlcc.doctor.findings import Verdict, print_findings, worst
 

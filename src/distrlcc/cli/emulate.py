@@ -6,16 +6,16 @@ likewise. Services outside are reached at the address in $MAHIMAHI_BASE.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
+from argparse import REMAINDER, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,54 +31,49 @@ _EXAMPLES = """examples:
   distrlcc emulate --scenario random/test/17 -- ./sender
   distrlcc emulate --emulator mahimahi --up 12 --down 12 --delay 20 -- ./sender
 """
-
-
 _ROOTLESS = (
     "distrlcc: without root COMMAND reaches only what --outside starts, or what runs with it "
     "under unshare -Urn"
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
     parser.epilog = _EXAMPLES
-    add = parser.add_argument
-    add("--up", metavar="RATE|TRACE", help="from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
-    add("--down", metavar="RATE|TRACE", help="to COMMAND, likewise")
-    add("--scenario", metavar="ID|FILE", help="a simulator's link with its changes, as the uplink")
-    add("--delay", metavar="MS", type=number(0, 60_000), help="one way, each direction (default 0)")
-    add("--loss", metavar="P", type=number(0, 1), help="probability of loss, uplink (default 0)")
-    add("--loss-down", metavar="P", type=number(0, 1), default=0.0, help="downlink (default 0)")
+    add = parser.add
+    add("--up RATE|TRACE", "from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
+    add("--down RATE|TRACE", "to COMMAND, likewise")
+    add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
+    add("--delay MS", "one way, each direction (default: 0)", number(0, 60_000))
+    add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
+    add("--loss-down P", "downlink (default: 0)", number(0, 1), 0.0)
     text = (
         "both directions' queue: infinite (default), or droptail, drophead, codel, pie, each with "
         ":packets=N or :bytes=N"
     )
-    add("--queue", metavar="SPEC", help=text)
-    add("--queue-down", metavar="SPEC", help="the downlink's own")
-    add("--log", metavar="FILE", type=Path, help="write the uplink's log, as mahimahi does")
-    add("--log-down", metavar="FILE", type=Path, help="the downlink's")
+    add("--queue SPEC", text)
+    add("--queue-down SPEC", "the downlink's own")
+    add("--log FILE", "write the uplink's log, as mahimahi does", Path)
+    add("--log-down FILE", "the downlink's", Path)
     text = (
         "write the uplink's log of the packets to or from this UDP or TCP port alone, with all "
         "opportunities; again for further ports"
     )
-    names = ("PORT", "FILE")
-    add("--log-port", action="append", nargs=2, default=[], metavar=names, help=text)
+    add("--log-port PORT FILE", text, default=[], nargs=2, action="append")
     text = (
         "the link's time begins at once, or with the first full packet from COMMAND; until then "
-        "there is delay alone (default start)"
+        "there is delay alone"
     )
-    add("--begin", choices=("start", "data"), default="start", help=text)
-    text = "of losses and of PIE (default 0)"
-    add("--seed", metavar="N", type=number(0, 2**48, whole=True), help=text)
+    add("--begin", text, default="start", choices=("start", "data"))
+    add("--seed N", "of losses and of PIE (default: 0)", whole(0, 2**48))
     text = "run this program outside meanwhile, such as a server; sh -c '…' for a shell line"
-    add("--outside", metavar="COMMAND", help=text)
-    add("--emulator", choices=("own", "mahimahi"), default="own", help="which one (default own)")
-    text = "what runs behind the link (default $SHELL)"
-    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
+    add("--outside COMMAND", text)
+    add("--emulator", "which one", default="own", choices=("own", "mahimahi"))
+    add("command COMMAND", "what runs behind the link (default: $SHELL)", nargs=REMAINDER)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Run COMMAND; return its exit code, 128 + number for a signal, 126 and 127 as a shell."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     command = command or [os.environ.get("SHELL") or "/bin/sh"]
@@ -95,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return _run_own(args, link, command)
 
 
-def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str]) -> int:
+def _run_own(args: Namespace, link: LinkConfig, command: Sequence[str]) -> int:
     from contextlib import ExitStack
 
     from distrlcc.net.namespace import enter_user_namespace, is_privileged
@@ -122,7 +117,7 @@ def _run_own(args: argparse.Namespace, link: LinkConfig, command: Sequence[str])
     return code or int(bool(failures))
 
 
-def _open_logs(args: argparse.Namespace, stack: ExitStack) -> tuple[list[LinkLog], list[LinkLog]]:
+def _open_logs(args: Namespace, stack: ExitStack) -> tuple[list[LinkLog], list[LinkLog]]:
     """Open the uplink's and the downlink's logs."""
     from contextlib import closing
 
@@ -157,14 +152,8 @@ def _outside(text: str | None) -> list[str] | None:
     return words
 
 
-def _link(args: argparse.Namespace) -> LinkConfig:
-    from distrlcc.net.link_config import (
-        LinkConfig,
-        direction,
-        downlink,
-        load_scenario,
-        uplink,
-    )
+def _link(args: Namespace) -> LinkConfig:
+    from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
     from distrlcc.sim.queues import QueueSpec, parse_queue
 
     # Both directions from the flags.

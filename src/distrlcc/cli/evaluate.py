@@ -8,10 +8,10 @@ distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real pa
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,9 +19,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.evaluate_arguments import add_contenders, contenders_of, counted
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
+from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, LinkError
 
 if TYPE_CHECKING:
@@ -38,42 +37,31 @@ _EMULATED_LINKS = 4
 """Links of a suite by default where packets are real: each takes its own time."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add_contenders(parser, AGAINST, real=EMULATED_AGAINST)
-    parser.add_argument(
-        "--world",
-        choices=("simulated", "emulated"),
-        default="simulated",
-        help="emulated: real packets on emulated links, one after another in real time, beside "
-        "the kernel's TCP as kernel-NAME",
+    add = parser.add
+    text = (
+        "emulated: real packets on emulated links, one after another in real time, beside "
+        "the kernel's TCP as kernel-NAME"
     )
-    parser.add_argument(
-        "--others",
-        choices=("ours", "kernel"),
-        help="what an emulated link's other flows are: our schemes over UDP or the kernel's TCP of "
-        "these names (default: beside kernel-NAME the kernel's where it has them, else ours)",
+    add("--world", text, default="simulated", choices=("simulated", "emulated"))
+    text = (
+        "what an emulated link's other flows are: our schemes over UDP or the kernel's TCP of "
+        "these names (default: beside kernel-NAME the kernel's where it has them, else ours)"
     )
-    parser.add_argument(
-        "--suite", metavar="SUITE", help="a suite, TOML file or folder of traces (default: random)"
-    )
-    traces = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
-    parser.add_argument(
-        "--trace", action="extend", nargs="+", default=[], metavar="FILE", help=traces
-    )
-    whole = number(1, whole=True)
-    parser.add_argument("--links", type=whole, metavar="N", help="at most N links of the suite")
-    parser.add_argument(
-        "--seeds", type=whole, metavar="N", help="runs of each link (default: 5; of real packets 1)"
-    )
-    parser.add_argument(
-        "--series", default="", metavar="LINK,…", help="links drawn over time (default: two)"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the report there")
+    add("--others", text, choices=("ours", "kernel"))
+    add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
+    text = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
+    add("--trace FILE", text, list)
+    add("--links N", "at most N links of the suite", whole(1))
+    add("--seeds N", "runs of each link (default: 5; of real packets 1)", whole(1))
+    add("--series LINK,…", "links drawn over time (default: two)", default="")
+    add("--out DIR", "write the report there", Path)
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
     from distrlcc.evaluate.emulated import real_flows
     from distrlcc.evaluate.report import write_report
@@ -107,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     figures, notes = to_json(summary), list[str]()
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     rows: list[WorldComparison] = []
-    failures = [str(run) for one in measured for run in one.failures]
+    failures = [line for one in measured for line in one.failures]
     if real:
         rows = _compared(contenders, scores, scenarios, args.seeds)
         notes = _notes(contenders, scenarios, args.others)
@@ -130,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _scenarios(args: argparse.Namespace) -> list[Scenario]:
+def _scenarios(args: Namespace) -> list[Scenario]:
     """Return the links that the arguments name."""
     from distrlcc.sim.suites import check_agents, load_suite, trace_suite
 
@@ -162,7 +150,7 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
 
 
 def _measure(
-    args: argparse.Namespace, contenders: Sequence[Contender], scenarios: list[Scenario]
+    args: Namespace, contenders: Sequence[Contender], scenarios: list[Scenario]
 ) -> list[Measured]:
     """Run all; one line for each run that failed or did not keep its time.
 
@@ -193,7 +181,7 @@ def _measure(
         for line in (*measured.late, *measured.failures):
             _show(f"distrlcc: {line}")
         found.append(measured)
-    failures = [run for one in found for run in one.failures]
+    failures = [line for one in found for line in one.failures]
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
     return found
@@ -256,7 +244,7 @@ def _notes(
     return notes
 
 
-def _report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
+def _report_info(args: Namespace, *notes: str) -> ReportInfo:
     """Return what the report says of the run."""
     from datetime import UTC, datetime
 
@@ -276,3 +264,67 @@ def _report_info(args: argparse.Namespace, *notes: str) -> ReportInfo:
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         notes=(first + "has a column of its own.", *notes),
     )
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of a list with commas, each once."""
+    return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
+def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> None:
+    """Add the arguments that `contenders_of` reads.
+
+    Args:
+        parser: The command's.
+        against: The schemes by default.
+        real: Those of real packets by default, if the command has them; `against` is None then.
+    """
+    parser.add("policies POLICY", "policy files, or runs", nargs="*")
+    more = "" if real is None else f"; of real packets {real}"
+    default = against if real is None else None
+    parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)
+    text = (
+        "0: throughput, 1: delay, for policies trained with preferences; each is measured "
+        "once for each (default: the policy's own)"
+    )
+    parser.add("--prefer P,…", text, default="")
+
+
+def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
+    """Return the policies and schemes that the arguments name.
+
+    Args:
+        args: As `add_contenders` adds them.
+        real: They send real packets.
+    """
+    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
+
+    schemes = names_in(args.against)
+    contenders: list[Contender] = []
+    for path, prefer in product(args.policies, _preferences(args)):
+        taken = {*schemes, *(contender.name for contender in contenders)}
+        contenders.append(contender_from_file(path, taken, prefer))
+    contenders += [contender_from_scheme(name, real=real) for name in schemes]
+    if not contenders:
+        raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
+    return contenders
+
+
+def _preferences(args: Namespace) -> list[float | None]:
+    """Return the preferences of ``--prefer``; None: the policies' own.
+
+    Raises:
+        ConfigError: It is no list of numbers from 0 to 1.
+    """
+    words = names_in(args.prefer)
+    if not words:
+        return [None]
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = [-1.0]
+    if not all(0.0 <= value <= 1.0 for value in values):
+        raise ConfigError(f"--prefer {args.prefer}: expected numbers from 0 to 1, as in 0,0.5,1")
+    if not args.policies:
+        raise ConfigError("--prefer is for a POLICY; there is none")
+    return list(dict.fromkeys(values))

@@ -7,39 +7,35 @@ distrlcc fairness --against cubic,bbr --suite beside-cubic,mine.toml --json -
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.evaluate_arguments import add_contenders, contenders_of, counted, names_in
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
+from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
+from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add_contenders(parser, "cubic,bbr,vegas,copa")
-    suites = (
+    add = parser.add
+    text = (
         "suites or TOML files, all of whose agents run the policy or the scheme; on random a flow "
-        f"is alone (default: {SUITES})"
+        "is alone"
     )
-    parser.add_argument("--suite", default=SUITES, metavar="A,B,…", help=suites)
-    whole = number(1, whole=True)
-    parser.add_argument(
-        "--links", type=whole, default=16, metavar="N", help="at most N links of each (default: 16)"
-    )
-    parser.add_argument(
-        "--seeds", type=whole, default=1, metavar="N", help="runs of each link (default: 1)"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the report there")
+    add("--suite A,B,…", text, default=SUITES)
+    add("--links N", "at most N links of each", whole(1), 16)
+    add("--seeds N", "runs of each link", whole(1), 1)
+    add("--out DIR", "write the report there", Path)
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
     from datetime import UTC, datetime
 

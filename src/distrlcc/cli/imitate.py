@@ -8,11 +8,12 @@ distrlcc imitate --resume --out runs/oracle --epochs 20
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,30 +21,21 @@ if TYPE_CHECKING:
     from distrlcc.runs.run_config import ImitateConfig
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "data", nargs="?", metavar="DATA", help="a folder that 'distrlcc collect' wrote"
-    )
-    parser.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="change a key of the configuration, such as imitation.lr=1e-3; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--epochs", type=number(1, whole=True), metavar="N", help="passes over the data"
-    )
-    parser.add_argument(
-        "--processes", type=number(1, 4096, whole=True), default=1, metavar="N",
-        help="processes on this machine (default: 1)",
-    )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", type=Path, help="run directory (default: runs/…)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    parser.add_argument("--seed", type=int, help="short for --set seed=N")
-    parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
-    parser.add_argument("--print-config", action="store_true", help="print it as TOML and stop")
+    add = parser.add
+    add("data DATA", "a folder that 'distrlcc collect' wrote", nargs="?")
+    add_assignments(parser, "configuration, such as imitation.lr=1e-3")
+    add("--epochs N", "passes over the data", whole(1))
+    add("--processes N", "processes on this machine", whole(1, 4096), 1)
+    add("--out DIR", "run directory (default: runs/…)", Path)
+    add("--resume", "go on with the run in --out", bool)
+    add("--seed", "short for --set seed=N", int)
+    add("--no-tensorboard", "write no event files", bool)
+    add("--print-config", "print it as TOML and stop", bool)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Train; 0 when done, 128 and the signal's number after a signal."""
     from distrlcc.config import to_toml
     from distrlcc.parallel.start import start_node, train_alone
@@ -61,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)
 
 
-def _config(args: argparse.Namespace) -> tuple[ImitateConfig, StoredData]:
+def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
     from dataclasses import replace
 
     from distrlcc.config import override

@@ -10,11 +10,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import dedent
 
 from distrlcc import __version__
 from distrlcc.cli.parser import Parser
-from distrlcc.errors import DistrlccError
+from distrlcc.errors import ConfigError, DistrlccError
 
 COMMANDS = {
     "train": "train a policy by a recipe, on one process or many",
@@ -60,6 +62,12 @@ GROUPS = {
         "stop": "end this machine's part in it",
     },
 }
+
+MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
+MODULES |= {"list": "names", "policies": "names", "results": "names"}
+"""Modules of several commands; another command has a module of its own."""
+_MOVED = ("scaling", "engines", "actors", "tune", "net")
+"""What ``bench`` measured before ``python -m benchmarks`` did."""
 
 
 def main(
@@ -118,10 +126,32 @@ def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str)
     name, rest = command, words[words.index(command) + 1 :]
     if commands is COMMANDS and command in GROUPS:
         group = Parser(f"{prog} {command}", commands[command].capitalize() + ".")
+        if command == "bench" and rest and rest[0] in _MOVED:
+            moved = f"python -m benchmarks {rest[0]}"
+            raise ConfigError(f"'bench {rest[0]}' is '{moved}' now, in a checkout of the project")
         choice = group.choose(rest, GROUPS[command])
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"
-    module = importlib.import_module(f"{package}{name}")
-    own = Parser(f"{prog} {name.replace('_', ' ')}", module.__doc__ or "")
-    module.add_arguments(own)
-    return int(module.run(own.parse_args(rest)))
+    own, run = find(name, prog, package)
+    return run(own.parse_args(rest))
+
+
+def find(
+    name: str, prog: str = "distrlcc", package: str = "distrlcc.cli."
+) -> tuple[Parser, Callable[[Namespace], int]]:
+    """Return a command's parser, and the function that runs it.
+
+    A module of one command has `add_arguments` and `run`, one of several has `add_NAME` and
+    `run_NAME` of each; the help is the module's docstring, or the latter function's.
+    """
+    home = MODULES.get(name, name)
+    module = importlib.import_module(f"{package}{home}")
+    if home == name:
+        add, run, text = module.add_arguments, module.run, module.__doc__ or ""
+    else:
+        own = name.removeprefix(f"{home}_")
+        add, run = getattr(module, f"add_{own}"), getattr(module, f"run_{own}")
+        text = dedent(f"    {run.__doc__}")
+    parser = Parser(f"{prog} {name.replace('_', ' ')}", text)
+    add(parser)
+    return parser, run

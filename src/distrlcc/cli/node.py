@@ -7,13 +7,14 @@ distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --
 
 from __future__ import annotations
 
-import argparse
 import sys
+import tomllib
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from distrlcc.cli.actor_arguments import add_actor_arguments, newest_run, with_actors
-from distrlcc.cli.parser import number
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.cli.run_arguments import (
     add_group_arguments,
     add_run_arguments,
@@ -21,10 +22,11 @@ from distrlcc.cli.run_arguments import (
     run_config,
     run_options,
 )
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, DistrlccError
 
 if TYPE_CHECKING:
     from distrlcc.runs.options import Node
+    from distrlcc.runs.run_config import RunConfig
 
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
@@ -35,30 +37,46 @@ _ONLY = {
 """The arguments that only one topology has."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add_run_arguments(parser)
-    add = parser.add_argument
+    add = parser.add
     text = (
         "actor-learner: workers act, a trainer on node 0 learns (default); decentralized: every "
         "process steps its environments and learns"
     )
-    add("--topology", choices=(_ACTORS, _DECENTRALIZED), default=_ACTORS, help=text)
+    add("--topology", text, default=_ACTORS, choices=(_ACTORS, _DECENTRALIZED))
     text = "this machine's number from 0; M or more joins a decentralized run under way"
-    kind = number(0, 4095, whole=True)
-    add("--node-index", type=kind, required=True, metavar="I", help=text)
-    kind, text = number(1, 4096, whole=True), "machines that the run begins with"
-    add("--node-num", type=kind, required=True, metavar="M", help=text)
-    add("--ip", "--IP", required=True, metavar="IP", help="address of node 0, the master")
+    add("--node-index I", text, whole(0, 4095), required=True)
+    add("--node-num M", "machines that the run begins with", whole(1, 4096), required=True)
+    text = "address of node 0, the master"
+    parser.add_argument("--ip", "--IP", required=True, metavar="IP", help=text)
     text = "the master's port, which takes the next one too (default: 29513; decentralized 29512)"
-    add("--port", type=number(1, 65534, whole=True), metavar="P", help=text)
+    add("--port P", text, whole(1, 65534))
     text = "equal processes on each machine of a decentralized run (default: 1)"
-    add("--processes", type=kind, metavar="N", help=text)
+    add("--processes N", text, whole(1, 4096))
     add_group_arguments(parser)
-    add_actor_arguments(parser)
+    text = "go on with this run, by default the newest in runs/ of the recipe (node 0)"
+    add("--load DIR", text, nargs="?", const="")
+    text = "TOML file with nodes = [[0, 1], [2]]: for each machine the links of its workers"
+    add("--nodes FILE", text, Path)
+    text = "environments that a worker steps (default: the recipe's)"
+    add("--envs-per-worker N", text, whole(1, 2**20))
+    text = "updates a segment's policy may be behind (default: the recipe's)"
+    add("--max-lag U", text, whole(0, 10**6))
+    text = "how long to wait when no worker is left, s (default: the recipe's)"
+    add("--wait-workers S", text, number(0.0, 1e6))
+    add("--tun", "use the tunnel (VPN) interface", bool)
+    text = "listen on a public address, where anyone who reaches the port can run code"
+    add("--allow-public", text, bool)
+    add("--pace", SUPPRESS, _no_pace)
 
 
-def run(args: argparse.Namespace) -> int:
+def _no_pace(text: str) -> NoReturn:
+    raise ArgumentTypeError("is gone; give --world emulated for links in real time")
+
+
+def run(args: Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
     from distrlcc.runs.options import Node
 
@@ -74,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)
 
 
-def _decentralized(args: argparse.Namespace, node: Node) -> int:
+def _decentralized(args: Namespace, node: Node) -> int:
     if args.node_index >= args.node_num and args.no_elastic:
         raise ConfigError(
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; only an elastic "
@@ -95,7 +113,7 @@ def _decentralized(args: argparse.Namespace, node: Node) -> int:
     )
 
 
-def _actors(args: argparse.Namespace, node: Node) -> int:
+def _actors(args: Namespace, node: Node) -> int:
     from distrlcc.parallel.interface import tunnel_towards
 
     if args.node_index >= args.node_num:
@@ -123,7 +141,7 @@ def _actors(args: argparse.Namespace, node: Node) -> int:
     )
 
 
-def _gpu(args: argparse.Namespace) -> int:
+def _gpu(args: Namespace) -> int:
     """Return the trainer's GPU; -1 where this machine has none, as DistRLCC's lines say 0."""
     import torch
 
@@ -133,3 +151,73 @@ def _gpu(args: argparse.Namespace) -> int:
         f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU\n"
     )
     return -1
+
+
+def with_actors(config: RunConfig, args: Namespace) -> RunConfig:
+    """Return the configuration with what the arguments say of workers.
+
+    Raises:
+        ConfigError: The file of nodes is malformed, or has too few machines.
+    """
+    actors = config.actors
+    if args.nodes is not None:
+        actors = replace(actors, nodes=read_nodes(args.nodes))
+    for name in ("envs_per_worker", "max_lag", "wait_workers"):
+        value = getattr(args, name)
+        if value is not None:
+            actors = replace(actors, **{name: value})
+    count, known = args.node_num, len(actors.nodes)
+    if count > known:
+        raise ConfigError(
+            f"--node-num {count}: there are lists of links for {known} machine"
+            f"{'s' if known > 1 else ''} only; give one for each with --nodes FILE"
+        )
+    return replace(config, actors=replace(actors, nodes=actors.nodes[:count]))
+
+
+def read_nodes(path: Path) -> tuple[tuple[str, ...], ...]:
+    """Read each machine's links from a TOML file.
+
+    Raises:
+        ConfigError: It is malformed.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read as TOML ({reason})") from None
+    nodes = data.get("nodes") if set(data) == {"nodes"} else None
+    if not isinstance(nodes, list) or not all(isinstance(node, list) for node in nodes):
+        raise ConfigError(f"{path}: expected nodes = [[0, 1], [2]], a list for each machine")
+    for entry in (entry for node in nodes for entry in node):
+        if isinstance(entry, bool) or not isinstance(entry, int | str):
+            raise ConfigError(
+                f"{path}: {entry!r} is no link; expected Indigo's link id or a name, such as 3 or "
+                '"random"'
+            )
+    return tuple(tuple(str(entry) for entry in node) for node in nodes)
+
+
+def newest_run(recipe: str) -> Path:
+    """Return the newest run of a recipe in ``runs/``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from distrlcc.runs.run_config import RunConfig
+    from distrlcc.runs.run_directory import RunDirectory
+
+    found = []
+    for path in Path("runs").glob("*/checkpoints/latest.safetensors"):
+        run = path.parent.parent
+        try:
+            began = RunDirectory.read_config(run, RunConfig)
+        except DistrlccError:
+            continue
+        if began.recipe == recipe:
+            found.append((path.stat().st_mtime_ns, run))
+    if not found:
+        raise ConfigError(
+            f"--load: no run of {recipe} with a checkpoint stands in runs/; give its folder"
+        )
+    return max(found)[1]

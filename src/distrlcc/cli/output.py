@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distrlcc.cli.parser import Parser
 from distrlcc.files import check_writable, require_writable, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def add_json(parser: argparse.ArgumentParser, what: str = "all figures") -> None:
+def add_json(parser: Parser, what: str = "all figures") -> None:
     """Add ``--json``, which `console`, `check_json_target` and `emit_json` take."""
-    parser.add_argument("--json", metavar="FILE", help=f"write {what} as JSON; - for stdout")
+    parser.add("--json FILE", f"write {what} as JSON; - for stdout")
 
 
 def console(target: str | None) -> Console:
@@ -26,6 +27,11 @@ def console(target: str | None) -> Console:
     result = Console(stderr=target == "-")
     result.width = max(result.width, 80)  # a table that wraps is better than one without digits
     return result
+
+
+def counted(things: Sequence[object], noun: str = "link") -> str:
+    """Return their number with its noun: ``1 link``, ``12 links``."""
+    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
 
 
 def check_json_target(target: str | None) -> None:

@@ -7,6 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from distrlcc.errors import ConfigError, unknown_name
@@ -23,6 +24,40 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def add(
+        self,
+        name: str,
+        text: str = "",
+        kind: Callable[[str], Any] | None = None,
+        default: Any = None,
+        *,
+        to: argparse._ActionsContainer | None = None,
+        **more: Any,
+    ) -> None:
+        """Add an argument.
+
+        Args:
+            name: As ``--out DIR``, the second word being how its value is shown in the help;
+                without dashes it is known by its place.
+            text: Its help; the default is named after it, where there is one.
+            kind: Its type; `bool` for a flag without a value, `list` for one with several.
+            default: Its value where it is not given.
+            to: The group that it belongs to.
+            more: What else `argparse` knows.
+        """
+        name, *words = name.split()
+        metavar = tuple(words) if words[1:] else words[0] if words else None
+        if default and kind is not list and "default" not in text:
+            shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
+            text = f"{text} ({shown})" if text else shown
+        if kind is bool:
+            more |= {"action": "store_true"}
+        elif kind is list:
+            more |= {"action": "extend", "nargs": "+", "default": [], "metavar": metavar}
+        else:
+            more |= {"type": kind, "default": default, "metavar": metavar}
+        (to or self).add_argument(name, help=text, **more)
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage."""
@@ -68,3 +103,6 @@ def number(low: float, high: float = math.inf, *, whole: bool = False) -> Callab
         return value
 
     return parse
+
+
+whole = partial(number, whole=True)

@@ -6,12 +6,13 @@ distrlcc receive --listen 127.0.0.1:0 --count 1 --json -
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import SUPPRESS, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.cli.send import PORT, refuse_files
 
 if TYPE_CHECKING:
@@ -19,22 +20,20 @@ if TYPE_CHECKING:
     from distrlcc.transport.handshake import Session
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
+    add = parser.add
     text = f"where (default: 0.0.0.0:{PORT}); port 0 takes any"
-    add("--listen", default=f"0.0.0.0:{PORT}", metavar="ADDR[:PORT]", help=text)
-    add("--count", type=number(1, whole=True), default=0, metavar="N", help="end after N flows")
-    text = "give up a sender that says nothing for so long (default: 30)"
-    add("--timeout", type=number(0.5, 3600.0), default=30.0, metavar="S", help=text)
-    add("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
-    add("--folder", help=argparse.SUPPRESS)
-    add("--max-mb", help=argparse.SUPPRESS)
+    add("--listen ADDR[:PORT]", text, default=f"0.0.0.0:{PORT}")
+    add("--count N", "end after N flows", whole(1), 0)
+    add("--timeout S", "give up a sender that says nothing for so long", number(0.5, 3600.0), 30.0)
+    add_json(parser)
+    add("--folder", SUPPRESS)
+    add("--max-mb", SUPPRESS)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Serve until Ctrl-C or ``--count``; 1 when a flow of these did not end well."""
-    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.net.receiving import ReceiveServer
     from distrlcc.net.udp_socket import UdpSocket, resolve, shown
     from distrlcc.processes import run_soon

@@ -8,26 +8,25 @@ Links are of a constant rate that changes, or whose delay does; a flow is alone 
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
+from argparse import Namespace
 
-from distrlcc.cli.evaluate_arguments import add_contenders, contenders_of, counted
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.evaluate import add_contenders, contenders_of
+from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
+from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add_contenders(parser, "cubic,bbr,vegas,copa,oracle")
-    parser.add_argument("--suite", default="dynamic", metavar="SUITE", help="default: dynamic")
-    whole, most = number(1, whole=True), "at most N of its links (default: 128)"
-    parser.add_argument("--links", type=whole, default=128, metavar="N", help=most)
+    parser.add("--suite SUITE", default="dynamic")
+    parser.add("--links N", "at most N of its links", whole(1), 128)
     add_json(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure and print a table."""
     from rich import box
     from rich.table import Table

@@ -9,28 +9,28 @@ again it goes on with what is missing. Exit code 1: more than a tenth of the sco
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("recipe", metavar="RECIPE", help="one with results; see 'policies'")
-    seeds, kind = "train with the seeds 0 to N - 1 (default: 3)", number(1, 10, whole=True)
-    parser.add_argument("--seeds", type=kind, default=3, metavar="N", help=seeds)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce/RECIPE")
-    record = (
+    add = parser.add
+    add("recipe RECIPE", "one with results; see 'policies'")
+    add("--seeds N", "train with the seeds 0 to N - 1", whole(1, 10), 3)
+    add("--out DIR", "default: runs/reproduce/RECIPE", Path)
+    text = (
         "do not compare: make this the row, and the best seed's policy the one that comes with the "
         "package"
     )
-    parser.add_argument("--record", action="store_true", help=record)
+    add("--record", text, bool)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Reproduce, and say what differs."""
     from distrlcc.cli.main import main
     from distrlcc.recipes.experiment import experiment

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,57 +14,51 @@ if TYPE_CHECKING:
     from distrlcc.runs.run_config import RunConfig
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+def add_run_arguments(parser: Parser) -> None:
     """Add the arguments that say what to train and where to write."""
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see 'distrlcc list recipes'")
-    parser.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", dest="assignments",
-        help="change a key of the configuration, such as ppo.lr=3e-4; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", type=Path, help="run directory (default: runs/…)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    parser.add_argument(
-        "--storage", default="", metavar="URL",
-        help="keep a durable copy there: a folder, s3://bucket/path or the like; --resume takes a "
-        "run that is not on this machine from there",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, help="short for --set seed=N")
-    parser.add_argument(
-        "--world", choices=("simulated", "emulated"),
-        help="where the links are: in the simulator, or emulated for real packets in real time; "
-        "short for --set env.world=",
-    )  # fmt: skip
-    parser.add_argument("--no-tensorboard", action="store_true", help="write no event files")
+    add = parser.add
+    add("recipe RECIPE", "see 'distrlcc list recipes'", nargs="?")
+    add_assignments(parser, "configuration, such as ppo.lr=3e-4")
+    add("--out DIR", "run directory (default: runs/…)", Path)
+    add("--resume", "go on with the run in --out", bool)
+    text = (
+        "keep a durable copy there: a folder, s3://bucket/path or the like; --resume takes a run "
+        "that is not on this machine from there"
+    )
+    add("--storage URL", text, default="")
+    add("--seed", "short for --set seed=N", int)
+    text = (
+        "where the links are: in the simulator, or emulated for real packets in real time; short "
+        "for --set env.world="
+    )
+    add("--world", text, choices=("simulated", "emulated"))
+    add("--no-tensorboard", "write no event files", bool)
 
 
-def add_group_arguments(parser: argparse.ArgumentParser) -> None:
+def add_assignments(parser: Parser, what: str) -> None:
+    """Add ``--set``."""
+    text = f"change a key of the {what}; may be repeated"
+    parser.add("--set KEY=VALUE", text, list, dest="assignments")
+
+
+def add_group_arguments(parser: Parser) -> None:
     """Add the arguments of several processes."""
-    parser.add_argument(
-        "--no-elastic", action="store_true", help="end all processes when one of them is gone"
+    add = parser.add
+    add("--no-elastic", "end all processes when one of them is gone", bool)
+    text = (
+        "start processes that died again, K times; with --no-elastic all of them, from the last "
+        "checkpoint"
     )
-    parser.add_argument(
-        "--restarts", type=number(0, whole=True), default=0, metavar="K",
-        help="start processes that died again, K times; with --no-elastic all of them, from the "
-        "last checkpoint",
-    )  # fmt: skip
-    parser.add_argument(
-        "--gpu", type=int, default=-1, metavar="G",
-        help="first GPU, one for each process (default: -1, the CPU); implies --no-elastic",
-    )  # fmt: skip
-    parser.add_argument(
-        "--interface", default="", metavar="NAME",
-        help="network interface (default: the one that reaches the master)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--join-timeout", type=number(1.0), default=120.0, metavar="S",
-        help="how long to wait for the master and the others, s (default: 120)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--debug", action="store_true", help="compare all weights after every update"
-    )
+    add("--restarts K", text, whole(0), 0)
+    text = "first GPU, one for each process (default: -1, the CPU); implies --no-elastic"
+    add("--gpu G", text, int, -1)
+    text = "network interface (default: the one that reaches the master)"
+    add("--interface NAME", text, default="")
+    add("--join-timeout S", "how long to wait for the master and the others, s", number(1.0), 120.0)
+    add("--debug", "compare all weights after every update", bool)
 
 
-def run_config(args: argparse.Namespace) -> RunConfig:
+def run_config(args: Namespace) -> RunConfig:
     """Return the configuration that the arguments say.
 
     Raises:
@@ -102,7 +96,7 @@ def run_config(args: argparse.Namespace) -> RunConfig:
     return override(recipe(args.recipe), assignments)
 
 
-def _stored(args: argparse.Namespace) -> str:
+def _stored(args: Namespace) -> str:
     """Name the runs that the storage has."""
     from distrlcc.storage import stored_runs
 
@@ -110,7 +104,7 @@ def _stored(args: argparse.Namespace) -> str:
     return f"; the storage has {', '.join(names[:10])}" if names else ""
 
 
-def _stored_config(args: argparse.Namespace) -> RunConfig:
+def _stored_config(args: Namespace) -> RunConfig:
     from distrlcc.config import from_toml
     from distrlcc.runs.run_config import RunConfig
 
@@ -119,19 +113,16 @@ def _stored_config(args: argparse.Namespace) -> RunConfig:
     return from_toml(RunConfig, storage.read_config(), source=f"{storage}, config.toml")
 
 
-def run_options(args: argparse.Namespace) -> RunOptions:
+def run_options(args: Namespace) -> RunOptions:
     """Return where a run writes."""
     from distrlcc.runs.options import RunOptions
 
     return RunOptions(
-        args.out,
-        resume=args.resume,
-        tensorboard=not args.no_tensorboard,
-        storage=args.storage,
+        args.out, resume=args.resume, tensorboard=not args.no_tensorboard, storage=args.storage
     )
 
 
-def group_options(args: argparse.Namespace) -> GroupOptions:
+def group_options(args: Namespace) -> GroupOptions:
     """Return how a run's processes work together."""
     from distrlcc.runs.options import GroupOptions
 

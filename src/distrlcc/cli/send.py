@@ -6,15 +6,16 @@ distrlcc send 10.0.0.2:4730 --scheme cubic --seconds 30 --json -
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import SUPPRESS, Namespace
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,44 +28,41 @@ PORT = 4730
 _EVERY_SECONDS = 0.5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    add("receiver", metavar="HOST[:PORT]", help=f"where 'distrlcc receive' is (port {PORT})")
+    add = parser.add
+    add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
     steers = parser.add_mutually_exclusive_group(required=True)
-    steers.add_argument("--policy", metavar="FILE", help="a policy file, or a run's folder")
-    steers.add_argument("--scheme", metavar="NAME", help="as cubic; see 'distrlcc list schemes'")
-    text = "how long (default: 10)"
-    add("--seconds", type=number(0.1, 86_400.0), default=10.0, metavar="S", help=text)
-    add("--cwnd", type=number(1, 1e6), metavar="N", help="window of --scheme fixed, packets")
+    add("--policy FILE", "a policy file, or a run's folder", to=steers)
+    add("--scheme NAME", "as cubic; see 'distrlcc list schemes'", to=steers)
+    add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
+    add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
     text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
-    add("--prefer", type=number(0.0, 1.0), metavar="P", help=text)
+    add("--prefer P", text, number(0.0, 1.0))
     text = (
         "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
         "takes its part"
     )
-    size = number(512, 1472, whole=True)
-    add("--datagram", type=size, default=0, metavar="BYTES", help=text)
-    text = "how long to wait for an answer at the start, at the end and meanwhile (default: 10)"
-    add("--timeout", type=number(0.5, 600.0), default=10.0, metavar="S", help=text)
+    add("--datagram BYTES", text, whole(512, 1472), 0)
+    text = "how long to wait for an answer at the start, at the end and meanwhile"
+    add("--timeout S", text, number(0.5, 600.0), 10.0)
     text = "wait so long for a receiver that is not there yet (default: 0)"
-    add("--wait", type=number(0.0, 600.0), default=0.0, metavar="S", help=text)
+    add("--wait S", text, number(0.0, 600.0), 0.0)
     text = (
         "when the receiver has answered say 'ready', and begin at the start time that a line of "
         "standard input names, s of the monotonic clock, or at once if it is empty: so several "
         "senders begin together"
     )
-    add("--hold", action="store_true", help=text)
+    add("--hold", text, bool)
     text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
-    add("--seed", type=int, default=0, help=text)
-    add("--plot", type=Path, metavar="FILE", help="draw the flow: .png or .svg")
-    add("--json", metavar="FILE", help="write all figures as JSON; - for stdout")
-    add("--file", help=argparse.SUPPRESS)
+    add("--seed", text, int, 0)
+    add("--plot FILE", "draw the flow: .png or .svg", Path)
+    add_json(parser)
+    add("--file", SUPPRESS)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
-    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.errors import LinkError
     from distrlcc.files import check_writable
     from distrlcc.net.command_group import wait_for_start
@@ -155,9 +153,8 @@ def _draw(path: Path, sent: Sent, name: str, wire_bytes: int) -> None:
     from distrlcc.files import require_writable, write_atomically
 
     figure = flow_plot(sent.series, name, wire_bytes)
-    data = to_svg(figure) if path.suffix == ".svg" else to_png(figure)
     require_writable(path.resolve().parent)
-    write_atomically(path, data)
+    write_atomically(path, to_svg(figure) if path.suffix == ".svg" else to_png(figure))
 
 
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
@@ -171,7 +168,7 @@ def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
 
 
 def _controller(
-    args: argparse.Namespace,
+    args: Namespace,
 ) -> tuple[str, Controller, Callable[[float], int]]:
     """Return a controller that is ready to act at once, its name and the length of its steps."""
     from distrlcc.control.schemes import SchemeController

@@ -6,17 +6,19 @@ distrlcc trace poisson:12:1 --out links/poisson.trace
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
+from distrlcc.cli.parser import Parser
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("trace", metavar="TRACE", help="cellular:SEED, poisson:MBPS:SEED or a file")
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="where to write it")
+    parser.add("trace TRACE", "cellular:SEED, poisson:MBPS:SEED or a file")
+    parser.add("--out FILE", "where to write it", Path, required=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Write the trace and say what it is."""
     from distrlcc.files import require_writable, write_atomically
     from distrlcc.sim.trace import load_trace

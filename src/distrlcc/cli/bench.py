@@ -1,16 +1,13 @@
-"""Measure training, learning included: PPO with an MLP and with an LSTM, and DAgger, in turns.
-
-One process, one thread. The cost is the time per environment step beside PPO's with an MLP of the
-same widths, in the same turns.
-"""
+"""Measure the speed of the simulator and of training."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.parser import Parser, number, whole
 
 if TYPE_CHECKING:
     from distrlcc.runs.run_config import RunConfig
@@ -22,19 +19,46 @@ _LEAST = 3
 """Updates that are counted at least."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
-    parser.add_argument(
-        "--seconds", type=number(0.1), default=45.0, help="time for all of them, s (default: 45)"
-    )
+def add_sim(parser: Parser) -> None:
+    """Add the arguments of ``bench sim``."""
+    add_json(parser, "the figures")
+    parser.add("--envs", "environments", whole(1), 256)
+    parser.add("--steps", "steps of 10 ms", whole(1), 500)
+    parser.add("--repeats", "best of so many", whole(1), 5)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
+def run_sim(args: Namespace) -> int:
+    """Measure the simulator on one core, beside the reference in the same run."""
+    from distrlcc.sim.bench import bench
+
+    check_json_target(args.json)
+    result = bench(args.envs, args.steps, args.repeats)
+    if args.json != "-":
+        for name, row in result["links"].items():
+            print(
+                f"{name}: {row['ns_per_packet']:.1f} ns/packet, "
+                f"{row['env_steps_per_second'] / 1e6:.2f} M env-steps/s, "
+                f"reference {row['reference_ns_per_packet']:.0f} ns/packet "
+                f"({row['times_reference']:.0f} times)"
+            )
+    emit_json(args.json, result)
+    return 0
+
+
+def add_train(parser: Parser) -> None:
+    """Add the arguments of ``bench train``."""
+    add_json(parser, "the figures")
+    parser.add("--seconds", "time for all of them, s", number(0.1), 45.0)
+
+
+def run_train(args: Namespace) -> int:
+    """Measure training, learning included: PPO with an MLP and with an LSTM, and DAgger, in turns.
+
+    One process, one thread. The cost is the time per environment step beside PPO's with an MLP of
+    the same widths, in the same turns.
+    """
     from dataclasses import replace
 
-    from distrlcc.cli.output import check_json_target, emit_json
     from distrlcc.recipes.registry import recipe
 
     check_json_target(args.json)
@@ -44,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         "ppo_lstm": replace(mlp, network=replace(mlp.network, kind="lstm")),
         "dagger_mlp": recipe("imitation"),
     }
-    result = bench(configs, args.seconds, BASELINE)
+    result = bench_training(configs, args.seconds, BASELINE)
     if args.json != "-":
         for name, row in result.items():
             print(
@@ -56,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def bench(
+def bench_training(
     configs: Mapping[str, RunConfig], seconds: float, baseline: str
 ) -> dict[str, dict[str, float]]:
     """Train in turns, an update each; return median speeds, shares of time and relative costs.

@@ -1,0 +1,111 @@
+"""Check the simulator, the link model, the environment and distributed learning."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.run_arguments import add_assignments
+
+
+def add_sim(parser: Parser) -> None:
+    """Add the arguments of ``check sim``."""
+    parser.add("--scenarios N", "how many", whole(1), 200)
+    parser.add("--seed", "which ones", whole(0), 0)
+
+
+def run_sim(args: Namespace) -> int:
+    """Compare the compiled simulator with the reference on random scenarios."""
+    from distrlcc.sim.check import compare, random_script
+
+    mismatches = 0
+    for k in range(args.scenarios):
+        difference = compare(random_script(args.seed, k))
+        if difference is not None:
+            mismatches += 1
+            print(f"scenario {k}: {difference}", file=sys.stderr)
+    print(f"mismatches: {mismatches} of {args.scenarios}")
+    return 1 if mismatches else 0
+
+
+def add_link(parser: Parser) -> None:
+    """Add the arguments of ``check link``."""
+    parser.add("log LOG", "log of mm-link", Path)
+    parser.add("--trace TRACE", "the trace that the link ran", required=True)
+
+
+def run_link(args: Namespace) -> int:
+    """Feed a mahimahi log's arrivals to the link model and compare every departure and drop."""
+    from distrlcc.sim.link import read_log, replay
+    from distrlcc.sim.trace import load_trace
+
+    result = replay(read_log(args.log), load_trace(args.trace))
+    for line in result.mismatches[:10]:
+        print(line, file=sys.stderr)
+    print(
+        f"arrivals: {result.arrivals}, opportunities: {result.opportunities}, "
+        f"departures: {result.departures}, drops: {result.drops}, "
+        f"mismatches: {len(result.mismatches)}"
+    )
+    return 1 if result.mismatches else 0
+
+
+def add_env(parser: Parser) -> None:
+    """Take no arguments."""
+
+
+def run_env(args: Namespace) -> int:
+    """Run Gymnasium's checker and the project's own contract on every space and reward."""
+    from distrlcc.env.contract import check_all
+
+    failures = 0
+    for name, problem in check_all():
+        print(f"{name}: {problem or 'ok'}", file=sys.stderr if problem else sys.stdout)
+        failures += problem is not None
+    print(f"failures: {failures}")
+    return 1 if failures else 0
+
+
+def add_parity(parser: Parser) -> None:
+    """Add the arguments of ``check parity``."""
+    add = parser.add
+    add("recipe RECIPE", default="quickstart", nargs="?")
+    add("--processes N", "", whole(2, 64), 2)
+    add("--updates U", "", whole(1, 10**6), 3)
+    text = "seeds whose learning curves are compared as well; 0: none (default: 3)"
+    add("--seeds S", text, whole(0, 100), 3)
+    add("--curve-updates U", "updates of a learning curve", whole(4, 10**6), 40)
+    add_assignments(parser, "configuration")
+
+
+def run_parity(args: Namespace) -> int:
+    """Check that several processes learn what one process learns, from the same seeds.
+
+    distrlcc check parity --processes 2
+    """
+    from distrlcc.config import override
+    from distrlcc.evaluate.bootstrap import Curves
+    from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
+    from distrlcc.recipes.registry import recipe
+
+    config = override(recipe(args.recipe), args.assignments)
+    parity = check_parity(config, args.processes, args.updates)
+    print(f"after {args.updates} updates, {args.processes} processes beside one:")
+    print(f"  actions that are the same        {parity.same_actions:.6%}")
+    print(f"  weights, relative difference     {parity.weights:.1e}")
+    for name, difference in parity.metrics.items():
+        print(f"  {name + ', relative difference':<32} {difference:.1e}")
+    print(f"  ranks' weights equal bit for bit {'yes' if parity.ranks_equal else 'NO'}")
+    print("the same" if parity.holds else f"NOT the same (bound {TOLERANCE:.0e})")
+    if not parity.holds or not args.seeds:
+        return 0 if parity.holds else 1
+    curves = Curves(*learning_curves(config, args.processes, args.curve_updates, args.seeds))
+    print(f"reward per step over {args.curve_updates} updates, {args.seeds} seeds, 95% intervals:")
+    for quarter, (one, several) in enumerate(zip(*curves.intervals(), strict=True), 1):
+        shown = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in (one, several))
+        print(f"  quarter {quarter}: {'  '.join(shown)}")
+    agree = "within each other's interval" if curves.agree else "NOT within each other's interval"
+    print(f"learning curves {agree}")
+    return 0 if curves.agree else 1

@@ -1,0 +1,222 @@
+"""Start, join, show and leave a Ray cluster."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.parser import Parser, whole
+from distrlcc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distrlcc.cluster.nodes import RayNode
+
+_SHOW_TOKEN = "print the cluster's token in the line to paste"
+
+
+def add_start(parser: Parser) -> None:
+    """Add the arguments of ``cluster start``."""
+    add = parser.add
+    text = "address of this machine that the others reach; needed where there are several"
+    add("--ip IP", text, default="")
+    add("--port P", "first of the cluster's ten ports", whole(1024, 8254), 6379)
+    _add_share(parser)
+    add("--show-token", _SHOW_TOKEN, bool)
+    add("--no-dashboard", "do without Ray's dashboard, which is on this machine's loopback", bool)
+    text = "for 'ray up' alone: the file that it writes on the head"
+    add("--autoscaling-config FILE", text, Path)
+
+
+def _add_share(parser: Parser) -> None:
+    """Add the arguments that say what of this machine Ray may give away."""
+    add = parser.add
+    add("--interface NAME", "network interface to use, as eth0 or wg0", default="")
+    add("--cpus N", "cores that Ray may give away here (default: all)", whole(0, 1e5))
+    add("--gpus N", "GPUs that Ray may give away here (default: all)", whole(0, 1000))
+    text, kind = "memory for objects (default: 30%% of all)", whole(80, 1e7)
+    add("--object-store-mb MB", text, kind)
+    text = "another resource of this machine, as learner=1; may be repeated"
+    add("--resource NAME=AMOUNT", text, default=[], action="append")
+    add("--allow-public", "listen on a public address", bool)
+
+
+def run_start(args: Namespace) -> int:
+    """Start the head of a Ray cluster on this machine, and print the line for the others.
+
+    distrlcc cluster start
+    distrlcc cluster start --ip 10.0.0.1 --cpus 8 --show-token
+    """
+    from distrlcc.cluster.cluster import join_line, start_head
+    from distrlcc.cluster.state import DASHBOARD_PORT, token_path
+
+    # Translate the arguments into flags of `ray start`, and start.
+    flags = [*_ray_flags(args), f"--include-dashboard={str(not args.no_dashboard).lower()}"]
+    scaling = args.autoscaling_config
+    if scaling is not None:
+        if not scaling.expanduser().is_file():
+            raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
+        flags.append(f"--autoscaling-config={scaling.expanduser().resolve()}")
+    public = args.allow_public
+    node = start_head(
+        args.ip, args.port, interface=args.interface, flags=flags, allow_public=public
+    )
+    # Say where it runs, and how the others join.
+    print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")
+    alone = ip_address(node.address).is_loopback
+    if not alone:
+        print(f"Let the other machines reach ports {node.ports}, and each other too.")
+    if not args.no_dashboard:
+        print(f"Dashboard, on this machine only: http://127.0.0.1:{DASHBOARD_PORT}")
+    print(f"The token is in {token_path()}.")
+    if alone:
+        print("No other machine can join at a loopback address; --ip takes the one they reach.")
+        return 0
+    asks = "" if args.show_token else " (it asks for the token; --show-token puts it into the line)"
+    print(f"On each of the others{asks}:")
+    print(f"\n  {join_line(node, show_token=args.show_token)}\n")
+    return 0
+
+
+def _ray_flags(args: Namespace) -> list[str]:
+    """Return the arguments of `_add_share` as flags of ``ray start``.
+
+    Raises:
+        ConfigError: A resource that is none.
+    """
+    named = {
+        "--num-cpus": args.cpus,
+        "--num-gpus": args.gpus,
+        "--object-store-memory": args.object_store_mb and args.object_store_mb * 1_000_000,
+        "--resources": json.dumps(dict(map(_resource, args.resource))) if args.resource else None,
+    }
+    return [f"{flag}={value}" for flag, value in named.items() if value is not None]
+
+
+def _resource(text: str) -> tuple[str, float]:
+    from distrlcc.runs.run_config import RESERVED
+
+    name, _, amount = text.partition("=")
+    try:
+        value = float(amount)
+    except ValueError:
+        value = -1.0
+    if not name.isidentifier() or name in RESERVED or not 0.0 < value <= 1e9:
+        raise ConfigError(
+            f"--resource {text}: expected NAME=AMOUNT, as learner=1; cores, GPUs and memory have "
+            "--cpus, --gpus and --object-store-mb"
+        )
+    return name, value
+
+
+def add_join(parser: Parser) -> None:
+    """Add the arguments of ``cluster join``."""
+    parser.add("head HOST:PORT", "the cluster's head")
+    _add_share(parser)
+    text = "join again by itself whenever the head was lost, or gave this machine up"
+    parser.add("--rejoin", text, bool)
+
+
+def run_join(args: Namespace) -> int:
+    """Let this machine join a Ray cluster; versions and the token are compared before Ray starts.
+
+    distrlcc cluster join 10.0.0.1:6379
+    """
+    from distrlcc.cluster.cluster import join
+
+    node = join(
+        args.head,
+        interface=args.interface,
+        flags=_ray_flags(args),
+        allow_public=args.allow_public,
+        rejoin=args.rejoin,
+        ask_token=lambda: _ask(args.head),
+    )
+    print(f"This machine, {node.address} ({node.interface}), is in the cluster of {args.head}.")
+    print(f"Let the other machines reach ports {node.ports} here.")
+    print("'distrlcc cluster status' shows the cluster, 'distrlcc cluster stop' leaves it.")
+    return 0
+
+
+def _ask(head: str) -> str:
+    if not sys.stdin.isatty():
+        return ""
+    return getpass.getpass(f"Token of the cluster at {head}: ").strip()
+
+
+def add_status(parser: Parser) -> None:
+    """Add the arguments of ``cluster status``."""
+    parser.add("--show-token", _SHOW_TOKEN, bool)
+    add_json(parser, "the machines")
+
+
+def run_status(args: Namespace) -> int:
+    """Show the cluster that this machine is in, and its machines."""
+    from distrlcc.cluster.cluster import join_line
+    from distrlcc.cluster.nodes import ray_nodes
+    from distrlcc.cluster.session import AUTO, RayOptions, ray_session
+    from distrlcc.cluster.state import node_here
+
+    check_json_target(args.json)
+    here = node_here()
+    with ray_session(RayOptions(AUTO)) as ray:
+        nodes = ray_nodes(ray)
+    if args.json != "-":
+        role = "the head" if here.is_head else "a member"
+        print(f"This machine, {here.address}, is {role} of the cluster {here.ray_address}.")
+        _show(nodes)
+        if here.is_head or args.show_token:
+            print(f"Next machine:\n\n  {join_line(here, show_token=args.show_token)}\n")
+    emit_json(args.json, {"head": here.ray_address, "nodes": [asdict(node) for node in nodes]})
+    return 0
+
+
+def _show(nodes: list[RayNode]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for name in ("machine", "state", "cores", "GPUs", "memory", "objects", "resources"):
+        numeric = name not in ("machine", "state", "resources")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "state")
+    for node in nodes:
+        if not node.alive:
+            table.add_row(node.address, f"gone: {node.death}" if node.death else "gone")
+            continue
+        table.add_row(
+            f"{node.address}{', head' if node.is_head else ''}",
+            "alive",
+            f"{node.cpus:g}",
+            f"{node.gpus:g}",
+            f"{node.memory_gb:.1f} GB",
+            f"{node.object_store_gb:.1f} GB",
+            ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items()),
+        )
+    Console(file=sys.stdout).print(table)
+
+
+def add_stop(parser: Parser) -> None:
+    """Take no arguments."""
+
+
+def run_stop(args: Namespace) -> int:
+    """End this machine's part in a Ray cluster, which 'start' or 'join' began here."""
+    from distrlcc.cluster.cluster import stop
+
+    node = stop()
+    if node is None:
+        print("Processes that a cluster had left on this machine are ended.")
+    elif node.is_head:
+        print(
+            f"The cluster at {node.ray_address} has ended here; members end by themselves "
+            "within half a minute."
+        )
+    else:
+        print(f"This machine has left the cluster at {node.ray_address}.")
+    return 0
