@@ -29,26 +29,25 @@ class Emulator:
         """Return the words that run a Python program."""
         return [self.interpreter, "-S", "-c", textwrap.dedent(code)]
 
-    def words(self, *flags: str, command: Sequence[str] = ()) -> list[str]:
-        """Return a command line."""
-        return [self.interpreter, "-m", "distrlcc", "emulate", *flags, "--", *command]
+    def words(self, flags: str, *more: str, command: Sequence[str] = ()) -> list[str]:
+        """Return a command line; ``flags`` has several words, ``more`` are one each."""
+        emulate = (self.interpreter, "-m", "distrlcc", "emulate")
+        return [*emulate, *flags.split(), *more, "--", *command]
 
     def start(
         self, *flags: str, command: Sequence[str] = (), prefix: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
         """Start an emulator."""
+        words, pipe = [*prefix, *self.words(*flags, command=command)], subprocess.PIPE
         process = subprocess.Popen(
-            [*prefix, *self.words(*flags, command=command)], env=self.environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            words, env=self.environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+        )
         self._processes.append(process)
         return process
 
-    def run(
-        self, *flags: str, command: Sequence[str] = (), prefix: Sequence[str] = ()
-    ) -> tuple[int, str, str]:
+    def run(self, *flags: str, **words: Sequence[str]) -> tuple[int, str, str]:
         """Run an emulator to its end; return its exit code and what was printed."""
-        process = self.start(*flags, command=command, prefix=prefix)
+        process = self.start(*flags, **words)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 

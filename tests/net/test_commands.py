@@ -27,10 +27,9 @@ class Command:
     def __init__(self, folder: Path, *words: str) -> None:
         self._log = folder / f"{words[0]}{len(list(folder.glob('*.log')))}.log"
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "distrlcc", *words],
-                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=folder,
-            )  # fmt: skip
+            words = (sys.executable, "-m", "distrlcc", *words)
+            null, both = subprocess.DEVNULL, subprocess.STDOUT
+            self.process = subprocess.Popen(words, stdout=log, stderr=both, stdin=null, cwd=folder)
 
     @property
     def said(self) -> str:
@@ -72,10 +71,8 @@ def test_a_measurement_is_summed_up_and_drawn(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     receiver, address = _receive(start, "--count", "1", "--json", "r.json")
-    sender = start(
-        "send", address, "--scheme", "fixed", "--cwnd", "8", "--seconds", "1",
-        "--json", "s.json", "--plot", "flow.png",
-    )  # fmt: skip
+    words = "--scheme fixed --cwnd 8 --seconds 1 --json s.json --plot flow.png"
+    sender = start("send", address, *words.split())
     assert sender.end() == 0, sender.said
     assert receiver.end() == 0, receiver.said
     sent = json.loads((tmp_path / "s.json").read_text())
@@ -96,10 +93,8 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
     _, address = _receive(start)
     words = ("send", address, "--scheme", "fixed", "--cwnd", "8", "--seconds", "0.5", "--hold")
     nobody = start(*words)  # its standard input is at its end
-    sender = subprocess.Popen(
-        [sys.executable, "-m", "distrlcc", *words, "--json", "s.json"], cwd=tmp_path, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+    command, pipe = [sys.executable, "-m", "distrlcc", *words, "--json", "s.json"], subprocess.PIPE
+    sender = subprocess.Popen(command, cwd=tmp_path, text=True, stdin=pipe, stdout=pipe)
     with sender:
         assert sender.stdin is not None
         assert sender.stdout is not None
@@ -109,9 +104,8 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
         sender.stdin.flush()
         assert "Mbit/s; RTT mean" in sender.stdout.read()
     assert time.monotonic() - begin > 3.5
-    assert (
-        json.loads((tmp_path / "s.json").read_text())["seconds"] < 2.5
-    )  # it would be 3.5 with the wait
+    seconds = json.loads((tmp_path / "s.json").read_text())["seconds"]
+    assert seconds < 2.5  # it would be 3.5 with the wait
     assert nobody.end() == 2
     assert "standard input ended before it named a start time" in nobody.said
 
@@ -206,13 +200,31 @@ def test_losses_of_an_emulated_link_are_found(tmp_path: Path) -> None:
     python = f"{sys.executable} -m distrlcc"
     done = subprocess.run(
         [
-            *python.split(), "emulate", "--up", "48", "--down", "48", "--delay", "5",
-            "--loss", "0.2", "--queue", "droptail:packets=200", "--outside",
-            f"{python} receive --listen 0.0.0.0:4755 --count 1", "--", "sh", "-c",
+            *python.split(),
+            "emulate",
+            "--up",
+            "48",
+            "--down",
+            "48",
+            "--delay",
+            "5",
+            "--loss",
+            "0.2",
+            "--queue",
+            "droptail:packets=200",
+            "--outside",
+            f"{python} receive --listen 0.0.0.0:4755 --count 1",
+            "--",
+            "sh",
+            "-c",
             f"{python} send $MAHIMAHI_BASE:4755 --wait 30 --scheme fixed --cwnd 64 --seconds 2",
         ],
-        capture_output=True, text=True, timeout=110.0, cwd=tmp_path, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=110.0,
+        cwd=tmp_path,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = float(re.findall(r"loss ([\d.]+)%", done.stdout)[0])
     assert 10.0 < found < 30.0

@@ -10,7 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,7 @@ class Outside:
     def __init__(self) -> None:
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.udp.bind(("0.0.0.0", 0))
-        self.tcp = socket.socket()
-        self.tcp.bind(("0.0.0.0", 0))
-        self.tcp.listen()
+        self.tcp = socket.create_server(("0.0.0.0", 0))
         self.udp.settimeout(0.1)
         self.tcp.settimeout(0.1)
         self.arrivals: list[tuple[float, bytes]] = []
@@ -71,14 +69,7 @@ class Outside:
         self._threads = [threading.Thread(target=t) for t in (self._serve_udp, self._serve_tcp)]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def udp_port(self) -> int:
-        return int(self.udp.getsockname()[1])
-
-    @property
-    def tcp_port(self) -> int:
-        return int(self.tcp.getsockname()[1])
+        self.udp_port, self.tcp_port = (s.getsockname()[1] for s in (self.udp, self.tcp))
 
     def _serve_udp(self) -> None:
         while not self._stop:
@@ -111,19 +102,17 @@ class Outside:
         self.tcp.close()
 
 
-@contextmanager
-def _outside() -> Iterator[Outside]:
-    outside = Outside()
-    try:
-        yield outside
-    finally:
-        outside.close()
-
-
 @pytest.fixture
 def outside() -> Iterator[Outside]:
-    with _outside() as served:
+    with closing(Outside()) as served:
         yield served
+
+
+def _run(emulator: Any, flags: str, program: str, **fields: float) -> str:
+    """Run a program behind a link; return what it prints."""
+    code, out, err = emulator.run(flags, command=emulator.python(program.format(**fields)))
+    assert (code, err) == (0, "")
+    return str(out)
 
 
 def _round_trips(printed: str) -> list[float]:
@@ -131,21 +120,14 @@ def _round_trips(printed: str) -> list[float]:
 
 
 def test_a_round_trip_takes_both_delays(emulator: Any, outside: Outside) -> None:
-    code, out, err = emulator.run(
-        "--up", "12", "--down", "12", "--delay", "20",
-        command=emulator.python(ECHO.format(count=20, port=outside.udp_port)),
-    )  # fmt: skip
-    assert (code, err) == (0, "")
+    out = _run(emulator, "--up 12 --down 12 --delay 20", ECHO, count=20, port=outside.udp_port)
     # Each way waits for the next of mahimahi's milliseconds besides.
     assert 40 <= min(_round_trips(out)) < 140
 
 
 def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
-    code, _, err = emulator.run(
-        "--up", "96", "--down", "96", "--loss", "0.2", "--seed", "3",
-        command=emulator.python(FLOOD.format(count=600, port=outside.udp_port, interval=5e-4)),
-    )  # fmt: skip
-    assert (code, err) == (0, "")
+    flags = "--up 96 --down 96 --loss 0.2 --seed 3"
+    _run(emulator, flags, FLOOD, count=600, port=outside.udp_port, interval=5e-4)
     draw = random.Random("3/Uplink")
     expected = [k for k in range(600) if draw.random() >= 0.2]
     assert [int(data[:6]) for _, data in outside.arrivals] == expected
@@ -154,12 +136,8 @@ def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
 def test_a_flood_gets_the_links_rate(emulator: Any, outside: Outside, tmp_path: Path) -> None:
     log = tmp_path / "up.log"
 
-    code, _, err = emulator.run(
-        "--up", "12mbit", "--down", "12mbit", "--queue", "droptail:packets=50",
-        "--log", str(log),
-        command=emulator.python(FLOOD.format(count=3200, port=outside.udp_port, interval=7e-4)),
-    )  # fmt: skip
-    assert (code, err) == (0, "")
+    flags = f"--up 12mbit --down 12mbit --queue droptail:packets=50 --log {log}"
+    _run(emulator, flags, FLOOD, count=3200, port=outside.udp_port, interval=7e-4)
     # The rate and who is dropped by the link's own time, which is exact on a busy machine too.
     events = read_log(log).events
     result = replay(read_log(log), parse_trace(b"1\n", "12"))
@@ -174,12 +152,9 @@ def test_a_flood_gets_the_links_rate(emulator: Any, outside: Outside, tmp_path: 
 
 def test_the_kernels_cubic_fills_the_link(emulator: Any, outside: Outside, tmp_path: Path) -> None:
     log = tmp_path / "up.log"
-    code, out, err = emulator.run(
-        "--up", "24", "--down", "24", "--delay", "10", "--queue", "droptail:packets=60",
-        "--log", str(log),
-        command=emulator.python(TCP.format(count=3_000_000, port=outside.tcp_port)),
-    )  # fmt: skip
-    assert (code, out, err) == (0, "cubic\n", "")
+    flags = f"--up 24 --down 24 --delay 10 --queue droptail:packets=60 --log {log}"
+    out = _run(emulator, flags, TCP, count=3_000_000, port=outside.tcp_port)
+    assert out == "cubic\n"
     # COMMAND ended before all had arrived; the shell waits for that.
     assert outside.streams == [3_000_000]
     result = replay(read_log(log), parse_trace(b"1\n1\n", "24"))
@@ -190,12 +165,11 @@ def test_the_kernels_cubic_fills_the_link(emulator: Any, outside: Outside, tmp_p
 
 def test_logs_of_a_trace_replay(emulator: Any, outside: Outside, tmp_path: Path) -> None:
     up, down = tmp_path / "up.log", tmp_path / "down.log"
-    code, _, err = emulator.run(
-        "--up", "cellular:4", "--down", "cellular:7", "--delay", "2",
-        "--queue", "drophead:packets=30", "--log", str(up), "--log-down", str(down),
-        command=emulator.python(TCP.format(count=700_000, port=outside.tcp_port)),
-    )  # fmt: skip
-    assert (code, err) == (0, "")
+    flags = (
+        f"--up cellular:4 --down cellular:7 --delay 2 --queue drophead:packets=30 --log {up} "
+        f"--log-down {down}"
+    )
+    _run(emulator, flags, TCP, count=700_000, port=outside.tcp_port)
     for log, trace in ((up, "cellular:4"), (down, "cellular:7")):
         result = replay(read_log(log), load_trace(trace))
         assert result.mismatches == ()
@@ -208,11 +182,8 @@ def test_active_queues_keep_the_delay_low(
     emulator: Any, outside: Outside, tmp_path: Path, queue: str
 ) -> None:
     log = tmp_path / "up.log"
-    code, _, err = emulator.run(
-        "--up", "24", "--down", "24", "--delay", "5", "--queue", queue, "--log", str(log),
-        command=emulator.python(TCP.format(count=4_000_000, port=outside.tcp_port)),
-    )  # fmt: skip
-    assert (code, err) == (0, "")
+    flags = f"--up 24 --down 24 --delay 5 --queue {queue} --log {log}"
+    _run(emulator, flags, TCP, count=4_000_000, port=outside.tcp_port)
     waits = [int(line.split()[3]) for line in log.read_text().splitlines() if " - " in line]
     assert len(waits) > 2000
     # A thousand packets would be half a second.
@@ -227,11 +198,7 @@ def test_a_scenarios_changes_happen(emulator: Any, outside: Outside, tmp_path: P
         "changes = [{at_s = 0.6, delay_ms = 30.0}]\n[[flows]]\n"
     )
 
-    code, out, err = emulator.run(
-        "--scenario", str(scenario),
-        command=emulator.python(ECHO.format(count=90, port=outside.udp_port)),
-    )  # fmt: skip
-    assert (code, err) == (0, "")
+    out = _run(emulator, f"--scenario {scenario}", ECHO, count=90, port=outside.udp_port)
     trips = _round_trips(out)
     assert 10 <= min(trips) < 60
     assert 60 <= min(trips[-10:]) < 160
@@ -245,11 +212,7 @@ def test_its_time_begins_with_the_first_data(
         ECHO.format(count=1, port=outside.udp_port)
     )
     flood = textwrap.dedent(FLOOD.format(count=100, port=outside.udp_port, interval=0.001))
-    code, _, err = emulator.run(
-        "--up", "6", "--down", "6", "--delay", "5", "--begin", "data", "--log", str(log),
-        command=emulator.python(late + flood),
-    )  # fmt: skip
-    assert code == 0, err
+    _run(emulator, f"--up 6 --down 6 --delay 5 --begin data --log {log}", late + flood)
     read = read_log(log)
     arrivals = [time for time, kind, _, _ in read.events if kind == "+"]
     assert len(arrivals) == 100  # what came before met no queue
@@ -261,12 +224,12 @@ def test_its_time_begins_with_the_first_data(
 
 def test_links_nest(emulator: Any, outside: Outside) -> None:
     code, out, err = emulator.run(
-        "--up", "12", "--down", "12", "--delay", "20",
+        "--up 12 --down 12 --delay 20",
         command=emulator.words(
-            "--up", "24", "--down", "24", "--delay", "10",
+            "--up 24 --down 24 --delay 10",
             command=emulator.python(ECHO.format(count=10, port=outside.udp_port)),
         ),
-    )  # fmt: skip
+    )
     assert (code, err) == (0, "")
     assert 60 <= min(_round_trips(out)) < 160
 
@@ -275,7 +238,7 @@ def test_links_stand_beside_each_other(emulator: Any, outside: Outside) -> None:
     command = emulator.python(ECHO.format(count=10, port=outside.udp_port))
 
     started = [
-        emulator.start("--up", "12", "--down", "12", "--delay", delay, command=command)
+        emulator.start("--up 12 --down 12 --delay", delay, command=command)
         for delay in ("10", "20", "30")
     ]
     for process, delay in zip(started, (10, 20, 30), strict=True):
@@ -305,7 +268,5 @@ def test_a_server_outside_may_be_ours(emulator: Any) -> None:
             except (TimeoutError, ConnectionRefusedError):
                 pass
     """)
-    code, out, err = emulator.run(
-        "--up", "12", "--down", "12", "--outside", shlex.join(server), command=client
-    )
+    code, out, err = emulator.run("--up 12 --down 12 --outside", shlex.join(server), command=client)
     assert (code, out, err) == (0, "x\n", "")

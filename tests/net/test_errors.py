@@ -34,7 +34,13 @@ LINK = ("--up", "12", "--down", "12")
         ((*LINK, "--delay", "-1"), "'-1' is not a number from 0 to 60000"),
         ((*LINK, "--delay", "nan"), "'nan' is not a number"),
         ((*LINK, "--loss", "1.1"), "'1.1' is not a number from 0 to 1"),
-        ((*LINK, "--loss-down=-0.1",), "'-0.1' is not a number from 0 to 1"),
+        (
+            (
+                *LINK,
+                "--loss-down=-0.1",
+            ),
+            "'-0.1' is not a number from 0 to 1",
+        ),
         ((*LINK, "--seed", "1.5"), "'1.5' is not a whole number"),
         ((*LINK, "--log", "/proc/none/log"), "cannot write /proc/none/log"),
         ((*LINK, "--log", "{}/l", "--log-down", "{}/l"), "name two files"),
@@ -52,13 +58,12 @@ LINK = ("--up", "12", "--down", "12")
         (("--scenario", "random/test/3", "--log-down", "{}/l"), "give --down"),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else None,
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...], says: str
 ) -> None:
-    for name, text in (
-        ("empty", ""), ("falling", "3\n2\n"), ("words", "twelve\n"), ("zero", "0\n"),
-    ):  # fmt: skip
+    texts = {"empty": "", "falling": "3\n2\n", "words": "twelve\n", "zero": "0\n"}
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
     words = [flag.replace("{}", str(tmp_path)) for flag in flags]
     assert main(("emulate", *words, "--", "true")) == 2

@@ -22,10 +22,8 @@ TWO_PORTS = struct.pack("!HH", 40000, 4730)
 
 
 def _ipv4(protocol: int, payload: bytes, *, offset: int = 0, words: int = 5) -> bytes:
-    header = struct.pack(
-        "!BBHHHBBH4s4s", 0x40 | words, 0, 20 + len(payload), 1, offset, 64, protocol, 0,
-        bytes(4), bytes(4),
-    )  # fmt: skip
+    size = 20 + len(payload)
+    header = struct.pack("!BBHHHBBH8x", 0x40 | words, 0, size, 1, offset, 64, protocol, 0)
     return header + bytes(4 * (words - 5)) + payload
 
 

@@ -37,43 +37,42 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "record"
 
 
+def _main(*words: str) -> int:
+    return main(("emulate", "--emulator", "mahimahi", *words))
+
+
 def _calls(record: Path) -> list[tuple[str, list[str], list[str]]]:
     return [tuple(json.loads(line)) for line in record.read_text().splitlines()]
 
 
 def test_the_same_link_by_mahimahi(record: Path) -> None:
-    code = main((
-        "emulate", "--emulator", "mahimahi", "--up", "12", "--down", "cellular:3", "--delay", "20",
-        "--loss", "0.01", "--loss-down", "0.5", "--queue", "droptail:packets=100",
-        "--queue-down", "codel:bytes=60000", "--log", "up log", "--log-down", "down.log",
-        "--", "sh", "-c", "exit 6",
-    ))  # fmt: skip
-    assert code == 6
+    flags = (
+        "--up 12 --down cellular:3 --delay 20 --loss 0.01 --loss-down 0.5 --log-down down.log "
+        "--queue droptail:packets=100 --queue-down codel:bytes=60000"
+    )
+    assert _main(*flags.split(), "--log", "up log", "--", "sh", "-c", "exit 6") == 6
     (delay, delayed, _), (up, _, _), (down, _, _), (link, words, traces) = _calls(record)
     assert (delay, up, down, link) == ("mm-delay", "mm-loss", "mm-loss", "mm-link")
     assert delayed[:7] == ["20", "mm-loss", "uplink", "0.01", "mm-loss", "downlink", "0.5"]
-    assert words[2:] == [
-        "--uplink-queue=droptail", "--uplink-queue-args=packets=100", "--uplink-log=up log",
-        "--downlink-queue=codel",
-        "--downlink-queue-args=bytes=60000, target=5, interval=100", "--downlink-log=down.log",
-        "--", "sh", "-c", "exit 6",
-    ]  # fmt: skip
+    assert "|".join(words[2:]) == (
+        "--uplink-queue=droptail|--uplink-queue-args=packets=100|--uplink-log=up log|"
+        "--downlink-queue=codel|--downlink-queue-args=bytes=60000, target=5, interval=100|"
+        "--downlink-log=down.log|--|sh|-c|exit 6"
+    )
     assert traces[0] == "1\n"
     assert tuple(int(line) for line in traces[1].split()) == opportunities("cellular:3")
     assert not any(Path(word).exists() for word in words[:2])
 
 
 def test_what_is_not_asked_for_is_left_out(record: Path) -> None:
-    words = ("emulate", "--emulator", "mahimahi", "--up", "6", "--down", "24")
-    assert main((*words, "true")) == 0
+    assert _main("--up", "6", "--down", "24", "true") == 0
     ((link, given, traces),) = _calls(record)
     assert (link, traces) == ("mm-link", ["2\n", "1\n1\n"])
     assert given[2:] == ["--uplink-queue=infinite", "--downlink-queue=infinite", "--", "true"]
 
 
 def test_a_signal_that_ends_command_is_in_the_exit_code(record: Path) -> None:
-    words = ("emulate", "--emulator", "mahimahi", "--up", "6", "--down", "24", "--")
-    assert main((*words, "sh", "-c", "kill -TERM $$")) == 143
+    assert _main("--up", "6", "--down", "24", "--", "sh", "-c", "kill -TERM $$") == 143
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_a_signal_that_ends_command_is_in_the_exit_code(record: Path) -> None:
 def test_what_mahimahi_cannot_do(
     record: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
 ) -> None:
-    assert main(("emulate", "--emulator", "mahimahi", *flags, "--", "true")) == 2
+    assert _main(*flags, "--", "true") == 2
     assert says in capsys.readouterr().err
     assert not record.exists()
 
@@ -95,9 +94,7 @@ def test_without_mahimahi_one_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    words = ("emulate", "--emulator", "mahimahi", "--up", "1", "--down", "1", "--delay", "3")
-    assert main((*words, "--", "true")) == 2
-    error = capsys.readouterr().err
-    assert error == (
+    assert _main("--up", "1", "--down", "1", "--delay", "3", "--", "true") == 2
+    assert capsys.readouterr().err == (
         "distrlcc: error: mm-delay, mm-link not found; install mahimahi, or leave --emulator out\n"
     )

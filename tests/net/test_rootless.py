@@ -39,12 +39,23 @@ CLIENT = """
 NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
 # A shell between, since setpriv's own exec still has root's rights.
 NOBODY = (
-    "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", 'exec "$@"', "sh",
-)  # fmt: skip
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "sh",
+    "-c",
+    'exec "$@"',
+    "sh",
+)
 NO_NAMESPACES = (
-    "unshare", "-Urm", "sh", "-c",
-    'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all "$@"', "sh",
-)  # fmt: skip
+    "unshare",
+    "-Urm",
+    "sh",
+    "-c",
+    'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all "$@"',
+    "sh",
+)
 
 
 @pytest.fixture
@@ -68,10 +79,11 @@ def nobody(emulator: Any) -> tuple[str, ...]:
 
 def _works(emulator: Any, prefix: tuple[str, ...]) -> None:
     code, out, err = emulator.run(
-        "--up", "12", "--down", "12", "--delay", "20",
-        "--outside", shlex.join(emulator.python(SERVER)),
-        command=emulator.python(CLIENT), prefix=prefix,
-    )  # fmt: skip
+        "--up 12 --down 12 --delay 20 --outside",
+        shlex.join(emulator.python(SERVER)),
+        command=emulator.python(CLIENT),
+        prefix=prefix,
+    )
     assert (code, err) == (0, "")
     trips = [float(line) for line in out.split()]
     assert len(trips) >= 10
@@ -98,7 +110,7 @@ def test_where_nothing_is_allowed_one_line_says_what_to_allow(emulator: Any) -> 
     prefix = NO_NAMESPACES
     if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("user namespaces cannot be forbidden here")
-    code, out, err = emulator.run("--up", "12", "--down", "12", command=["true"], prefix=prefix)
+    code, out, err = emulator.run("--up 12 --down 12", command=["true"], prefix=prefix)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert err.startswith("distrlcc: error: no user namespace can be made")

@@ -19,9 +19,7 @@ from distrlcc.net.device import network_of
 
 pytestmark = pytest.mark.net
 
-LINK = ("--up", "12", "--down", "12")
-
-
+LINK = "--up 12 --down 12"
 NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
 
 
@@ -70,24 +68,29 @@ def _members(network: str) -> set[int]:
     ],
 )
 def test_the_exit_code_is_commands(emulator: Any, command: list[str], code: int) -> None:
-    assert emulator.run(*LINK, command=command) == (code, "", "")
+    assert emulator.run(LINK, command=command) == (code, "", "")
 
 
 def test_what_cannot_run_is_one_line(emulator: Any, tmp_path: Path) -> None:
-    code, out, err = emulator.run(*LINK, command=["no-such-program"])
+    code, out, err = emulator.run(LINK, command=["no-such-program"])
     assert (code, out, err) == (127, "", "distrlcc: error: no-such-program: command not found\n")
     plain = tmp_path / "plain"
     plain.write_text("hello")
-    code, out, err = emulator.run(*LINK, command=[str(plain)])
+    code, out, err = emulator.run(LINK, command=[str(plain)])
     assert (code, out, err) == (126, "", f"distrlcc: error: {plain}: Permission denied\n")
 
 
 def test_without_a_command_it_is_the_users_shell(emulator: Any) -> None:
     emulator.environment["SHELL"] = "/bin/sh"
     process = subprocess.run(
-        emulator.words(*LINK)[:-1], env=emulator.environment, text=True, capture_output=True,
-        input="echo $MAHIMAHI_BASE; exit 5\n", timeout=60, check=False,
-    )  # fmt: skip
+        emulator.words(LINK)[:-1],
+        env=emulator.environment,
+        text=True,
+        capture_output=True,
+        input="echo $MAHIMAHI_BASE; exit 5\n",
+        timeout=60,
+        check=False,
+    )
     assert process.returncode == 5
     assert process.stdout.startswith("100.")
 
@@ -96,7 +99,7 @@ def test_without_a_command_it_is_the_users_shell(emulator: Any) -> None:
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signals_reach_command(emulator: Any, number: signal.Signals, code: int) -> None:
-    process = emulator.start(*LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"])
+    process = emulator.start(LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"])
     device, _ = _outer(process.stdout.readline().strip())
     process.send_signal(number)
     assert process.wait(30) == code
@@ -105,7 +108,7 @@ def test_signals_reach_command(emulator: Any, number: signal.Signals, code: int)
 
 def test_command_may_handle_a_signal(emulator: Any) -> None:
     script = "trap 'echo caught; exit 3' TERM; echo on; while true; do sleep 0.05; done"
-    process = emulator.start(*LINK, command=["sh", "-c", script])
+    process = emulator.start(LINK, command=["sh", "-c", script])
     assert process.stdout.readline() == "on\n"
     process.terminate()
     assert process.communicate(timeout=30)[0] == "caught\n"
@@ -114,7 +117,7 @@ def test_command_may_handle_a_signal(emulator: Any) -> None:
 
 def test_a_command_that_ignores_sigterm_is_killed(emulator: Any) -> None:
     script = "trap '' TERM; echo on; while true; do sleep 0.05; done"
-    process = emulator.start(*LINK, command=["sh", "-c", script])
+    process = emulator.start(LINK, command=["sh", "-c", script])
     assert process.stdout.readline() == "on\n"
     process.terminate()
     assert process.wait(30) == 137
@@ -124,7 +127,7 @@ def test_ctrl_c_on_a_terminal(emulator: Any) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         script = "trap 'echo once' INT; echo on; sleep 1; sleep 1; exit 9"
-        words = emulator.words(*LINK, command=["sh", "-c", script])
+        words = emulator.words(LINK, command=["sh", "-c", script])
         os.execve(words[0], words, emulator.environment)
     shown = b""
     pressed = False
@@ -156,7 +159,7 @@ LEFTOVERS = (
 @pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
 @pytest.mark.parametrize("end", ["exit", "SIGKILL"])
 def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> None:
-    process = emulator.start(*LINK, command=["sh", "-c", LEFTOVERS], prefix=prefix)
+    process = emulator.start(LINK, command=["sh", "-c", LEFTOVERS], prefix=prefix)
     device, _ = _outer(process.stdout.readline().strip())
     network = process.stdout.readline().strip()
     members = _members(network)
@@ -176,14 +179,14 @@ def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> No
 
 def test_what_runs_outside_ends_with_all_that_it_started(emulator: Any) -> None:
     code, said, _ = emulator.run(
-        *LINK, "--outside", "sh -c 'sleep 98765 & echo $!; wait'", command=["sleep", "0.5"]
+        LINK, "--outside", "sh -c 'sleep 98765 & echo $!; wait'", command=["sleep", "0.5"]
     )
     assert code == 0
     assert _until(lambda: not Path(f"/proc/{said.strip()}").exists())
 
 
 def test_a_log_that_cannot_be_written_is_an_error(emulator: Any) -> None:
-    code, _, said = emulator.run(*LINK, "--log", "/dev/full", command=["true"])
+    code, _, said = emulator.run(LINK, "--log", "/dev/full", command=["true"])
     assert code == 1
     assert "/dev/full is not whole" in said
 
@@ -195,7 +198,7 @@ def test_the_host_is_as_before(emulator: Any) -> None:
 
     before = state()
     inside = "cat /proc/sys/net/ipv4/ip_forward; ls /proc/self/fd | wc -l; cat /proc/net/route"
-    code, out, _ = emulator.run(*LINK, command=["sh", "-c", inside])
+    code, out, _ = emulator.run(LINK, command=["sh", "-c", inside])
     assert code == 0
     assert out.splitlines()[0] == "1"
     # Standard streams and what ls opens itself: no descriptor of ours.
@@ -206,7 +209,7 @@ def test_the_host_is_as_before(emulator: Any) -> None:
 @pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
 def test_routes_outside_name_the_block_alone(emulator: Any, prefix: tuple[str, ...]) -> None:
     process = emulator.start(
-        *LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"], prefix=prefix
+        LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"], prefix=prefix
     )
     base = process.stdout.readline().strip()
     _, name = _outer(base)

@@ -27,7 +27,7 @@ def test_boundaries_and_order_are_kept(batches: bool) -> None:
         UdpSocket(bind=("127.0.0.1", 0)) as receiver,
         UdpSocket(connect=receiver.address) as sender,
     ):
-        sender._segments = sender._segments and batches
+        sender.batches = sender.batches and batches
         sizes = [1472] * 70 + [100, 1472, 1472, 3, 3, 1] + [1000] * 5
         datagrams = [bytes([k % 251]) * size for k, size in enumerate(sizes)]
         sender.send(datagrams)

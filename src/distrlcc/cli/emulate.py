@@ -107,14 +107,14 @@ def _run_own(args: Namespace, link: LinkConfig, command: Sequence[str]) -> int:
         job = Job(
             link, command, _outside(args.outside), logs_up, logs_down, ("distrlcc", *sys.argv[1:])
         )
-        outcome = run_shell(job, os.environ)
+        code, start_error = run_shell(job, os.environ)
     failures = [log.failure for log in (*logs_up, *logs_down) if log.failure]
     for failure in failures:
         print(f"distrlcc: error: {failure}", file=sys.stderr)
-    if outcome.start_error is not None:
-        what = "command not found" if outcome.exit_code == 127 else outcome.start_error.strerror
+    if start_error is not None:
+        what = "command not found" if code == 127 else start_error.strerror
         print(f"distrlcc: error: {command[0]}: {what}", file=sys.stderr)
-    return outcome.exit_code or int(bool(failures))
+    return code or int(bool(failures))
 
 
 def _open_logs(args: Namespace, stack: ExitStack) -> tuple[list[LinkLog], list[LinkLog]]:

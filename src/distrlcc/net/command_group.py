@@ -11,7 +11,6 @@ process.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import select
@@ -22,10 +21,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TextIO
+
+import msgspec
 
 from distrlcc.errors import LinkError
 from distrlcc.processes import die_with_parent
@@ -61,10 +62,9 @@ def wait_for_start(
     out.write(f"{READY}\n")
     out.flush()
     line = _read_line(source, stopping).strip()
-    try:
+    start_time = math.nan
+    with suppress(ValueError):
         start_time = float(line or 0.0)
-    except ValueError:
-        start_time = math.nan
     if not -math.inf < start_time < time.monotonic() + _LONGEST_SECONDS:
         raise LinkError(
             f"{line[:_LONGEST_LINE]!r} is no start time; expected s of the monotonic clock, at "
@@ -130,7 +130,7 @@ class _Running:
 
 def write_parts(path: Path, parts: Sequence[Part]) -> None:
     """Write the file that names the commands."""
-    path.write_text(json.dumps([asdict(part) for part in parts]), encoding="utf-8")
+    path.write_bytes(msgspec.json.encode(parts))
 
 
 def run_group(parts: Sequence[Part], *, ready_seconds: float = _READY_SECONDS) -> None:
@@ -206,16 +206,9 @@ def _read_output(selector: selectors.BaseSelector, seconds: float) -> None:
             raise LinkError(f"{one.part.name}: {why}")
 
 
-def main(path: str) -> int:
-    """Run the commands of a file."""
-    parts = json.loads(Path(path).read_text(encoding="utf-8"))
+if __name__ == "__main__":
     try:
-        run_group([Part(one["name"], tuple(one["words"]), one["start_s"]) for one in parts])
+        run_group(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Part]))
     except LinkError as error:
         sys.stderr.write(f"distrlcc: error: {error}\n")
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+        sys.exit(error.exit_code)

@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distrlcc.control.base import Controller
-from distrlcc.types import Ack, IntervalStats
-
 LATE_NS = 1_000_000
 """A step that begins this much after its time is late, ns."""
 MOST_LATE = 0.05
@@ -117,40 +114,19 @@ class Ticker:
         return float(np.percentile(self._lateness, percent)) * 1e-6 if self._lateness else 0.0
 
 
-class RecordingController:
-    """Counts every RTT sample on its way to another controller."""
+class RttRecord:
+    """The RTT samples of a flow, counted by size."""
 
-    def __init__(self, controller: Controller) -> None:
-        """Stand before a controller."""
-        self.controller = controller
+    def __init__(self) -> None:
+        """Start without samples."""
         self._counts = [0] * _BINS
         self._count, self._sum = 0, 0
 
-    @property
-    def cwnd(self) -> float:
-        """The controller's window, packets."""
-        return self.controller.cwnd
-
-    @property
-    def pacing_rate(self) -> float:
-        """The controller's pacing rate, packets/s."""
-        return self.controller.pacing_rate
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Count the sample."""
-        rtt = ack.rtt_ns
+    def add(self, rtt: int) -> None:
+        """Count a sample, ns."""
         self._counts[int(_PER_E_FOLD * math.log(max(rtt * 1e-3, 1.0)))] += 1
         self._count += 1
         self._sum += rtt
-        self.controller.on_ack(ack, now=now)
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Pass it on."""
-        self.controller.on_timeout(now=now, sent=sent)
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Pass it on."""
-        self.controller.on_interval(stats, now=now)
 
     def mean_ms(self) -> float:
         """Return the mean RTT, ms; not a number without samples."""

@@ -15,6 +15,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from distrlcc.control.base import Controller
@@ -22,6 +23,7 @@ from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import WireError
 from distrlcc.net.emulated_link import Delivery, EmulatedLink
+from distrlcc.net.sending import BATCH, next_batch
 from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Flow, Scenario
@@ -36,8 +38,6 @@ DATAGRAM_BYTES = 1472
 OVERHEAD_BYTES = 32
 """IPv4 and UDP headers and mahimahi's 4 bytes of TUN header: 1472 bytes count 1504."""
 _PADDING = bytes(DATAGRAM_BYTES - wire.DATA_BYTES)
-_BATCH = 32
-"""Datagrams that a flow sends before the others have their turn; a socket's buffer holds more."""
 _MOST_SLACK_NS = 5_000_000
 
 
@@ -79,12 +79,12 @@ class Timers:
             timer.run(now)
 
 
+@dataclass
 class Held:
-    """A controller whose window and rate are set from outside."""
+    """A controller whose window, packets, and rate, packets/s, are set from outside."""
 
-    def __init__(self, cwnd: float, pacing_rate: float) -> None:
-        """Take the first window, packets, and pacing rate, packets/s."""
-        self.cwnd, self.pacing_rate = cwnd, pacing_rate
+    cwnd: float
+    pacing_rate: float = 0.0
 
     def on_ack(self, ack: Ack, *, now: int) -> None:
         """Leave the window as it was set."""
@@ -112,7 +112,7 @@ class SendingFlow:
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
         """None before it starts."""
-        self.held = Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd, 0.0)
+        self.held = Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd)
         """What an agent holds."""
         self.silent = False
         """Whether nothing is sent, whatever window and rate allow."""
@@ -181,16 +181,9 @@ class SendingFlow:
         """Send what may be sent, in one go, and plan what comes next."""
         if self.silent or now >= self._stop:
             return
-        batch: list[bytes] = []
-        while len(batch) < _BATCH:
-            lowest = sender.lowest
-            number = sender.packet_to_send(now=now)
-            if number is None:
-                break
-            batch.append(wire.data_header(self.session, number, lowest) + _PADDING)
-        if batch:
-            self.socket.send(batch)
-        self._timers.set(self._acting, now if len(batch) == _BATCH else sender.next_time())
+        batch = next_batch(sender, self.session, _PADDING, now=now)
+        self.socket.send(batch)
+        self._timers.set(self._acting, now if len(batch) == BATCH else sender.next_time())
 
 
 class RelayFlow:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic_ns
 
 from distrlcc.control.base import Controller
 from distrlcc.errors import LinkError, WireError
-from distrlcc.net.flow_record import RecordingController, Sent, Step, Ticker
+from distrlcc.net.flow_record import RttRecord, Sent, Step, Ticker
 from distrlcc.net.udp_socket import Address, UdpSocket, shown
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Opening, Repeat
 from distrlcc.transport.sender import Sender, SenderOptions
 from distrlcc.transport.wire import Acknowledgement, Hello, authentic
-from distrlcc.types import NANOSECONDS, IntervalStats
+from distrlcc.types import NANOSECONDS
 
 _MTU, _TUN_HEADER = 1500, 4
-_BATCH = 32
+BATCH = 32
+"""Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
 _ABORTS = 3
 """Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
 _STOPPED_SECONDS = 2.0
@@ -79,7 +81,7 @@ def send(
     """
     with UdpSocket(connect=remote) as socket:
         opening = _open(socket, remote, request, stopping)
-        flow = _Flow(socket, opening, controller, request, header_bytes(remote) + _TUN_HEADER)
+        flow = _Flow(socket, opening, controller, request, remote)
         try:
             on_open()
             flow.run(step_ns, on_step, stopping)
@@ -127,6 +129,18 @@ def _ns(seconds: float) -> int:
     return round(seconds * NANOSECONDS)
 
 
+def next_batch(sender: Sender, session: int, padding: bytes, *, now: int) -> list[bytes]:
+    """Return the DATA datagrams that may be sent now, `BATCH` at most."""
+    batch = list[bytes]()
+    while len(batch) < BATCH:
+        lowest = sender.lowest
+        number = sender.packet_to_send(now=now)
+        if number is None:
+            break
+        batch.append(wire.data_header(session, number, lowest) + padding)
+    return batch
+
+
 class _Flow:
     """A session that is open."""
 
@@ -136,7 +150,7 @@ class _Flow:
         opening: Opening,
         controller: Controller,
         request: Request,
-        headers: int,
+        remote: Address,
     ) -> None:
         assert opening.answer is not None
         self._socket, self._request = socket, request
@@ -144,8 +158,8 @@ class _Flow:
         self._max_delay = opening.answer.max_ack_delay_us
         self._size = opening.answer.max_datagram
         self._padding = bytes(self._size - wire.DATA_BYTES)
-        self._wire_bytes = self._size + headers
-        self._controller = RecordingController(controller)
+        self._wire_bytes = self._size + header_bytes(remote) + _TUN_HEADER
+        self._controller, self._rtts = controller, RttRecord()
         self._begin = self._heard = 0
         self._over = False
         self.sent = Sent(ignored=opening.ignored)
@@ -159,7 +173,8 @@ class _Flow:
         """Send until the end; what ends it early is in ``sent.failure``."""
         self._begin = self._heard = now = monotonic_ns()
         options = SenderOptions(packet_bytes=self._wire_bytes)
-        self._sender = sender = Sender(self._controller, options, now=now)
+        sender = Sender(self._controller, options, now=now, on_rtt=self._rtts.add)
+        self._sender = sender
         ticker = Ticker(now=now, step=step_ns(0.0))
         end = now + _ns(self._request.seconds)
         while True:
@@ -182,29 +197,20 @@ class _Flow:
 
     def _send(self, now: int) -> None:
         """Send what may be sent now, in one go."""
-        sender, batch = self._sender, []
-        if sender.inflight == 0:
+        if self._sender.inflight == 0:
             self._heard = now  # there is nothing to be heard of
-        for _ in range(_BATCH):
-            lowest = sender.lowest
-            number = sender.packet_to_send(now=now)
-            if number is None:
-                break
-            batch.append(wire.data_header(self._session, number, lowest) + self._padding)
-        if batch:
-            self._socket.send(batch)
+        self._socket.send(next_batch(self._sender, self._session, self._padding, now=now))
 
     def _acknowledgement(self, datagram: bytes) -> Acknowledgement | None:
         """Return the ACK of this session that a datagram is; count what is none."""
-        try:
+        with suppress(WireError):
             ack = wire.decode(datagram)
-        except WireError:
-            self.sent.ignored += 1
-            return None
-        known = isinstance(ack, Acknowledgement) and ack.session == self._session
-        if known and authentic(datagram, self._key):
-            assert isinstance(ack, Acknowledgement)
-            return ack
+            if (
+                isinstance(ack, Acknowledgement)
+                and ack.session == self._session
+                and authentic(datagram, self._key)
+            ):
+                return ack
         self.sent.ignored += 1
         return None
 
@@ -221,7 +227,7 @@ class _Flow:
 
     def _end_step(self, ticker: Ticker, step_ns: Callable[[float], int], now: int) -> Step:
         sender = self._sender
-        stats: IntervalStats = sender.take_interval(now=now)
+        stats = sender.take_interval(now=now)
         self._controller.on_interval(stats, now=now)
         sender.on_action(now=now)
         ticker.tick(now=now, step=step_ns(float(stats.min_rtt[0])))
@@ -259,12 +265,12 @@ class _Flow:
             self._over = True
 
     def _count(self, ticker: Ticker, now: int) -> None:
-        sent, sender, recorded = self.sent, self._sender, self._controller
+        sent, sender = self.sent, self._sender
         sent.seconds = (now - self._begin) / NANOSECONDS
         sent.packets, sent.bytes = sender.next_number, sent.acked * self._wire_bytes
         if sent.acked:
             sent.min_rtt_ms = sender.rtt.minimum * 1e-6
-            sent.mean_rtt_ms, sent.p95_rtt_ms = recorded.mean_ms(), recorded.percentile_ms(95.0)
+            sent.mean_rtt_ms, sent.p95_rtt_ms = self._rtts.mean_ms(), self._rtts.percentile_ms(95.0)
         sent.steps, sent.late_share = ticker.count, ticker.late_share()
         sent.lateness_p50_ms = ticker.percentile_ms(50.0)
         sent.lateness_p99_ms = ticker.percentile_ms(99.0)
@@ -276,8 +282,7 @@ class _Flow:
 
     def abort(self) -> None:
         """Say that it is over, without waiting for an answer."""
-        for _ in range(_ABORTS):
-            self._socket.send([self._fin(0)])
+        self._socket.send([self._fin(0)] * _ABORTS)
 
     def finish(self, stopping: Callable[[], bool]) -> None:
         """Say that it is over until the receiver acknowledges it."""

@@ -24,7 +24,7 @@ from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.namespace import inside, new_network
-from distrlcc.processes import run_on_time
+from distrlcc.processes import run_normally, run_on_time, run_soon
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
@@ -41,15 +41,6 @@ _UNFINISHED = {"04", "09", "0B"}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How COMMAND ended."""
-
-    exit_code: int
-    start_error: OSError | None
-    """Why it could not be started."""
-
-
-@dataclass(frozen=True)
 class Job:
     """What to run over which link."""
 
@@ -63,8 +54,11 @@ class Job:
     """Ours, for the logs."""
 
 
-def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
+def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | None]:
     """Run a command behind an emulated link until it ends.
+
+    Returns:
+        Its exit code, and why it could not be started.
 
     This process needs privileges for that; `enter_user_namespace` gives them.
 
@@ -95,7 +89,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> Outcome:
         with _on_time():
             session.run(guard, signals)
         assert guard.exit_code is not None
-        return Outcome(guard.exit_code, guard.start_error)
+        return guard.exit_code, guard.start_error
 
 
 Descriptor = End | Guard | SignalDescriptor
@@ -214,17 +208,15 @@ def _on_time() -> Iterator[None]:
 
     The loop makes no cycles.
     """
-    policy, niceness = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-    collects = gc.isenabled()
+    niceness, collects = os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
     if not run_on_time():
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, -19)
+        run_soon()
     gc.disable()
     try:
         yield
     finally:
         if collects:
             gc.enable()
+        run_normally()
         with suppress(OSError):
-            os.sched_setscheduler(0, policy, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, 0, niceness)

@@ -53,13 +53,13 @@ class UdpSocket:
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        self._segments = self._gro = False
+        self.batches = False
+        """Whether several datagrams leave in one call."""
         with suppress(OSError):
             self._socket.getsockopt(_SOL_UDP, _UDP_SEGMENT)
-            self._segments = True
+            self.batches = True
         with suppress(OSError):
             self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
-            self._gro = True
         self.refused = False
         """Whether the other end's port was closed when it was last heard of."""
         self.too_large = False
@@ -123,11 +123,9 @@ class UdpSocket:
             except OSError:  # such as a network that is unreachable for a while
                 break
             self.refused = False
-            size = _segment_size(control)
-            if not size or len(data) <= size:
-                found.append((data, address))
-            else:
-                found += ((data[k : k + size], address) for k in range(0, len(data), size))
+            gro = [_INT.unpack(d)[0] for *kind, d in control if kind == [_SOL_UDP, _UDP_GRO]]
+            size = gro[0] if gro else len(data) or 1
+            found += ((data[k : k + size], address) for k in range(0, len(data) or 1, size))
         return found
 
     def send(self, datagrams: Sequence[bytes], address: Address | None = None) -> None:
@@ -138,39 +136,25 @@ class UdpSocket:
 
     def _send_some(self, datagrams: Sequence[bytes], place: int, address: Address | None) -> int:
         """Send one or more datagrams from a place on; return how many."""
-        first = datagrams[place]
-        size, count = len(first), 1
-        if self._segments and size:
+        size, count = len(datagrams[place]), 1
+        if self.batches and size:
             most = min(len(datagrams) - place, _MOST_SEGMENTS, _MOST_BYTES // size)
             while count < most and len(datagrams[place + count]) == size:
                 count += 1
+        control = [(_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size))] if count > 1 else []
+        parts = datagrams[place : place + count]
         try:
-            if count == 1:
-                if address is None:
-                    self._socket.send(first)
-                else:
-                    self._socket.sendto(first, address)
-            else:
-                parts = datagrams[place : place + count]
-                control = [(_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size))]
-                self._socket.sendmsg(parts, control, 0, *(() if address is None else (address,)))
+            self._socket.sendmsg(parts, control, 0, *(() if address is None else (address,)))
         except ConnectionRefusedError:  # of an earlier datagram; this one was not sent
             self.refused = True
             self.unsent += count
         except OSError as error:
             if count > 1 and error.errno in _NO_BATCHES:  # one by one from now on
-                self._segments = False
+                self.batches = False
                 return 0
             self.too_large = self.too_large or error.errno == errno.EMSGSIZE
             self.unsent += count
         return count
-
-
-def _segment_size(control: list[tuple[int, int, bytes]]) -> int:
-    for level, kind, data in control:
-        if (level, kind) == (_SOL_UDP, _UDP_GRO):
-            return int(_INT.unpack(data)[0])
-    return 0
 
 
 def shown(address: Address) -> str:

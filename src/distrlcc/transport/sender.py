@@ -16,7 +16,7 @@ Times are ns of one clock that never runs backwards, from 0 on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,11 +80,17 @@ class Sender:
         *,
         now: int,
         step_start: int | None = None,
+        on_rtt: Callable[[int], None] | None = None,
     ) -> None:
-        """Start a flow; ``step_start`` is when the present step began, if not now."""
+        """Start a flow.
+
+        ``step_start`` is when the present step began, if not now; ``on_rtt`` is called with each
+        RTT sample, ns.
+        """
         options = options or SenderOptions()
         self.controller = controller
         self.rtt = RttEstimator()
+        self._on_rtt = on_rtt
         self._idle = options.idle_timer_ns
         self._outstanding = Outstanding()
         self._rate = DeliveryRate(options.rate_over_sending, now=now)
@@ -219,6 +225,8 @@ class Sender:
             elapsed = rate.deliver(stamp, now=now)
             prior, delivered = stamp[1], rate.delivered
             sample = rtt.sample(now - stamp[0], ack_delay)
+            if self._on_rtt is not None:
+                self._on_rtt(sample)
             interval.on_ack(sample, rtt.minimum, delivered - prior, elapsed, sent - number)
             inflight -= 1
             lost, seq = 0, number
