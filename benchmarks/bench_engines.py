@@ -17,8 +17,7 @@ import numpy as np
 
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.admission import admit, check_addresses, join
-from distrlcc.actors.engine import Engine, Worker
-from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.engine import Engine, InProcessEngine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number
@@ -29,11 +28,11 @@ from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.policy.spec import expected_shapes
+from distrlcc.processes import switch_threads_often
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
-from distrlcc.scheduling import switch_threads_often
 
 _START_SECONDS = 120.0
 _CALL_SECONDS = 30.0
@@ -111,7 +110,7 @@ def measure_torch_rpc(job: EngineJob) -> EngineFigures:
     """
     job = replace(job, began=monotonic())
     places = [Place("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
-    launcher = Launcher(rpc_rank, job, places, hosts=True, vital=0)
+    launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
     figures: EngineFigures = launcher.run().measured()[0]
     return figures
 

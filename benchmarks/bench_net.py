@@ -28,12 +28,11 @@ from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import ConfigError, LinkError
+from distrlcc.net.emulated_world import WorldProcess
 from distrlcc.net.flow_record import Sent
-from distrlcc.net.kernel_calls import die_with_parent
 from distrlcc.net.sending import Request, send
 from distrlcc.net.udp_socket import resolve
-from distrlcc.net.world_process import WorldProcess
-from distrlcc.scheduling import run_soon
+from distrlcc.processes import die_with_parent, run_soon
 from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import PACKET_BYTES

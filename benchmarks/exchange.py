@@ -7,6 +7,7 @@ the vector. So the model is ``2 (n - 1) (latency + bytes / n / bandwidth)``.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,10 +19,10 @@ import numpy as np
 
 from benchmarks.hosts import Hosts
 from distrlcc.errors import GroupError
-from distrlcc.parallel.launcher import die_with_parent
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.store import Master
+from distrlcc.processes import die_with_parent
 from distrlcc.runs.run_config import RunConfig
 
 SIZES = (64, 6_000, 60_000, 600_000)
@@ -151,7 +152,7 @@ def _rank(address: str, slot: int, size: int) -> None:
     """Exchange as one host; host 0 prints the medians."""
     import torch
 
-    die_with_parent()
+    die_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     master = Master(address, 29512) if slot == 0 else None
     place = Place(address, 29512, slot, size, timeout_seconds=60.0)

@@ -176,10 +176,7 @@ def test_override_makes_and_removes_an_optional_section() -> None:
         ),
         ("ppo.steps=[[1e6, 1, 2]]", "ppo.steps = [[1000000.0, 1, 2]]: "),
         ("ppo.lr=-1", "ppo: lr must be positive, not -1.0"),
-        (
-            "gail.hidden=[1]",
-            "cannot set gail.hidden: this configuration has no section [gail]",
-        ),
+        ("gail.hidden=[1]", "cannot set gail.hidden: this configuration has no section [gail]"),
         ("gail.hiden=[1]", "unknown key 'gail.hiden': did you mean gail.hidden"),
     ],
 )

@@ -1,7 +1,5 @@
 """Files that are written whole, and places that are looked at first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,12 +1,18 @@
-"""Processes told apart by when they started, and those below one."""
+"""The machine's processes: their table, who ends with whom, and who gets a core first."""
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import os
+import signal
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_SWITCH_SECONDS = 5e-4
 _STARTED = 19  # of the fields after the name in /proc/PID/stat: when, in ticks since the boot
 
 
@@ -24,7 +30,7 @@ class Process:
     def signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.alive():
-            with contextlib.suppress(ProcessLookupError):  # it may end just now
+            with suppress(ProcessLookupError):  # it may end just now
                 os.kill(self.pid, number)
 
 
@@ -59,3 +65,83 @@ def _read_stat(pid: int) -> tuple[int, Process] | None:
     if len(fields) <= _STARTED or fields[0] in "ZX":
         return None
     return int(fields[1]), Process(pid, int(fields[_STARTED]))
+
+
+def die_with_parent(number: signal.Signals, *, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends.
+
+    With ``parent``, the pid that the parent had, this process exits if it has ended already.
+    """
+    if sys.platform == "linux":
+        call_libc("prctl", _PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parents end."""
+    call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def call_libc(function: str, *arguments: int | bytes) -> int:
+    """Call what Python's ``os`` lacks; return the result.
+
+    Raises:
+        OSError: The system refuses it.
+    """
+    result = int(getattr(_libc, function)(*arguments))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def let_threads_preempt(yes: bool) -> None:
+    """Let other threads interrupt this one, which computes, as soon as a message is there.
+
+    Else Linux lets them wait for up to some milliseconds where both share a core, several times in
+    each exchange. Threads that this one starts are scheduled normally; no privilege is needed.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        policy = os.SCHED_BATCH | os.SCHED_RESET_ON_FORK if yes else os.SCHED_OTHER
+        with suppress(OSError):
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def run_on_time() -> bool:
+    """Give this thread a core as soon as its sleep is over; return whether the system allows it.
+
+    Linux allows it to root, and to a process with CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. For
+    threads that sleep most of the time. What the thread starts is scheduled normally.
+    """
+    if not hasattr(os, "SCHED_FIFO"):
+        return False
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        return False
+    return True
+
+
+def run_normally() -> None:
+    """Take `run_on_time` back, for a thread that turns out not to sleep."""
+    if hasattr(os, "SCHED_FIFO"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def run_soon() -> bool:
+    """Give this process a core before others, but not all of it; return whether that is allowed.
+
+    For what may be busy for seconds: under SCHED_FIFO it would let nothing else run.
+    """
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -19)
+    except OSError:
+        return False
+    return True
+
+
+def switch_threads_often() -> None:
+    """Let Python's threads take turns within half a millisecond, in place of five."""
+    sys.setswitchinterval(_SWITCH_SECONDS)

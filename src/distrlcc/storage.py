@@ -30,7 +30,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -48,17 +48,15 @@ from distrlcc.processes import find_process
 T = TypeVar("T")
 
 LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "owner.json"
-_ORIGIN = ".storage"
 VERSION = 1
 """Version of the layout; another one is refused."""
-OPEN_SECONDS = 20.0
-"""Time limit of opening a storage."""
-_SECONDS, _BYTES_PER_SECOND = 30.0, 500_000
-"""Time limit of an operation: so long, and a second for each so many bytes."""
+OPEN_SECONDS, END_SECONDS = 20.0, 30.0
+"""Time limits of opening a storage, and of storing the end of a run where it does not answer."""
 BEAT_SECONDS, WATCH_SECONDS, TICK_SECONDS = 7.0, 20.0, 1.0
 """Time between two renewals of the owner's note, and for which a newcomer watches it."""
-END_SECONDS = 30.0
-"""Time to store the end of a run where the storage does not answer."""
+_SECONDS, _BYTES_PER_SECOND = 30.0, 500_000
+"""Time limit of an operation: so long, and a second for each so many bytes."""
+_ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
 _PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 
@@ -124,15 +122,12 @@ class Owner:
 
     def yields_to(self, other: Owner) -> bool:
         """Say whether another may take the name at once: the same run, or this process is dead."""
-        if self.run == other.run or (
-            self.process.rpartition("/")[0] == other.process.rpartition("/")[0] != ""
-            and _process(self.pid) != self.process
-        ):
+        here = self.process.rpartition("/")[0] == other.process.rpartition("/")[0] != ""
+        if self.run == other.run or (here and _process(self.pid) != self.process):
             return True
         (own, _, before), (theirs, _, attempt) = self.run.partition("#"), other.run.partition("#")
-        return (
-            own == theirs and before.isdigit() and attempt.isdigit() and int(before) < int(attempt)
-        )
+        numbered = before.isdigit() and attempt.isdigit()
+        return own == theirs and numbered and int(before) < int(attempt)
 
 
 @dataclass(frozen=True)
@@ -143,6 +138,21 @@ class _Origin:
     """Id of the run directory, wherever it lies."""
     seen: int = 0
     """Newest generation when it was fetched; damaged ones count."""
+
+    @classmethod
+    def of(cls, run: Path) -> _Origin:
+        """Return a run directory's note; write one where there is none."""
+        try:
+            return msgspec.json.decode((run / _ORIGIN).read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError):
+            return cls.write(run)
+
+    @classmethod
+    def write(cls, run: Path, seen: int = 0) -> _Origin:
+        """Begin a run directory's note."""
+        origin = cls(uuid.uuid4().hex, seen)
+        write_atomically(run / _ORIGIN, msgspec.json.encode(origin))
+        return origin
 
 
 class Storage:
@@ -177,23 +187,26 @@ class Storage:
         """Write an object; in a folder the file is synced and renamed into place."""
         self._do(lambda filesystem, path: _write(filesystem, path, data), name, len(data))
 
-    def read(self, name: str) -> bytes | None:
-        """Return an object's bytes, or None if there is none."""
-        info = self._do(lambda filesystem, path: filesystem.get_file_info(path), name)
-        return self._do(_read, name, info.size or 0) if info.is_file else None
+    def read(self, name: str, size: int = 0) -> bytes | None:
+        """Return the bytes of an object of about a size, or None if there is none."""
+
+        def read(filesystem: Any, path: str) -> bytes | None:
+            with suppress(FileNotFoundError), filesystem.open_input_stream(path) as file:
+                return bytes(file.read())
+            return None
+
+        return self._do(read, name, size)
 
     def names(self) -> list[str]:
         """Return the names of all objects, in order."""
         from pyarrow import fs  # noqa: PLC0415 - a run without storage starts quicker without it
 
-        def find(filesystem: Any, path: str) -> Any:
-            return filesystem.get_file_info(
-                fs.FileSelector(path, recursive=True, allow_not_found=True)
-            )
+        def find(filesystem: Any, path: str) -> list[str]:
+            below = fs.FileSelector(path, recursive=True, allow_not_found=True)
+            files = (info.path for info in filesystem.get_file_info(below) if info.is_file)
+            return sorted(PurePosixPath(file).relative_to(path).as_posix() for file in files)
 
-        base = PurePosixPath(self.open()[1])
-        found = [info.path for info in self._do(find) if info.is_file]
-        return sorted(PurePosixPath(path).relative_to(base).as_posix() for path in found)
+        return self._do(find)
 
     def delete(self, name: str, *, folder: bool = False) -> None:
         """Delete an object, or a folder and all below; one that is gone does not matter."""
@@ -211,23 +224,18 @@ class Storage:
         try:
             return within(_SECONDS + size / _BYTES_PER_SECOND, lambda: call(filesystem, path))
         except Exception as error:  # fsspec's file systems raise what they please
-            raise storage_error(self.url, error) from None
+            raise _storage_error(self.url, error) from None
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Keep others from storing under this name, for as long as this process lives.
-
-        Raises:
-            OutputError: Another process, which lives, has the name.
-        """
+        """Keep others from storing here as long as this process lives; raises OutputError."""
         # Watch another owner until it is sure that it is gone.
         own = Owner(self.run, platform.node(), os.getpid(), _process(os.getpid()))
         found, end = self.owner(), time.monotonic() + WATCH_SECONDS
         if found is not None and not found.yields_to(own):
             process = f"process {found.pid} on {found.host}"
-            say(
-                f"{self} belongs to {process}; watching {WATCH_SECONDS:.0f} s whether it still runs"
-            )
+            watching = f"watching {WATCH_SECONDS:.0f} s whether it still runs"
+            say(f"{self} belongs to {process}; {watching}")
             while (now := self.owner()) is not None and time.monotonic() < end:
                 if now != found:
                     raise OutputError(
@@ -263,8 +271,7 @@ class Storage:
     def owner(self) -> Owner | None:
         """Return the process that stores here at present, or None."""
         with suppress(msgspec.DecodeError):
-            data = self.read(OWNER)
-            return None if data is None else msgspec.json.decode(data, type=Owner)
+            return msgspec.json.decode(self.read(OWNER) or b"", type=Owner)
         return None
 
     def _owns(self) -> bool:
@@ -277,7 +284,7 @@ class Storage:
 
     def read_config(self) -> str:
         """Return the newest whole ``config.toml``; see `pull` for what is raised."""
-        for manifest in self._manifests():
+        for manifest in self._manifests([]):
             data = self.read(f"{manifest.place}/config.toml")
             if data and StoredFile.of("config.toml", data) in manifest.files:
                 return data.decode()
@@ -286,23 +293,21 @@ class Storage:
     def push(self, folder: Path) -> Manifest:
         """Store a run directory, which may be written meanwhile, as a new generation.
 
-        Raises:
-            OutputError: It cannot be stored.
-            StorageLostError: Another run has taken the name over.
+        Raises OutputError if that fails, StorageLostError if another run has the name by now.
         """
         with self._lock:
-            names = self.names()
-            number = 1 + max((_number(name) for name in names), default=0)
-            place, entries = f"{number:06d}-{uuid.uuid4().hex[:8]}", []
+            # The files, and the manifest last.
+            names, files = self.names(), []
+            number = 1 + max(map(_number, names), default=0)
+            place = f"{number:06d}-{uuid.uuid4().hex[:8]}"
             for name, data in _run_files(folder):
                 self.write(f"{place}/{name}", data)
-                entries.append(StoredFile.of(name, data))
-            date = datetime.now(UTC).isoformat(timespec="seconds")
-            origin, host = _origin(folder).folder, platform.node()
-            manifest = Manifest(number, place, origin, tuple(entries), host, date)
+                files.append(StoredFile.of(name, data))
+            date, origin = datetime.now(UTC).isoformat(timespec="seconds"), _Origin.of(folder)
+            found = Manifest(number, place, origin.folder, tuple(files), platform.node(), date)
             if not self._owns():
                 raise StorageLostError(f"another run has taken {self} over")
-            text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+            text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
             self.write(f"{place}/{MANIFEST}", text)
             # Delete all but this generation and the newest before it, manifests first.
             kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}
@@ -310,43 +315,33 @@ class Storage:
                 for old in sorted({name.split("/")[0] for name in names if _number(name)} - kept):
                     self.delete(f"{old}/{MANIFEST}")
                     self.delete(old, folder=True)
-        return manifest
+        return found
 
-    def push_if_new(self, folder: Path, *, whole: bool = False) -> bool:
-        """Store a run directory unless the newest generation has its checkpoint; say whether.
+    def push_if_new(self, folder: Path) -> bool:
+        """Store a run directory if it has a checkpoint and is not stored as it is; say whether.
 
-        Args:
-            folder: The run directory; without a checkpoint it is not stored.
-            whole: See that all its files are stored.
-
-        Raises:
-            StorageLostError: The run has gone on in another run directory.
+        Raises StorageLostError if the run has gone on in another run directory.
         """
         if not (folder / LATEST).exists():
             return False
-        newest = next(self._manifests(), None)
+        newest = next(self._manifests([]), None)
         if newest is not None:
-            origin = _origin(folder)
+            origin = _Origin.of(folder)
             if newest.folder != origin.folder and newest.generation > origin.seen:
                 raise StorageLostError(
                     f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"
                 )
-            files = {StoredFile.of(*f) for f in _run_files(folder) if whole or f[0] == LATEST}
-            if files == {file for file in newest.files if whole or file.name == LATEST}:
+            if {StoredFile.of(*file) for file in _run_files(folder)} == set(newest.files):
                 return False
         self.push(folder)
         return True
 
     def push_end(self, folder: Path, remedy: str) -> None:
-        """Store how a run ended; try again for a while.
-
-        Raises:
-            OutputError: It could not be stored; the message holds the remedy.
-        """
-        end, said = time.monotonic() + END_SECONDS, False
-        while True:
+        """Store how a run ended; try for a while, then raise OutputError with the remedy."""
+        end = time.monotonic() + END_SECONDS
+        for attempt in count():
             try:
-                self.push_if_new(folder, whole=True)
+                self.push_if_new(folder)
                 break
             except OutputError as error:
                 lost = isinstance(error, StorageLostError)
@@ -355,9 +350,8 @@ class Storage:
                         f"{folder} is saved here, but its end is not stored: {error}"
                         f"{'' if lost else f'; store it with: {remedy}'}"
                     ) from None
-                if not said:
+                if attempt == 0:
                     say(f"not stored: {error}; trying for {END_SECONDS:.0f} s more")
-                said = True
                 time.sleep(TICK_SECONDS)
         if (folder / LATEST).exists():
             say(f"stored at {self}")
@@ -377,17 +371,20 @@ class Storage:
         seen = max(map(_number, self.names()), default=0)
         try:
             for manifest in self._manifests(damage):
+                shutil.rmtree(part, ignore_errors=True)
                 if fault := self._fetch(manifest, part):
                     damage.append(fault)
                     continue
-                _note(part, _Origin(uuid.uuid4().hex, seen))
+                _Origin.write(part, seen)
                 part.replace(folder)
                 return manifest, damage
         except OSError as error:
             raise OutputError(f"cannot write {folder}: {error.strerror}") from None
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
         raise self._nothing(damage)
 
-    def _manifests(self, damage: list[str] | None = None) -> Iterator[Manifest]:
+    def _manifests(self, damage: list[str]) -> Iterator[Manifest]:
         """Yield complete generations, newest first; say of damaged manifests what is wrong."""
         for name in reversed(_manifests_in(self.names())):
             data = self.read(name)
@@ -395,16 +392,13 @@ class Storage:
                 if data is not None:  # else deleted since
                     yield Manifest.decode(data)
             except (ValueError, msgspec.DecodeError) as error:
-                if damage is not None:
-                    damage.append(f"{name} is damaged ({error})")
+                damage.append(f"{name} is damaged ({error})")
 
     def _fetch(self, manifest: Manifest, part: Path) -> str:
         """Fetch a generation; return what is wrong with it, or nothing."""
-        shutil.rmtree(part, ignore_errors=True)
         for file in manifest.files:
-            data = self.read(f"{manifest.place}/{file.name}")
+            data = self.read(f"{manifest.place}/{file.name}", file.size)
             if data is None or StoredFile.of(file.name, data) != file:
-                shutil.rmtree(part, ignore_errors=True)
                 how = "is missing" if data is None else "is damaged"
                 return f"{manifest.place}/{file.name} {how}"
             (part / file.name).parent.mkdir(parents=True, exist_ok=True)
@@ -450,19 +444,18 @@ class StorageKeeper:
         self._thread.join(10.0)
 
     def _run(self) -> None:
-        failure = ""
+        before = ""
         while self._due.wait() and not self._stop:
             self._due.clear()
+            failure = ""
             try:
                 self._storage.push(self._folder)
             except DistrlccError as error:
-                if str(error) != failure:
-                    self._news.append(f"not stored: {error}; training goes on")
                 failure = str(error)
-            else:
-                if failure:
-                    self._news.append(f"stored again at {self._storage}")
-                failure = ""
+            if failure != before:
+                news = f"not stored: {failure}; training goes on"
+                self._news.append(news if failure else f"stored again at {self._storage}")
+            before = failure
 
 
 def stored_runs(url: str) -> list[str]:
@@ -473,23 +466,25 @@ def stored_runs(url: str) -> list[str]:
 def storage_filesystem(url: str, *, check: bool = True) -> tuple[Any, str]:
     """Return the ``pyarrow.fs.FileSystem`` that a URL names, and the path in it.
 
-    Args:
-        url: A folder or a URL; see the module.
-        check: See that it answers and can be written; a folder is made where there is none.
+    With ``check`` see that it answers and can be written; a folder is made where there is none.
 
     Raises:
         ConfigError: The URL is malformed, or of a kind that nothing installed reaches.
         OutputError: It does not answer in time, refuses access, or cannot be written.
     """
-    try:
-        filesystem, path = within(OPEN_SECONDS, lambda: _open(url))
+
+    def found() -> tuple[Any, str]:
+        filesystem, path = _open(url)
         if check and is_folder(filesystem):
-            within(OPEN_SECONDS, lambda: require_writable(Path(path)))
+            require_writable(Path(path))
         elif check:
-            within(OPEN_SECONDS, lambda: filesystem.create_dir(path))
-    except (OSError, ValueError) as error:
-        raise storage_error(url, error) from None
-    return filesystem, path.rstrip("/")
+            filesystem.create_dir(path)
+        return filesystem, path.rstrip("/")
+
+    try:
+        return within(OPEN_SECONDS, found)
+    except (OSError, ValueError, DistrlccError) as error:
+        raise _storage_error(url, error) from None
 
 
 def is_folder(filesystem: Any) -> bool:
@@ -511,15 +506,12 @@ def within(seconds: float, call: Callable[[], T]) -> T:
             future.set_exception(error)
 
     threading.Thread(target=run, name="storage call", daemon=True).start()
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        if future.done():
-            raise
-        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
+    if not wait([future], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return future.result()
 
 
-def storage_error(url: str, error: Exception) -> DistrlccError:
+def _storage_error(url: str, error: Exception) -> DistrlccError:
     """Turn what a file system said into one line: what is wrong, and what to do."""
     if isinstance(error, DistrlccError):
         return error
@@ -530,20 +522,14 @@ def storage_error(url: str, error: Exception) -> DistrlccError:
 
     if says("NO_SUCH_BUCKET", "NoSuchBucket", "To create buckets"):
         text = f"there is no bucket {urlsplit(url).netloc!r}; make it, or give another"
-    elif says(
-        "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
-    ):
-        remedy = (
-            "no AWS_ACCESS_KEY_ID is set: give credentials in the environment or ~/.aws of a user"
-        )
+    elif says("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_T", "status 40"):
+        remedy = "no AWS_ACCESS_KEY_ID is set: give credentials in the environment or ~/.aws that"
         if "AWS_ACCESS_KEY_ID" in os.environ:
             remedy = "check that AWS_ACCESS_KEY_ID's owner"
         text = f"access denied; {remedy} may list, read, write and delete there"
     elif isinstance(error, TimeoutError) or says("NETWORK_CONNECTION", "curlCode"):
-        reason = text.rpartition("Details: ")[2]
-        text = (
-            f"{reason if reason == text else f'no connection: {reason}'}; check address and network"
-        )
+        _, curl, reason = text.rpartition("Details: ")
+        text = f"{'no connection: ' if curl else ''}{reason}; check address and network"
     elif isinstance(error, OSError) and error.errno is not None:
         text = os.strerror(error.errno)
     return OutputError(f"storage {url.partition('?')[0]}: {text[:300]}")
@@ -585,12 +571,6 @@ def _open(url: str) -> tuple[Any, str]:
             reason += " (valid: endpoint_override, scheme, region, allow_bucket_creation)"
         raise ConfigError(f"--storage {url}: {reason}") from None
     return found
-
-
-def _read(filesystem: Any, path: str) -> bytes | None:
-    with suppress(FileNotFoundError), filesystem.open_input_stream(path) as file:
-        return bytes(file.read())
-    return None  # deleted since
 
 
 def _write(filesystem: Any, path: str, data: bytes) -> None:
@@ -637,19 +617,6 @@ def _run_files(folder: Path) -> Iterator[tuple[str, bytes]]:
                 raise OutputError(f"{folder} has no checkpoint to store yet") from None
         except OSError as error:
             raise OutputError(f"cannot read {folder / name}: {error.strerror}") from None
-
-
-def _origin(run: Path) -> _Origin:
-    """Return a run directory's note; write one where there is none."""
-    try:
-        return msgspec.json.decode((run / _ORIGIN).read_bytes(), type=_Origin)
-    except (OSError, msgspec.DecodeError):
-        return _note(run, _Origin(uuid.uuid4().hex))
-
-
-def _note(run: Path, origin: _Origin) -> _Origin:
-    write_atomically(run / _ORIGIN, msgspec.json.encode(origin))
-    return origin
 
 
 def _number(name: str) -> int:

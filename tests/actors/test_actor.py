@@ -25,13 +25,9 @@ from distrlcc.runs.run_state import build_learner
 from distrlcc.runs.source import policy_spec
 
 LENGTH, SEQUENCE = 12, 4
-CONFIG = override(
-    recipe("indigo"),
-    [
-        f"dagger.rollout_length={LENGTH}", f"dagger.sequence_length={SEQUENCE}",
-        "network.hidden=[8]", "env.episode_s=0.2", "seed=3",
-    ],
-)  # fmt: skip
+OF_DAGGER = f"""dagger.rollout_length={LENGTH} dagger.sequence_length={SEQUENCE}
+    network.hidden=[8] env.episode_s=0.2 seed=3"""
+CONFIG = override(recipe("indigo"), OF_DAGGER.split())
 PPO = override(
     recipe("quickstart"), ["ppo.rollout_length=12", "network.hidden=[8]", "env.episode_s=0.2"]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,15 +15,19 @@ from typing import Any
 
 import pytest
 
+from tests.parallel.commands import rows
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-SMALL = (
-    "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
-    "dagger.capacity=4000", "dagger.minibatch_size=500", "network.hidden=[8]", "env.episode_s=2",
-    "held_out.every=50", "held_out.links=2", "held_out.seconds=1", "checkpoint_every=20",
-    "total_steps=1000000000", "actors.segments_per_update=2", "actors.envs_per_worker=1",
-    "dagger.lr_schedule=none",
-)  # fmt: skip
+SMALL = """dagger.rollout_length=64 dagger.sequence_length=32 dagger.num_epochs=1
+    dagger.capacity=4000 dagger.minibatch_size=500 network.hidden=[8] env.episode_s=2
+    held_out.every=50 held_out.links=2 held_out.seconds=1 checkpoint_every=20
+    total_steps=1000000000 actors.segments_per_update=2 actors.envs_per_worker=1
+    dagger.lr_schedule=none"""
+ENDLESS = """ppo.num_epochs=10000000 ppo.use_kl_loss=false ppo.rollout_length=64
+    actors.segments_per_update=2 actors.envs_per_worker=1 held_out.links=2 held_out.seconds=1
+    ppo.minibatch_size=64"""
+NODE = "node --node-index 0 --node-num 1 --IP 127.0.0.1 --port 29533 --nodes nodes.toml"
 HANGS = """
     import os
     import time
@@ -49,7 +52,7 @@ STOP_SECONDS = 30.0
 class Node:
     """One machine's whole run, on loopback."""
 
-    def __init__(self, folder: Path, *words: str, settings: tuple[str, ...] = SMALL) -> None:
+    def __init__(self, folder: Path, *words: str, settings: str = SMALL) -> None:
         self.folder, self._log = folder, folder / f"log{len(list(folder.glob('log*')))}"
         hooks = folder / "hooks"
         hooks.mkdir(exist_ok=True)
@@ -57,14 +60,15 @@ class Node:
         (folder / "nodes.toml").write_text("nodes = [[0, 1, 'random']]")
         paths = [str(hooks), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         with self._log.open("wb") as log:
+            line = (*NODE.split(), "--no-tensorboard", *words, "--set", *settings.split())
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "distrlcc", "node", "--node-index", "0", "--node-num", "1",
-                 "--IP", "127.0.0.1", "--port", "29533", "--nodes", "nodes.toml",
-                 "--no-tensorboard", *words, "--set", *settings],
-                stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+                [sys.executable, "-m", "distrlcc", *line],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
                 executable=sys.executable,  # starts cold, as a warm one has no sitecustomize
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            )  # fmt: skip
+            )
 
     @property
     def said(self) -> str:
@@ -76,11 +80,8 @@ class Node:
         return out
 
     def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-        try:
-            lines = (self.out / name).read_text().splitlines()
-        except (FileNotFoundError, ValueError):
-            return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        folders = self.folder / "runs"
+        return rows(self.out, name) if folders.is_dir() and any(folders.iterdir()) else []
 
     def act(self) -> bool:
         """Say whether all three workers act."""
@@ -96,7 +97,7 @@ class Node:
 def start(tmp_path: Path, conftest: ModuleType) -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def begin(*words: str, settings: tuple[str, ...] = SMALL) -> Node:
+    def begin(*words: str, settings: str = SMALL) -> Node:
         nodes.append(Node(tmp_path, *words, settings=settings))
         return nodes[-1]
 
@@ -147,10 +148,7 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run(
 def test_an_update_without_end_is_broken_off(
     start: Callable[..., Node], conftest: ModuleType
 ) -> None:
-    settings = ("ppo.num_epochs=10000000", "ppo.use_kl_loss=false", "ppo.rollout_length=64",
-                "actors.segments_per_update=2", "actors.envs_per_worker=1", "held_out.links=2",
-                "held_out.seconds=1", "ppo.minibatch_size=64")  # fmt: skip
-    node = start("quickstart", settings=settings)
+    node = start("quickstart", settings=ENDLESS)
     conftest.wait_until(lambda: bool(node.rows("workers.jsonl")), 90.0, "workers come")
     time.sleep(3.0)
     assert "--load" not in node.said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -16,16 +15,15 @@ from typing import Any
 import pytest
 
 from distrlcc.policy.policy_file import load_policy
+from tests.parallel.commands import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
 
-SMALL = (
-    "dagger.rollout_length=64", "dagger.sequence_length=32", "dagger.num_epochs=1",
-    "dagger.capacity=4000", "dagger.minibatch_size=500", "network.hidden=[8]", "env.episode_s=2",
-    "held_out.every=50", "held_out.links=2", "held_out.seconds=1", "checkpoint_every=20",
-    "total_steps=1000000000", "actors.segments_per_update=4", "actors.envs_per_worker=1",
-    "dagger.lr_schedule=none",
-)  # fmt: skip
+SMALL = """dagger.rollout_length=64 dagger.sequence_length=32 dagger.num_epochs=1
+    dagger.capacity=4000 dagger.minibatch_size=500 network.hidden=[8] env.episode_s=2
+    held_out.every=50 held_out.links=2 held_out.seconds=1 checkpoint_every=20
+    total_steps=1000000000 actors.segments_per_update=4 actors.envs_per_worker=1
+    dagger.lr_schedule=none"""
 NOTICE_SECONDS = 30.0
 STOP_SECONDS = 30.0
 """What a user's signal may take on a busy machine, s."""
@@ -33,35 +31,24 @@ NODES = "nodes = [[0, 1], [2, 3], [4, 'random']]\n"
 
 
 def _start(
-    hosts: Any,
-    folder: Path,
-    *words: str,
-    settings: tuple[str, ...] = (),
-    order: Any = (0, 1, 2),
-    nodes: str = NODES,
+    hosts: Any, folder: Path, *words: str, order: Any = (0, 1, 2), nodes: str = NODES
 ) -> dict[int, Any]:
     (folder / "nodes.toml").write_text(nodes)
-    count = nodes.count("[") - 1
-    return {
-        host: hosts.start(
-            host, "node", "--node-index", str(host), "--node-num", str(count),
-            "--IP", hosts.address(0), "--port", "29513", "--gpu", "0", "--nodes", "nodes.toml",
-            "--no-tensorboard", *words, "--set", *SMALL, *settings,
-        )
-        for host in order
-    }  # fmt: skip
-
-
-def _rows(out: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    try:
-        lines = (out / name).read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    master = f"--node-num {nodes.count('[') - 1} --IP {hosts.address(0)} --port 29513 --gpu 0"
+    line = (
+        *master.split(),
+        "--nodes",
+        "nodes.toml",
+        "--no-tensorboard",
+        *words,
+        "--set",
+        *SMALL.split(),
+    )
+    return {host: hosts.start(host, "node", "--node-index", str(host), *line) for host in order}
 
 
 def _workers(out: Path) -> dict[int, dict[str, Any]]:
-    return {row["worker"]: row for row in _rows(out, "workers.jsonl")}
+    return {row["worker"]: row for row in rows(out, "workers.jsonl")}
 
 
 def _acting(out: Path, count: int) -> Callable[[], bool]:
@@ -70,7 +57,7 @@ def _acting(out: Path, count: int) -> Callable[[], bool]:
 
 def _told(out: Path, *words: str) -> Callable[[], bool]:
     def told() -> bool:
-        events = [event for row in _rows(out) for event in row.get("events", [])]
+        events = [event for row in rows(out) for event in row.get("events", [])]
         return any(all(word in event for word in words) for event in events)
 
     return told
@@ -98,14 +85,14 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     )
     os.kill(frozen, signal.SIGCONT)
     hosts.cut(2)
-    conftest.wait_until(
-        lambda: _told(out, "gone: worker 4")() and _told(out, "gone: worker 5")(),
-        NOTICE_SECONDS, "the workers of the host that was cut are named",
-    )  # fmt: skip
+    for worker in (4, 5):
+        conftest.wait_until(
+            _told(out, f"gone: worker {worker}"), NOTICE_SECONDS, "the ones cut off"
+        )
     hosts.mend(2)
-    before = len(_rows(out))
-    conftest.wait_until(lambda: len(_rows(out)) > before + 5, 60, "training goes on")
-    assert _rows(out)[-1]["workers"] == 2.0
+    before = len(rows(out))
+    conftest.wait_until(lambda: len(rows(out)) > before + 5, 60, "training goes on")
+    assert rows(out)[-1]["workers"] == 2.0
     for host in (1, 2):  # given up: over torch RPC they stay away
         assert processes[host].wait(60) == 3
         assert "the trainer has been silent" in hosts.log(processes[host])
@@ -115,16 +102,14 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     assert processes[0].wait(60) == 130
     assert time.monotonic() - begin < STOP_SECONDS
     assert "--load run" in hosts.log(processes[0])
-    last = _rows(out)[-1]
+    last = rows(out)[-1]
     assert last["segments_used"] == 4 * last["update"]
 
     # All of them again, and Ctrl-C at node 0 ends the others too.
     processes = _start(hosts, tmp_path, "--load", "run")
-    conftest.wait_until(
-        lambda: _rows(out)[-1]["update"] > last["update"] and _rows(out)[-1]["workers"] == 6.0,
-        120, "training goes on where it was",
-    )  # fmt: skip
-    updates = [row["update"] for row in _rows(out)]
+    for key, least in (("update", last["update"] + 1), ("workers", 6.0)):
+        conftest.wait_until(lambda k=key, n=least: rows(out)[-1][k] >= n, 120, "training goes on")
+    updates = [row["update"] for row in rows(out)]
     assert updates == list(range(1, len(updates) + 1))
     children = [pid for p in processes.values() for pid in conftest.rank_processes(p.pid)]
     assert len(children) == 7
@@ -166,18 +151,17 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     hosts, out = make_hosts(3), tmp_path / "run"
     nodes = "nodes = [[0], [1], [2, 3]]"
     monkeypatch.setenv("DISTRLCC_TOKEN", "one")
-    processes = _start(
-        hosts, tmp_path, "--out", "run", "--join-timeout", "15", order=(0, 1), nodes=nodes
-    )
+    wait = ("--join-timeout", "15")
+    processes = _start(hosts, tmp_path, "--out", "run", *wait, order=(0, 1), nodes=nodes)
     monkeypatch.setenv("DISTRLCC_TOKEN", "another")
-    stranger = _start(hosts, tmp_path, "--join-timeout", "15", order=(2,), nodes=nodes)[2]
+    stranger = _start(hosts, tmp_path, *wait, order=(2,), nodes=nodes)[2]
     assert stranger.wait(60) == 2
     assert "DISTRLCC_TOKEN" in hosts.log(stranger)
     monkeypatch.setenv("DISTRLCC_TOKEN", "one")
     conftest.wait_until(_acting(out, 2), 90, "the others go on")
     assert "waiting at 10.77.0.1:29513 for workers 2, 3, at most 15 s" in hosts.log(processes[0])
     assert "workers 2, 3 did not come within 15 s" in hosts.log(processes[0])
-    late = _start(hosts, tmp_path, "--join-timeout", "15", order=(2,), nodes=nodes)[2]
+    late = _start(hosts, tmp_path, *wait, order=(2,), nodes=nodes)[2]
     assert late.wait(60) == 2
     assert "has begun" in hosts.log(late)
     processes[0].send_signal(signal.SIGINT)
@@ -193,13 +177,10 @@ def tunnel(make_hosts: Callable[[int], Any], tmp_path: Path) -> Iterator[Any]:
     hosts = make_hosts(2)
     carriers = []
     for host in (0, 1):
-        carrier = subprocess.Popen(
-            hosts.command(
-                host, sys.executable, str(Path(__file__).with_name("tunnel.py")), "vpn0",
-                hosts.address(host), hosts.address(1 - host), "4500",
-            ),
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        program = (sys.executable, str(Path(__file__).with_name("tunnel.py")), "vpn0")
+        ends = (hosts.address(host), hosts.address(1 - host), "4500")
+        line = hosts.command(host, *program, *ends)
+        carrier = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
         carriers.append(carrier)
         assert carrier.stdout is not None
         assert carrier.stdout.readline() == "open\n"
@@ -216,25 +197,17 @@ def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) 
     out = tmp_path / "run"
     nodes = "nodes = [[0], [1]]"
     (tmp_path / "nodes.toml").write_text(nodes)
-    processes = [
-        tunnel.start(
-            host, "node", "--node-index", str(host), "--node-num", "2", "--ip", "10.88.0.1",
-            "--tun", "--nodes", "nodes.toml", "--no-tensorboard", "--out", "run", "--set", *SMALL,
-            "total_steps=5000",
-        )
-        for host in (0, 1)
-    ]  # fmt: skip
+    line = "--node-num 2 --ip 10.88.0.1 --tun --nodes nodes.toml --no-tensorboard --out run --set"
+    words = (*line.split(), *SMALL.split(), "total_steps=5000")
+    processes = [tunnel.start(host, "node", "--node-index", str(host), *words) for host in (0, 1)]
     for process in processes:
         assert process.wait(120) == 0, tunnel.log(process)
         assert "error" not in tunnel.log(process)
-    joined = {event for row in _rows(out) for event in row.get("events", []) if "joined" in event}
+    joined = {event for row in rows(out) for event in row.get("events", []) if "joined" in event}
     assert len(joined) == 2
-    assert {event.partition(" on ")[2].partition(")")[0] for event in joined} == {
-        "10.88.0.1", "10.88.0.2",
-    }  # fmt: skip
-    devices = subprocess.run(
-        tunnel.command(1, "cat", "/proc/net/dev"),
-        capture_output=True, text=True, check=True, timeout=10.0,
-    )  # fmt: skip
+    addresses = {event.partition(" on ")[2].partition(")")[0] for event in joined}
+    assert addresses == {"10.88.0.1", "10.88.0.2"}
+    show = tunnel.command(1, "cat", "/proc/net/dev")
+    devices = subprocess.run(show, capture_output=True, text=True, check=True, timeout=10.0)
     (received,) = re.findall(r"vpn0: *(\d+)", devices.stdout)
     assert int(received) > 100_000  # bytes

@@ -14,8 +14,7 @@ import pytest
 
 from distrlcc.actors import worker_table
 from distrlcc.actors.actor_source import ActorSource
-from distrlcc.actors.engine import Changes
-from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.engine import Changes, InProcessEngine
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
 from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.config import override
@@ -26,36 +25,25 @@ from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import EXTENDABLE, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
+from tests.parallel.commands import rows
 
 WORKERS, ENVS, LENGTH = 3, 2, 8
 UPDATE = WORKERS * ENVS * LENGTH
 """Environment steps of an update."""
 ENDLESS = 10**12
-SMALL = (
-    'actors.nodes=[["0", "5"], ["12"]]', f"actors.envs_per_worker={ENVS}", "seed=3",
-    "network.kind=lstm", "network.hidden=[8]", "env.episode_s=0.3", "held_out.links=2",
-    "held_out.seconds=0.2", "held_out.every=4", "checkpoint_every=3",
-)  # fmt: skip
-DAGGER = override(
-    recipe("indigo"),
-    [
-        *SMALL, f"dagger.rollout_length={LENGTH}", "dagger.sequence_length=4",
-        "dagger.minibatch_size=64", "dagger.num_epochs=2", "dagger.capacity=200",
-    ],
-)  # fmt: skip
-PPO = override(
-    recipe("quickstart"),
-    [
-        *SMALL, f"ppo.rollout_length={LENGTH}", "ppo.sequence_length=4", "ppo.minibatch_size=32",
-        "ppo.use_vtrace=true", "max_seconds=0",
-    ],
-)  # fmt: skip
+SMALL = f"""actors.nodes=[["0","5"],["12"]] actors.envs_per_worker={ENVS} seed=3
+    network.kind=lstm network.hidden=[8] env.episode_s=0.3 held_out.links=2 held_out.seconds=0.2
+    held_out.every=4 checkpoint_every=3 """
+OF_DAGGER = f"""{SMALL} dagger.rollout_length={LENGTH} dagger.sequence_length=4
+    dagger.minibatch_size=64 dagger.num_epochs=2 dagger.capacity=200"""
+OF_PPO = f"""{SMALL} ppo.rollout_length={LENGTH} ppo.sequence_length=4 ppo.minibatch_size=32
+    ppo.use_vtrace=true max_seconds=0"""
+DAGGER = override(recipe("indigo"), OF_DAGGER.split())
+PPO = override(recipe("quickstart"), OF_PPO.split())
+FULL = f"total_steps={ENDLESS} actors.segments_per_update=1 ppo.num_epochs=20".split()
+"""Learning is the slow part here, so that the next segments have always come already."""
 LONG = 60.0
 """Far longer than anything here takes, s."""
-
-
-def _config(config: RunConfig, *assignments: str) -> RunConfig:
-    return override(config, assignments)
 
 
 def _begin(out: Path, config: RunConfig) -> ActorRun:
@@ -71,16 +59,8 @@ def _train(job: ActorRun, engine: InProcessEngine | None = None) -> tuple[int, R
     return train_on_engine(job, training, engine, patience=0.0), training
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def _state(out: Path) -> dict[str, Any]:
     return load_checkpoint(out / "checkpoints" / "latest.safetensors")
-
-
-def _adds_up(ledger: dict[str, Any], used: int) -> None:
-    assert ledger["used"] == used
 
 
 class EventfulEngine(InProcessEngine):
@@ -108,7 +88,7 @@ def test_a_run_learns_and_writes_what_it_did(
 ) -> None:
     monkeypatch.setattr(worker_table, "WRITE_SECONDS", 0.0)
     updates, out = 9, tmp_path / "run"
-    config = _config(begun, f"total_steps={updates * UPDATE}", "actors.max_lag=1000")
+    config = override(begun, [f"total_steps={updates * UPDATE}", "actors.max_lag=1000"])
     job = _begin(out, config)
     before = job.state().learner.weights().arrays
     stopped, training = _train(job)
@@ -119,7 +99,7 @@ def test_a_run_learns_and_writes_what_it_did(
     assert any(not np.array_equal(before[name], after[name]) for name in before)
     assert all(np.isfinite(array).all() for array in after.values())
 
-    lines = _lines(out / "metrics.jsonl")
+    lines = rows(out)
     assert [line["update"] for line in lines] == list(range(1, updates + 1))
     for line in lines:
         assert line["steps"] == line["update"] * UPDATE
@@ -136,10 +116,10 @@ def test_a_run_learns_and_writes_what_it_did(
     joined = [e for line in lines for e in line.get("events", ()) if e.startswith("joined")]
     assert 1 <= len(joined) <= WORKERS
 
-    rows = _lines(out / "workers.jsonl")
-    assert {row["worker"] for row in rows} == {0, 1, 2}
+    shown = rows(out, "workers.jsonl")
+    assert {row["worker"] for row in shown} == {0, 1, 2}
     links = {0: "indigo/0", 1: "indigo/5", 2: "indigo/12"}
-    for row in rows:
+    for row in shown:
         assert row["link"] == links[row["worker"]]
         assert row["lag"] >= 0
         assert row["version"] <= row["update"]
@@ -147,7 +127,7 @@ def test_a_run_learns_and_writes_what_it_did(
 
     state = _state(out)
     assert state["counters"]["update"] == updates
-    _adds_up(state["ledger"], updates * WORKERS)
+    assert state["ledger"]["used"] == updates * WORKERS
     source = training.source
     assert isinstance(source, ActorSource)
     assert len(source.queue) == 0
@@ -164,27 +144,24 @@ def test_a_run_learns_and_writes_what_it_did(
 @pytest.mark.parametrize("begun", [DAGGER, PPO], ids=["dagger", "ppo"])
 def test_with_no_lag_allowed_what_is_older_is_refused(begun: RunConfig, tmp_path: Path) -> None:
     updates = 8
-    config = _config(
-        begun,
-        f"total_steps={updates * ENVS * LENGTH}", "actors.max_lag=0",
-        "actors.segments_per_update=1",
-    )  # fmt: skip
+    settings = f"total_steps={updates * ENVS * LENGTH} actors.max_lag=0"
+    config = override(begun, [*settings.split(), "actors.segments_per_update=1"])
     stopped, training = _train(_begin(tmp_path / "run", config))
     assert (stopped, training.counters.update) == (0, updates)
-    lines = _lines(tmp_path / "run" / "metrics.jsonl")
+    lines = rows(tmp_path / "run")
     assert {line["lag_max"] for line in lines} == {0.0}
     if config.ppo is not None:
         # All was acted by the very policy that learned.
         assert [line["vtrace_rho"] for line in lines] == pytest.approx([1.0] * updates, abs=1e-3)
     assert lines[-1]["segments_refused"] > 0.0
     ledger = _state(tmp_path / "run")["ledger"]
-    _adds_up(ledger, updates)
+    assert ledger["used"] == updates
     assert ledger["refused"][STALE] > 0
 
 
 def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    job = _begin(out, _config(DAGGER, f"total_steps={ENDLESS}", "actors.wait_workers=0.5"))
+    job = _begin(out, override(DAGGER, [f"total_steps={ENDLESS}", "actors.wait_workers=0.5"]))
 
     def leave(engine: InProcessEngine) -> None:
         for worker in engine.workers:
@@ -197,27 +174,27 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     updates = state["counters"]["update"]
     assert f"saved after update {updates}" in str(told.value)
     assert updates >= 2
-    _adds_up(state["ledger"], updates * WORKERS)
+    assert state["ledger"]["used"] == updates * WORKERS
     assert NumpyPolicy.load(out / "policy.safetensors").spec.kind == "lstm"
 
     # It goes on with two workers instead of three, on other links.
     steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
-    further = _config(DAGGER, f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]')
+    further = override(DAGGER, [f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]'])
     job = ActorRun(further, out, resume=True, tensorboard=False)
     with pytest.warns(UserWarning, match="data set is of another number of workers"):
         stopped, training = _train(job, InProcessEngine(2))
     assert (stopped, training.counters.update) == (0, updates + 3)
     assert training.counters.steps == steps
     assert len(json.loads((out / "versions.json").read_text())["resumed"]) == 1
-    lines = _lines(out / "metrics.jsonl")
+    lines = rows(out)
     assert [line["update"] for line in lines] == list(range(1, updates + 4))
     gone = [e for line in lines for e in line.get("events", ()) if "went home" in e]
     assert len(gone) <= WORKERS
-    _adds_up(_state(out)["ledger"], updates * WORKERS + 3 * 2)
+    assert _state(out)["ledger"]["used"] == updates * WORKERS + 3 * 2
 
 
 def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:
-    job = _begin(tmp_path / "run", _config(PPO, "actors.wait_workers=0.2"))
+    job = _begin(tmp_path / "run", override(PPO, ["actors.wait_workers=0.2"]))
     with pytest.raises(GroupError, match="saved after update 0"):
         _train(job, InProcessEngine(0))
     assert _state(tmp_path / "run")["counters"]["update"] == 0
@@ -225,7 +202,7 @@ def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:
 
 def test_one_worker_that_is_left_goes_on(tmp_path: Path) -> None:
     updates, out = 12, tmp_path / "run"
-    job = _begin(out, _config(DAGGER, f"total_steps={updates * UPDATE}"))
+    job = _begin(out, override(DAGGER, [f"total_steps={updates * UPDATE}"]))
 
     def leave(engine: InProcessEngine) -> None:
         for worker in engine.workers[1:]:
@@ -233,38 +210,30 @@ def test_one_worker_that_is_left_goes_on(tmp_path: Path) -> None:
 
     stopped, training = _train(job, EventfulEngine(out, 1, leave))
     assert (stopped, training.counters.update) == (0, updates)
-    lines = _lines(out / "metrics.jsonl")
+    lines = rows(out)
     assert lines[-1]["workers"] == 1.0
     assert sum("was told to go" in e for line in lines for e in line.get("events", ())) == 2
-    _adds_up(_state(out)["ledger"], updates * WORKERS)
+    assert _state(out)["ledger"]["used"] == updates * WORKERS
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_whose_segments_always_wait(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Learning is the slow part here, so that the next segments have always come already."""
     out = tmp_path / "run"
-    config = _config(
-        PPO, f"total_steps={ENDLESS}", "actors.segments_per_update=1", "ppo.num_epochs=20",
-        "actors.max_lag=1000",
-    )  # fmt: skip
-    job = _begin(out, config)
+    job = _begin(out, override(PPO, [*FULL, "actors.max_lag=1000"]))
     engine = EventfulEngine(out, 3, lambda _: os.kill(os.getpid(), number))
     stopped, training = _train(job, engine)
     assert stopped == number
     state = _state(out)
     assert state["counters"]["update"] == training.counters.update >= 3
-    _adds_up(state["ledger"], training.counters.update)
+    assert state["ledger"]["used"] == training.counters.update
     assert state["ledger"]["refused"].keys() <= {ENDED, GONE}  # or it stood still
     assert "policy: " not in capsys.readouterr().out
 
 
 def test_time_ends_a_run_whose_segments_always_wait(tmp_path: Path) -> None:
-    config = _config(
-        PPO, f"total_steps={ENDLESS}", "actors.segments_per_update=1", "ppo.num_epochs=20",
-        "max_seconds=1",
-    )  # fmt: skip
+    config = override(PPO, [*FULL, "max_seconds=1"])
     stopped, training = _train(_begin(tmp_path / "run", config))
     assert stopped == 0
     assert training.counters.update > 0

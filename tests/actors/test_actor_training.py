@@ -29,25 +29,14 @@ from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone
 
 WORKERS, ENVS, LENGTH = 3, 2, 8
-SMALL = (
-    'actors.nodes=[["0", "5"], ["12"]]', f"actors.envs_per_worker={ENVS}", "seed=3",
-    "network.kind=lstm", "network.hidden=[8]", "env.episode_s=0.3", "held_out.links=2",
-    "held_out.seconds=0.2",
-)  # fmt: skip
-DAGGER = override(
-    recipe("indigo"),
-    [
-        *SMALL, f"dagger.rollout_length={LENGTH}", "dagger.sequence_length=4",
-        "dagger.minibatch_size=64", "dagger.num_epochs=2", "dagger.capacity=100",
-    ],
-)  # fmt: skip
-PPO = override(
-    recipe("quickstart"),
-    [
-        *SMALL, f"ppo.rollout_length={LENGTH}", "ppo.sequence_length=4", "ppo.minibatch_size=32",
-        "ppo.use_vtrace=true", "ppo.use_kl_loss=true",
-    ],
-)  # fmt: skip
+SMALL = f"""actors.nodes=[["0","5"],["12"]] actors.envs_per_worker={ENVS} seed=3
+    network.kind=lstm network.hidden=[8] env.episode_s=0.3 held_out.links=2 held_out.seconds=0.2 """
+OF_DAGGER = f"""{SMALL} dagger.rollout_length={LENGTH} dagger.sequence_length=4
+    dagger.minibatch_size=64 dagger.num_epochs=2 dagger.capacity=100"""
+OF_PPO = f"""{SMALL} ppo.rollout_length={LENGTH} ppo.sequence_length=4 ppo.minibatch_size=32
+    ppo.use_vtrace=true ppo.use_kl_loss=true"""
+DAGGER = override(recipe("indigo"), OF_DAGGER.split())
+PPO = override(recipe("quickstart"), OF_PPO.split())
 CONFIGS = pytest.mark.parametrize("config", [DAGGER, PPO], ids=["dagger", "ppo"])
 
 

@@ -15,8 +15,7 @@ import pytest
 
 from distrlcc.actors import worker_pool
 from distrlcc.actors.actor import AHEAD, Segment
-from distrlcc.actors.engine import Worker
-from distrlcc.actors.in_process import InProcessEngine
+from distrlcc.actors.engine import InProcessEngine, Worker
 from distrlcc.actors.segment_queue import GONE, STALE, SegmentQueue
 from distrlcc.actors.worker_pool import WorkerPool
 from distrlcc.config import override

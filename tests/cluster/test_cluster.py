@@ -39,7 +39,7 @@ from distrlcc.cluster.state import (
     write_state,
 )
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.token import checked_token, proof, proves
+from distrlcc.parallel.admission import checked_token, proof, proves
 from distrlcc.processes import Process, descendants, find_process
 from distrlcc.tune.report import read_reports
 

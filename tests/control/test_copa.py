@@ -1,18 +1,14 @@
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from distrlcc.control import copa
-from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import CWND, MIN_CWND, PACING
+from tests.control.drive import Driver, Sample, run
 
 
-def steady(driver: Any, window: Any) -> Any:
+def steady(window: float) -> Driver:
     """A flow out of slow start, with a least RTT of 100 ms and a standing RTT of 110 ms."""
-    flow = driver("copa")
+    flow = Driver("copa")
     flow.ack(rtt_ms=100)
     for _ in range(40):
         flow.ack(rtt_ms=110, after_ms=5)
@@ -25,26 +21,28 @@ def steady(driver: Any, window: Any) -> Any:
     return flow
 
 
-def test_slow_start_doubles_per_round(driver: Any) -> None:
-    flow = driver("copa")
+def test_slow_start_doubles_per_round() -> None:
+    flow = Driver("copa")
     for expected in (20, 40, 80):
         flow.round()
         assert flow.cwnd == expected
 
 
-@pytest.mark.parametrize(("window", "direction"), [(21, 1), (23, -1)])
-def test_steers_to_one_over_delta_times_queueing_delay(
-    driver: Any, window: Any, direction: Any
+@pytest.mark.parametrize(("window", "direction", "lost"), [(21, 1, 0), (23, -1, 0), (21, 1, 3)])
+def test_steers_to_one_over_delta_times_queueing_delay_whatever_is_lost(
+    window: int, direction: int, lost: int
 ) -> None:
     # Queueing 10 ms and delta 0.5: the target is 1 / (0.5 * 10 ms) = 200 packets/s, which is
     # 22 packets per 110 ms.
-    flow = steady(driver, window)
-    flow.ack(rtt_ms=110)
+    flow = steady(window)
+    flow.ack(rtt_ms=110, lost=lost)
     assert flow.cwnd == pytest.approx(window + direction * 2 / window)
+    assert flow.state[PACING] == pytest.approx(2 * flow.cwnd / 0.110)
+    assert flow.state[copa.INVERSE_DELTA] == 2
 
 
-def test_slow_start_ends_above_the_target(driver: Any) -> None:
-    flow = driver("copa")
+def test_slow_start_ends_above_the_target() -> None:
+    flow = Driver("copa")
     flow.ack(rtt_ms=100)
     for _ in range(12):
         flow.ack(rtt_ms=110, after_ms=5)
@@ -57,14 +55,14 @@ def test_slow_start_ends_above_the_target(driver: Any) -> None:
     assert flow.cwnd == pytest.approx(23 - 2 / 23)
 
 
-def test_window_changes_by_velocity_over_delta_per_round(driver: Any) -> None:
-    flow = steady(driver, 10)
+def test_window_changes_by_velocity_over_delta_per_round() -> None:
+    flow = steady(10)
     flow.round(rtt_ms=110)
     assert flow.cwnd == pytest.approx(12, abs=0.25)
 
 
-def test_velocity_doubles_from_the_third_round_in_one_direction(driver: Any) -> None:
-    flow = steady(driver, 200)
+def test_velocity_doubles_from_the_third_round_in_one_direction() -> None:
+    flow = steady(200)
     flow.state[copa.DIRECTION] = -1
     velocities = []
     for _ in range(6):
@@ -73,8 +71,8 @@ def test_velocity_doubles_from_the_third_round_in_one_direction(driver: Any) -> 
     assert velocities == [1, 1, 1, 2, 4, 8]
 
 
-def test_velocity_falls_to_one_at_a_turn(driver: Any) -> None:
-    flow = steady(driver, 200)
+def test_velocity_falls_to_one_at_a_turn() -> None:
+    flow = steady(200)
     flow.state[[copa.DIRECTION, copa.VELOCITY]] = -1, 16
     flow.fill(10)
     flow.ack(rtt_ms=110)
@@ -82,23 +80,8 @@ def test_velocity_falls_to_one_at_a_turn(driver: Any) -> None:
     assert flow.state[copa.DIRECTION] == 1
 
 
-def test_paces_at_twice_the_rate(driver: Any) -> None:
-    flow = steady(driver, 20)
-    flow.ack(rtt_ms=110)
-    assert flow.state[PACING] == pytest.approx(2 * flow.cwnd / 0.110)
-
-
-def test_loss_changes_nothing_in_default_mode(driver: Any) -> None:
-    flow = steady(driver, 21)
-    flow.ack(rtt_ms=110, lost=3)
-    assert flow.cwnd == pytest.approx(21 + 2 / 21)
-    assert flow.state[copa.INVERSE_DELTA] == 2
-
-
-def test_competitive_mode_adds_one_to_inverse_delta_and_halves_it_on_loss(
-    driver: Any,
-) -> None:
-    flow = steady(driver, 21)
+def test_competitive_mode_adds_one_to_inverse_delta_and_halves_it_on_loss() -> None:
+    flow = steady(21)
     flow.state[copa.EMPTY_TIME] = -10e9
     deltas = []
     for lost in (0, 0, 0, 0, 1, 1, 0):
@@ -108,52 +91,51 @@ def test_competitive_mode_adds_one_to_inverse_delta_and_halves_it_on_loss(
     assert deltas == [3, 4, 5, 6, 3, 2, 3]
 
 
-def test_timeout_restarts_slow_start(driver: Any) -> None:
-    flow = steady(driver, 21)
+def test_timeout_restarts_slow_start() -> None:
+    flow = steady(21)
     flow.timeout()
     assert flow.state[CWND] == MIN_CWND
     flow.ack(rtt_ms=100)
     assert flow.cwnd == MIN_CWND + 1
 
 
-def test_equilibrium_on_a_link(link: Any, after: Any) -> None:
-    (samples,) = link(rate=1000, rtt_ms=39, limit=500).run([SchemeController("copa")], 20)
-    late = after(samples, 5)
-    assert len(late) > 0.97 * 1000 * 15
+def test_equilibrium_on_a_link() -> None:
+    late = alone_in_default_mode(seconds=20, limit=500, most=0.05)
     queue = np.array([sample.rtt - 40e6 for sample in late]) / 1e6
     assert 1 < queue.mean() < 6
     assert queue.max() < 15
-    assert np.mean([sample.state[copa.INVERSE_DELTA] > 2 for sample in late]) < 0.05
     # The queue is nearly empty at least once in five RTTs (section 2.2).
     times = np.array([sample.now for sample in late])
-    empty = times[queue <= 0.1 * queue.max()]
-    assert np.diff(empty).max() <= 5 * 46e6
+    assert np.diff(times[queue <= 0.1 * queue.max()]).max() <= 5 * 46e6
 
 
-@pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (1000, 20), (3000, 10)])
-def test_alone_on_a_short_path_it_stays_in_default_mode(
-    link: Any, after: Any, rate: Any, rtt_ms: Any
-) -> None:
-    (samples,) = link(rate=rate, rtt_ms=rtt_ms, limit=300).run([SchemeController("copa")], 15)
-    late = after(samples, 5)
-    assert len(late) > 0.97 * rate * 10
+def alone_in_default_mode(
+    seconds: float, limit: int, most: float, rate: float = 1000, rtt_ms: float = 39
+) -> list[Sample]:
+    """Return the samples after five seconds on a link that Copa fills."""
+    late = run("copa", seconds=seconds, rate=rate, rtt_ms=rtt_ms, limit=limit)[0].after(5)
+    assert len(late) > 0.97 * rate * (seconds - 5)
+    assert np.mean([sample.state[copa.INVERSE_DELTA] > 2 for sample in late]) < most
+    return late
+
+
+@pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (1000, 20), (4000, 10)])
+def test_alone_on_a_short_path_it_stays_in_default_mode(rate: float, rtt_ms: float) -> None:
+    late = alone_in_default_mode(15, 300, 0.1, rate, rtt_ms)
     base = rtt_ms * 1e6 + 1e9 / rate
     assert np.mean([(sample.rtt - base) * rate / 1e9 for sample in late]) < 6
-    assert np.mean([sample.state[copa.INVERSE_DELTA] > 2 for sample in late]) < 0.1
 
 
-def test_competes_with_reno_in_a_deep_queue(link: Any, after: Any) -> None:
-    flows = [SchemeController("copa"), SchemeController("reno")]
-    copa_acks, reno_acks = link(rate=1000, rtt_ms=39, limit=80).run(flows, 40)
-    late = after(copa_acks, 15)
+def test_competes_with_reno_in_a_deep_queue() -> None:
+    copas, reno = run("copa", "reno", seconds=40, limit=80)
+    late = copas.after(15)
     assert max(sample.state[copa.INVERSE_DELTA] for sample in late) > 4
-    share = len(late) / (len(late) + len(after(reno_acks, 15)))
-    assert 0.2 < share < 0.8
+    assert 0.2 < len(late) / (len(late) + len(reno.after(15))) < 0.8
 
 
-def test_shares_with_itself(link: Any, after: Any) -> None:
-    flows = [SchemeController("copa"), SchemeController("copa")]
-    first, second = link(rate=1000, rtt_ms=39, limit=500).run(flows, 40, starts=[0, 5])
-    a, b = len(after(first, 15)), len(after(second, 15))
+def test_shares_with_itself() -> None:
+    a, b = (
+        len(flow.after(15)) for flow in run("copa", "copa", seconds=40, limit=500, starts=(0, 5))
+    )
     assert a + b > 0.97 * 1000 * 25
     assert (a + b) ** 2 / (2 * (a * a + b * b)) > 0.95

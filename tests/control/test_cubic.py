@@ -1,16 +1,12 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from distrlcc.control import cubic
-from distrlcc.control.schemes import SchemeController
+from tests.control.drive import Driver, run
 
 
-def at_window(driver: Any, window: Any) -> Any:
+def at_window(window: float) -> Driver:
     """A flow that has just left recovery from a loss at ``window``."""
-    flow = driver("cubic")
+    flow = Driver("cubic")
     flow.ack()
     flow.fill(window)
     flow.ack(lost=1)
@@ -18,20 +14,22 @@ def at_window(driver: Any, window: Any) -> Any:
     return flow
 
 
-def leave_recovery(flow: Any) -> None:
+def leave_recovery(flow: Driver) -> None:
     while flow.seq < flow.state[cubic.RECOVER] - 1:
         flow.ack(after_ms=0)
 
 
-def test_loss_reduces_by_beta_and_remembers_the_window(driver: Any) -> None:
-    flow = at_window(driver, 100)
+def test_loss_reduces_by_beta_and_sets_k_by_equation_2() -> None:
+    flow = at_window(100)
     assert flow.cwnd == pytest.approx(70)
     assert flow.state[cubic.SSTHRESH] == pytest.approx(70)
     assert flow.state[cubic.W_MAX] == 100
+    flow.ack()
+    assert flow.state[cubic.K] == pytest.approx((100 * 0.3 / 0.4) ** (1 / 3))
 
 
-def test_losses_of_one_window_reduce_once(driver: Any) -> None:
-    flow = driver("cubic")
+def test_losses_of_one_window_reduce_once() -> None:
+    flow = Driver("cubic")
     flow.ack()
     flow.fill(100)
     for _ in range(5):
@@ -39,15 +37,8 @@ def test_losses_of_one_window_reduce_once(driver: Any) -> None:
     assert flow.cwnd == pytest.approx(70)
 
 
-def test_k_by_equation_2(driver: Any) -> None:
-    flow = at_window(driver, 100)
-    flow.ack()
-    assert flow.state[cubic.K] == pytest.approx((100 * 0.3 / 0.4) ** (1 / 3))
-    assert flow.state[cubic.K] == pytest.approx(4.2172, abs=1e-4)
-
-
-def test_window_follows_the_cubic_through_concave_and_convex_regions(driver: Any) -> None:
-    flow = at_window(driver, 100)
+def test_window_follows_the_cubic_through_concave_and_convex_regions() -> None:
+    flow = at_window(100)
     flow.state[cubic.SRTT] = 300e6
     flow.ack(rtt_ms=300)
     start, k = flow.now, 4.2172
@@ -61,24 +52,24 @@ def test_window_follows_the_cubic_through_concave_and_convex_regions(driver: Any
     assert flow.cwnd == pytest.approx(130, rel=0.01)
 
 
-def test_growth_per_ack_is_clamped_to_half_a_window_per_round(driver: Any) -> None:
-    flow = at_window(driver, 100)
+def test_growth_per_ack_is_clamped_to_half_a_window_per_round() -> None:
+    flow = at_window(100)
     flow.ack()
     before = flow.cwnd
     flow.ack(after_ms=60_000)
     assert flow.cwnd == pytest.approx(before + 0.5)
 
 
-def test_window_never_falls_without_loss(driver: Any) -> None:
-    flow = at_window(driver, 100)
+def test_window_never_falls_without_loss() -> None:
+    flow = at_window(100)
     for _ in range(2000):
         before = flow.cwnd
         flow.ack(after_ms=1)
         assert flow.cwnd >= before
 
 
-def test_fast_convergence_gives_room_after_a_loss_below_w_max(driver: Any) -> None:
-    flow = at_window(driver, 100)
+def test_fast_convergence_gives_room_after_a_loss_below_w_max() -> None:
+    flow = at_window(100)
     flow.fill(80)
     flow.ack(lost=1)
     leave_recovery(flow)
@@ -87,8 +78,8 @@ def test_fast_convergence_gives_room_after_a_loss_below_w_max(driver: Any) -> No
     assert flow.state[cubic.K] == pytest.approx(((68 - 56) / 0.4) ** (1 / 3))
 
 
-def test_reno_friendly_region_grows_by_alpha_then_by_one(driver: Any) -> None:
-    flow = at_window(driver, 10)
+def test_reno_friendly_region_grows_by_alpha_then_by_one() -> None:
+    flow = at_window(10)
     grown = []
     for _ in range(16):
         before, packets = flow.cwnd, int(flow.cwnd)
@@ -103,8 +94,8 @@ def test_reno_friendly_region_grows_by_alpha_then_by_one(driver: Any) -> None:
     assert len(fast) > 2
 
 
-def test_timeout_and_the_stage_after_it(driver: Any) -> None:
-    flow = at_window(driver, 100)
+def test_timeout_and_the_stage_after_it() -> None:
+    flow = at_window(100)
     flow.timeout()
     assert flow.cwnd == 1
     assert flow.state[cubic.SSTHRESH] == pytest.approx(49)
@@ -117,6 +108,6 @@ def test_timeout_and_the_stage_after_it(driver: Any) -> None:
     assert flow.state[cubic.W_MAX] == 49
 
 
-def test_fills_a_link(link: Any, after: Any) -> None:
-    (samples,) = link(rate=1000, rtt_ms=40, limit=40).run([SchemeController("cubic")], 20)
-    assert len(after(samples, 5)) >= 0.99 * 1000 * 15
+def test_fills_a_link() -> None:
+    (flow,) = run("cubic", seconds=20, rtt_ms=40, limit=40)
+    assert len(flow.after(5)) >= 0.99 * 1000 * 15

@@ -1,25 +1,20 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from distrlcc.control.reno import RECOVER, SSTHRESH
-from distrlcc.control.schemes import SchemeController
+from tests.control.drive import Driver, run
 
 
-def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round(driver: Any) -> None:
-    flow = driver("reno")
-    flow.ack()
-    assert flow.cwnd == 11
-    flow = driver("reno")
-    for expected in (20, 40, 80):
+def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round() -> None:
+    flow = Driver("reno")
+    windows = [flow.cwnd for _ in range(10) if flow.ack() is None]
+    assert windows == list(range(11, 21))
+    for expected in (40, 80):
         flow.round()
         assert flow.cwnd == expected
 
 
-def test_loss_halves_once_per_window_and_recovery_does_not_grow(driver: Any) -> None:
-    flow = driver("reno")
+def test_loss_halves_once_per_window_and_recovery_does_not_grow() -> None:
+    flow = Driver("reno")
     flow.round()
     flow.round()
     assert flow.cwnd == 40
@@ -33,8 +28,8 @@ def test_loss_halves_once_per_window_and_recovery_does_not_grow(driver: Any) -> 
     assert flow.cwnd == 20
 
 
-def test_a_gap_that_ends_at_the_recovery_point_is_old(driver: Any) -> None:
-    flow = driver("reno")
+def test_a_gap_that_ends_at_the_recovery_point_is_old() -> None:
+    flow = Driver("reno")
     flow.ack(lost=1)
     flow.ack(lost=flow.sent - flow.seq - 1)
     assert flow.cwnd == 5 + 1 / 5
@@ -42,8 +37,8 @@ def test_a_gap_that_ends_at_the_recovery_point_is_old(driver: Any) -> None:
     assert flow.cwnd == pytest.approx(2.6)
 
 
-def test_congestion_avoidance_adds_about_one_packet_per_round(driver: Any) -> None:
-    flow = driver("reno")
+def test_congestion_avoidance_adds_about_one_packet_per_round() -> None:
+    flow = Driver("reno")
     flow.round()
     flow.ack(lost=1)
     while flow.seq < flow.state[RECOVER] - 1:
@@ -54,30 +49,20 @@ def test_congestion_avoidance_adds_about_one_packet_per_round(driver: Any) -> No
     assert flow.cwnd == pytest.approx(before + 1, abs=0.06)
 
 
-def test_timeout_goes_to_one_packet_and_holds_ssthresh_when_repeated(driver: Any) -> None:
-    flow = driver("reno")
+def test_timeout_goes_to_one_packet_and_holds_ssthresh_when_repeated() -> None:
+    flow = Driver("reno")
     flow.round()
-    flow.timeout()
-    assert (flow.cwnd, flow.state[SSTHRESH]) == (1, 10)
-    flow.timeout()
-    assert (flow.cwnd, flow.state[SSTHRESH]) == (1, 10)
-
-
-def test_the_probe_s_ack_shows_old_losses_and_restarts_slow_start(driver: Any) -> None:
-    flow = driver("reno")
-    flow.round()
-    flow.timeout()
-    probe = flow.sent
+    for _ in range(2):
+        flow.timeout()
+        assert (flow.cwnd, flow.state[SSTHRESH]) == (1, 10)
+    # The probe's ACK shows the old losses and starts slow start again.
     flow.sent += 1
-    flow.ack(lost=probe - flow.seq - 1)
-    assert flow.seq == probe
+    flow.ack(lost=flow.sent - flow.seq - 2)
     assert flow.cwnd == 2
 
 
-def test_sawtooth_on_a_link_with_one_bdp_of_queue(link: Any, after: Any) -> None:
-    (samples,) = link(rate=1000, rtt_ms=40, limit=40).run([SchemeController("reno")], 30)
-    steady = after(samples, 10)
-    windows = [sample.cwnd for sample in steady]
-    assert len(steady) >= 0.99 * 1000 * 20
+def test_sawtooth_on_a_link_with_one_bdp_of_queue() -> None:
+    windows = [sample.cwnd for sample in run("reno", seconds=30, rtt_ms=40, limit=40)[0].after(10)]
+    assert len(windows) >= 0.99 * 1000 * 20
     assert max(windows) == pytest.approx(81, abs=2)
     assert min(windows) == pytest.approx(40, abs=2)

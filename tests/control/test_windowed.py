@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numba
@@ -12,23 +10,16 @@ FIRST = np.int64(3)
 
 
 @numba.njit
-def minima(window: Any, times: Any, values: Any) -> Any:
-    s = np.zeros(12)
-    reset(s, FIRST, 0.0, np.inf)
-    found = np.empty(len(times))
+def extremes(window: float, times: Any, values: Any) -> Any:
+    """Return the minima, the maxima, and what the minima's filter left in its row."""
+    row, other = np.zeros(12), np.zeros(12)
+    reset(row, FIRST, 0.0, np.inf)
+    reset(other, FIRST, 0.0, np.inf)
+    least, greatest = np.empty(len(times)), np.empty(len(times))
     for i in range(len(times)):
-        found[i] = running_min(s, FIRST, window, times[i], values[i])
-    return found, s
-
-
-@numba.njit
-def maxima(window: Any, times: Any, values: Any) -> Any:
-    s = np.zeros(12)
-    reset(s, FIRST, 0.0, np.inf)
-    found = np.empty(len(times))
-    for i in range(len(times)):
-        found[i] = running_max(s, FIRST, window, times[i], values[i])
-    return found
+        least[i] = running_min(row, FIRST, window, times[i], values[i])
+        greatest[i] = running_max(other, FIRST, window, times[i], values[i])
+    return least, greatest, row
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,7 +27,7 @@ def test_between_the_window_s_minimum_and_the_newest_sample(seed: Any) -> None:
     random = np.random.default_rng(seed)
     times = np.cumsum(random.exponential(1.0, 2000))
     values = random.uniform(10, 20, 2000) + 5 * np.sin(times / 30)
-    found, state = minima(10.0, times, values)
+    found, _, state = extremes(10.0, times, values)
     for i, time in enumerate(times):
         recent = values[: i + 1][times[: i + 1] >= time - 10.0]
         assert recent.min() <= found[i] <= values[i]
@@ -49,18 +40,18 @@ def test_between_the_window_s_minimum_and_the_newest_sample(seed: Any) -> None:
 def test_an_old_minimum_expires() -> None:
     times = np.arange(30.0)
     values = np.where(times == 5, 1.0, 2.0)
-    found, _ = minima(10.0, times, values)
+    found, *_ = extremes(10.0, times, values)
     assert found[4] == 2
     assert all(found[5:16] == 1)
     assert all(found[16:] == 2)
 
 
 def test_silence_longer_than_the_window_forgets_everything() -> None:
-    found, _ = minima(10.0, np.array([0.0, 1.0, 50.0]), np.array([1.0, 2.0, 3.0]))
+    found, *_ = extremes(10.0, np.array([0.0, 1.0, 50.0]), np.array([1.0, 2.0, 3.0]))
     assert list(found) == [1, 1, 3]
 
 
 def test_maximum_mirrors_minimum() -> None:
     random = np.random.default_rng(7)
     times, values = np.arange(500.0), random.uniform(0, 1, 500)
-    assert np.array_equal(maxima(10.0, times, values), -minima(10.0, times, -values)[0])
+    assert np.array_equal(extremes(10.0, times, values)[1], -extremes(10.0, times, -values)[0])

@@ -1,7 +1,5 @@
 """Data sets on disk: what is written is read, mapped and not loaded; what is damaged is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Links that a scheme drives: the scheme is not disturbed, and the labels follow it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Late actions and jitter: what agents measure, and that the links know nothing of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments whose links carry real packets."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable
@@ -116,13 +114,7 @@ def test_what_is_seen_agrees_with_the_simulator(
         assert {row[6] for row in rows} == {60.0}
         assert {row[7] for row in rows[10:]} <= set(range(61))
         return np.array(
-            [
-                acked / seconds,
-                rtt / acked,
-                sent / seconds,
-                used / capacity,
-                capacity / seconds,
-            ]
+            [acked / seconds, rtt / acked, sent / seconds, used / capacity, capacity / seconds]
         )
 
     simulated = see("simulated")

@@ -1,7 +1,5 @@
 """Rewards by hand, and what a preference does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

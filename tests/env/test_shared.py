@@ -8,13 +8,7 @@ import pytest
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import (
-    FREE_WINDOW,
-    NEAR_WINDOW,
-    RewardConfig,
-    with_fairness,
-    with_window,
-)
+from distrlcc.env.rewards import FREE_WINDOW, NEAR_WINDOW, RewardConfig, with_fairness, with_window
 from distrlcc.env.shared import SharedBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.collect import Collector

@@ -1,7 +1,5 @@
 """A toy vector environment with the contract of distrlcc.env, and helpers to train on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The alarm rings once a collapse; the answer is the last good state and more entropy."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -25,43 +23,28 @@ SILENT = CollectStats(steps=100, entropy=80, episodes=10, silent_episodes=3)
 
 def test_rings_once_and_again_after_it_passed() -> None:
     alarm = CollapseAlarm(entropy_bound=0.02, silent_share_bound=0.2)
-    assert alarm.check(QUIET) is None
-    first = alarm.check(SURE)
-    assert first is not None
-    assert "entropy fell to 0.005 nats" in first
-    assert alarm.check(SURE) is None
-    assert alarm.check(QUIET) is None
-    assert alarm.check(SURE) is not None
+    said = [alarm.check(stats) for stats in (QUIET, SURE, SURE, QUIET, SURE)]
+    assert [line is not None for line in said] == [False, True, False, False, True]
+    assert "entropy fell to 0.005 nats" in str(said[1])
 
 
-def test_silence() -> None:
+def test_silence_alone_both_at_once_and_off() -> None:
     alarm = CollapseAlarm()
-    message = alarm.check(SILENT)
-    assert message is not None
-    assert "30% of episodes kept the window at its minimum" in message
+    assert "30% of episodes kept the window at its minimum" in str(alarm.check(SILENT))
     # A collection in which no episode ended says nothing about silence.
-    assert alarm.check(CollectStats(steps=100, entropy=80)) is None
+    assert alarm.check(FINE) is None
     assert alarm.check(SILENT) is None
-
-
-def test_both_at_once_and_off() -> None:
-    both = CollectStats(steps=100, entropy=0, episodes=1, silent_episodes=1)
-    message = CollapseAlarm().check(both)
-    assert message is not None
-    assert "explores" in message
-    assert "silent" in message
-    assert CollapseAlarm(entropy_bound=-np.inf).check(SURE) is None
-    assert CollapseAlarm().check(CollectStats()) is None
-    diverged = CollectStats(steps=100, entropy=np.nan)
-    assert CollapseAlarm(entropy_bound=-np.inf).check(diverged) is not None
-
-
-def test_resume_does_not_ring_again() -> None:
-    alarm, again = CollapseAlarm(), CollapseAlarm()
-    alarm.check(SILENT)
+    again = CollapseAlarm()  # a resume does not ring again
     again.load_state_dict(alarm.state_dict())
     assert again.check(SILENT) is None
     assert again.check(SURE) is not None
+    both = CollectStats(steps=100, entropy=0, episodes=1, silent_episodes=1)
+    message = str(CollapseAlarm().check(both))
+    assert "explores" in message
+    assert "silent" in message
+    off = CollapseAlarm(entropy_bound=-np.inf)
+    assert off.check(SURE) is CollapseAlarm().check(CollectStats()) is None
+    assert off.check(BROKEN) is not None
 
 
 class _Learner:
@@ -94,28 +77,25 @@ class _Run:
                 self.lines.append((self.learner.update, line))
 
 
-def test_the_copy_before_the_newest_comes_back_after_patience() -> None:
+def test_the_copy_before_the_newest_comes_back_then_it_rests_and_at_last_only_warns() -> None:
     run = _Run()
-    run.see(*[FINE] * 7)  # copies at 3 and 6
-    run.see(CERTAIN)
-    assert run.learner.restored == []
-    run.see(CERTAIN)
-    assert run.learner.restored == [3]
-    ((update, line),) = run.lines
+    run.see(*[FINE] * 7, CERTAIN)  # copies at 3 and 6
+    again = _Run()  # a resumed one does the same
+    again.learner.update = run.learner.update
+    again.alarm.load_state_dict(run.alarm.state_dict())
+    again.recovery.load_state_dict(run.recovery.state_dict())
+    for each in (run, again):
+        restored = []
+        for _ in range(5):
+            each.see(CERTAIN)
+            restored.append(list(each.learner.restored))
+        assert restored == [[3], [3], [3], [3, 3], [3, 3]]  # it rests until 12
+    assert run.lines == again.lines
+    (update, line), (_, last) = run.lines
     assert update == 9
     assert "restore 1 of 2" in line
     assert "\n" not in line
-
-
-def test_it_rests_then_acts_again_and_at_last_only_warns() -> None:
-    run = _Run()
-    run.see(*[FINE] * 6, CERTAIN, CERTAIN, CERTAIN)
-    assert run.learner.restored == [3]  # at 8
-    run.see(CERTAIN)
-    assert run.learner.restored == [3]  # rests until 11
-    run.see(CERTAIN)
-    assert run.learner.restored == [3, 3]
-    assert "from now on the alarm only warns" in run.lines[-1][1]
+    assert "from now on the alarm only warns" in last
     run.see(*[CERTAIN] * 30)
     assert len(run.learner.restored) == 2
 
@@ -139,18 +119,6 @@ def test_one_bad_update_is_forgiven_and_nothing_bad_is_kept() -> None:
     assert run.learner.restored == [0]
 
 
-def test_a_resumed_one_does_the_same() -> None:
-    run, again = _Run(), _Run()
-    run.see(*[FINE] * 7, CERTAIN)
-    again.learner.update = run.learner.update
-    again.alarm.load_state_dict(run.alarm.state_dict())
-    again.recovery.load_state_dict(run.recovery.state_dict())
-    for each in (run, again):
-        each.see(CERTAIN, CERTAIN, CERTAIN, CERTAIN, CERTAIN)
-    assert run.learner.restored == again.learner.restored == [3, 3]
-    assert run.lines == again.lines
-
-
 def test_extra_entropy_falls_to_nothing() -> None:
     config = AlarmConfig(entropy_factor=5.0, entropy_floor=0.01, decay_updates=4)
     extra = ExtraEntropy.after(config, 0.02, 10)
@@ -166,13 +134,8 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(
 ) -> None:
     # Two updates at a learning rate of 3 make a policy that does the same everywhere.
     steps = 32 * 16
-    spikes = (
-        (0, 1e-2),
-        (25 * steps, 1e-2),
-        (25 * steps + 1, 3.0),
-        (27 * steps, 3.0),
-        (27 * steps + 1, 1e-2),
-    )
+    ends = (25 * steps, 27 * steps)
+    spikes = ((0, 1e-2), (ends[0], 1e-2), (ends[0] + 1, 3.0), (ends[1], 3.0), (ends[1] + 1, 1e-2))
     config = PPOConfig(
         gamma=0.5, lr_schedule=spikes, minibatch_size=512, rollout_length=16, entropy_coeff=0.0
     )

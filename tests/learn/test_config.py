@@ -1,7 +1,5 @@
 """Settings: schedules by hand, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, nan
 from typing import Any

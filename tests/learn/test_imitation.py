@@ -1,7 +1,5 @@
 """Imitation: losses by hand, moments, learning on toys, the same result twice."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable
@@ -14,10 +12,9 @@ import torch
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
-from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
-from distrlcc.learn.imitation_config import ImitationConfig
+from distrlcc.learn.config import ImitationConfig
+from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import InterruptedUpdateError
-from distrlcc.learn.sequences import SequenceDataset
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
 
@@ -25,7 +22,18 @@ MakeSpec = Callable[..., PolicySpec]
 CONFIG = ImitationConfig(lr=5e-3, minibatch_size=128, sequence_length=8, burn_in=8)
 EPISODES, STEPS = 40, 21
 """Of `write_data`."""
-WriteData = Callable[..., StoredData]
+Data = Callable[..., StoredData]
+
+
+@pytest.fixture
+def data(make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: Any) -> Data:
+    """Return a function that writes a task's episodes and opens them."""
+
+    def write(task: str, spec: PolicySpec) -> StoredData:
+        env = make_env(EPISODES, task)
+        return write_data(tmp_path / "d", env, spec, discrete=task != "track")
+
+    return write
 
 
 def _epoch(
@@ -62,71 +70,58 @@ def _fit(
     ],
 )
 def test_learns(
-    make_env: Any,
-    make_spec: MakeSpec,
-    tmp_path: Path,
-    write_data: WriteData,
-    task: str,
-    changes: Any,
-    key: str,
-    bound: float,
+    make_spec: MakeSpec, data: Data, task: str, changes: Any, key: str, bound: float
 ) -> None:
     spec = make_spec(task, **changes)
-    data = write_data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
-    _, rows = _fit(data, spec, 25)
+    stored = data(task, spec)
+    _, rows = _fit(stored, spec, 25)
     assert (rows[-1][key] < bound) if "loss" in key else (rows[-1][key] > bound)
     assert ("validation_accuracy" in rows[-1]) == (task != "track")
-    _, again = _fit(data, spec, 3)
+    _, again = _fit(stored, spec, 3)
     assert again == rows[:3]
 
 
-def test_an_lstm_is_validated_as_it_acts(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
-) -> None:
+def test_an_lstm_is_validated_as_it_acts(make_spec: MakeSpec, data: Data) -> None:
     """The validation's accuracy is that of the NumPy network, one step after another."""
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    data = write_data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
-    learner, rows = _fit(data, spec, 3)
+    stored = data("memory", spec)
+    learner, rows = _fit(stored, spec, 3)
     network = NumpyNetwork(spec, learner.weights().arrays)
     hits = []
     for index in range(EPISODES - 8, EPISODES):
-        steps, state = data.episode(index), network.initial_state(1)
+        steps, state = stored.episode(index), network.initial_state(1)
         for t in range(STEPS):
             head, _, state = network.step(steps.observations[t : t + 1], state)
             hits.append(head.argmax() == steps.expert_actions[t])
     assert np.mean(hits) == pytest.approx(rows[-1]["validation_accuracy"], abs=0.01)
 
 
-def test_loss_by_hand(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
-) -> None:
+def test_loss_by_hand(make_spec: MakeSpec, data: Data) -> None:
     """A network that always says 0.2, 0.3 and 0.5 is measured before it learns."""
     spec = make_spec()
-    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
-    learner, epoch = Cloning(CONFIG, spec), _epoch(data, spec)
+    stored = data("match", spec)
+    learner, epoch = Cloning(CONFIG, spec), _epoch(stored, spec)
     with torch.no_grad():
         for parameter in learner.model.network.parameters():
             parameter.zero_()
         learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
     one = [np.array([0])]
     metrics = learner.update(dataclasses.replace(epoch, parts=one))
-    actions = data.episode(0).expert_actions[: CONFIG.sequence_length]
+    actions = stored.episode(0).expert_actions[: CONFIG.sequence_length]
     expected = -np.log(np.array([0.2, 0.3, 0.5])[actions]).mean()
     assert metrics["imitation_loss"] == pytest.approx(expected)
     assert metrics["imitation_accuracy"] == pytest.approx((actions == 2).mean())
 
 
-def test_moments_are_those_of_the_training_episodes(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
-) -> None:
+def test_moments_are_those_of_the_training_episodes(make_spec: MakeSpec, data: Data) -> None:
     spec = make_spec()
-    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
+    stored = data("match", spec)
     episodes = np.array([0, 3, 4, 17])
-    epoch = dataclasses.replace(_epoch(data, spec), own_episodes=episodes)
+    epoch = dataclasses.replace(_epoch(stored, spec), own_episodes=episodes)
     learner = Cloning(CONFIG, spec)
     learner.update(epoch)
     normalizer = learner.model.normalizer
-    seen = np.concatenate([data.episode(e).observations for e in episodes]).astype(np.float64)
+    seen = np.concatenate([stored.episode(e).observations for e in episodes]).astype(np.float64)
     np.testing.assert_allclose(normalizer.mean, seen.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(normalizer.std, seen.std(axis=0), rtol=1e-9)
     assert normalizer.count == 4 * STEPS
@@ -135,25 +130,21 @@ def test_moments_are_those_of_the_training_episodes(
     assert plain.model.normalizer.count == 0
 
 
-def test_a_state_goes_on_bit_for_bit(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
-) -> None:
+def test_a_state_goes_on_bit_for_bit(make_spec: MakeSpec, data: Data) -> None:
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    data = write_data(tmp_path / "d", make_env(EPISODES, "memory"), spec)
-    learner, _ = _fit(data, spec, 2)
+    stored = data("memory", spec)
+    learner, _ = _fit(stored, spec, 2)
     again = Cloning(CONFIG, spec)
     again.load_state_dict(copy.deepcopy(learner.state_dict()))
-    epoch = _epoch(data, spec, 2)
+    epoch = _epoch(stored, spec, 2)
     assert learner.update(epoch) == again.update(epoch)
     for name, values in learner.weights().arrays.items():
         np.testing.assert_array_equal(values, again.weights().arrays[name])
 
 
-def test_an_epoch_that_is_broken_off_can_be_undone(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
-) -> None:
+def test_an_epoch_that_is_broken_off_can_be_undone(make_spec: MakeSpec, data: Data) -> None:
     spec, asked = make_spec(), list[int]()
-    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), spec)
+    stored = data("match", spec)
     learner = Cloning(dataclasses.replace(CONFIG, minibatch_size=8), spec)
     before = learner.state_dict()
 
@@ -162,7 +153,7 @@ def test_an_epoch_that_is_broken_off_can_be_undone(
         return len(asked) > 1
 
     with pytest.raises(InterruptedUpdateError):
-        learner.update(_epoch(data, spec, 0, learner.config, stop))
+        learner.update(_epoch(stored, spec, 0, learner.config, stop))
     assert asked[0] == 0 < asked[1]
     assert not torch.equal(before["model"]["parameters"], learner.model.optimizer.flat)
     learner.undo_update(before)
@@ -170,13 +161,10 @@ def test_an_epoch_that_is_broken_off_can_be_undone(
     assert learner.model.normalizer.count == learner.model.version == 0
 
 
-def test_values_of_another_space_are_refused(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData
-) -> None:
-    data = write_data(tmp_path / "d", make_env(EPISODES, "match"), make_spec())
-    spec = make_spec(action_size=2)
+def test_values_of_another_space_are_refused(make_spec: MakeSpec, data: Data) -> None:
+    stored, spec = data("match", make_spec()), make_spec(action_size=2)
     with pytest.raises(DatasetError, match="episode 0: an action is not of the action space"):
-        Cloning(CONFIG, spec).update(_epoch(data, spec))
+        Cloning(CONFIG, spec).update(_epoch(stored, spec))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 
 T, N, CUT, L = 12, 5, 6, 4
+ROWS = ("obs", "rewards", "values", "logp", "final_values")
+LSTM = {"kind": "lstm", "hidden": (8,)}
 
 
 def _dense(spec: PolicySpec) -> Rollout:
@@ -35,22 +37,12 @@ def _wide(dense: Rollout, spec: PolicySpec) -> Rollout:
     """The same steps in twice as many columns: the first episodes leave, the second ones join."""
     rng = np.random.default_rng(4)
     rollout = Rollout.allocate(spec, T, 2 * N, L)
-    for name in ("obs", "rewards", "values", "last_values", "states", "logp", "final_values"):
+    for name in (*ROWS, "last_values", "states"):
         array = getattr(rollout, name)
         array[:] = rng.normal(-50.0, 300.0, array.shape)
     rollout.active[:] = False
     for rows, columns in ((slice(0, CUT), slice(0, N)), (slice(CUT, T), slice(N, 2 * N))):
-        for name in (
-            "obs",
-            "rewards",
-            "values",
-            "logp",
-            "actions",
-            "expert_actions",
-            "truncated",
-            "starts",
-            "final_values",
-        ):
+        for name in (*ROWS, "actions", "expert_actions", "truncated", "starts"):
             getattr(rollout, name)[rows, columns] = getattr(dense, name)[rows]
         rollout.active[rows, columns] = True
         if spec.state_size:
@@ -61,38 +53,30 @@ def _wide(dense: Rollout, spec: PolicySpec) -> Rollout:
     return rollout
 
 
-def _learned(learner: PPO | Dagger, rollout: Rollout) -> tuple[dict[str, float], dict[str, Any]]:
-    metrics = learner.update(rollout)
-    return metrics, learner.weights().arrays
+FEW = {"minibatch_size": 1000, "sequence_length": L}
+"""One minibatch: then it is of no matter which samples are dealt to which."""
+LEARNERS = {
+    "ppo": (PPO, PPOConfig(num_epochs=3, **FEW)),
+    "vtrace": (PPO, PPOConfig(num_epochs=3, use_vtrace=True, **FEW)),
+    "kl": (PPO, PPOConfig(num_epochs=3, use_kl_loss=True, **FEW)),
+    "dagger": (Dagger, DaggerConfig(num_epochs=1, **FEW)),
+}
 
 
-@pytest.mark.parametrize("network", [{}, {"kind": "lstm", "hidden": (8,)}])
-@pytest.mark.parametrize("changes", [{}, {"use_vtrace": True}, {"use_kl_loss": True}])
-def test_ppo_learns_the_same(make_spec: Any, network: Any, changes: Any) -> None:
-    spec = make_spec(**network)
-    # One minibatch: then it is of no matter which samples are dealt to which.
-    config = PPOConfig(minibatch_size=1000, num_epochs=3, sequence_length=L, **changes)
+@pytest.mark.parametrize("network", [{}, LSTM])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_is_learned_is_the_same(make_spec: Any, network: Any, name: str) -> None:
+    spec, (kind, config) = make_spec(**network), LEARNERS[name]
     dense = _dense(spec)
     wide = _wide(dense, spec)
     assert wide.samples == dense.samples == T * N
-    expected, weights = _learned(PPO(config, spec), dense)
-    metrics, learned = _learned(PPO(config, spec), wide)
-    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    for name, value in weights.items():
-        np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("network", [{}, {"kind": "lstm", "hidden": (8,)}])
-def test_dagger_learns_the_same(make_spec: Any, network: Any) -> None:
-    spec = make_spec(**network)
-    config = DaggerConfig(minibatch_size=1000, num_epochs=1, sequence_length=L)
-    dense = _dense(spec)
-    expected, weights = _learned(Dagger(config, spec), dense)
-    metrics, learned = _learned(Dagger(config, spec), _wide(dense, spec))
-    for name in ("imitation_loss", "imitation_accuracy"):
-        assert metrics[name] == pytest.approx(expected[name], rel=1e-4)
-    for name, value in weights.items():
-        np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    one, other = kind(config, spec), kind(config, spec)
+    expected, metrics = one.update(dense), other.update(wide)
+    for key in ("imitation_loss", "imitation_accuracy") if name == "dagger" else expected:
+        assert metrics[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
+    learned = other.weights().arrays
+    for key, value in one.weights().arrays.items():
+        np.testing.assert_allclose(learned[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
 
 
 def test_minibatches_without_an_agent_are_steps_of_no_weight(make_spec: Any) -> None:

@@ -1,6 +1,7 @@
 """The network under training: flat views, one step by hand, ranks that act as one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Barrier, Thread
 from typing import Any
 
@@ -17,7 +18,6 @@ from distrlcc.learn.learner import Learner, LocalReducer, Reducer, Weights
 from distrlcc.learn.model import Model
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
-from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.spec import PolicySpec
 
 MakeSpec = Callable[..., PolicySpec]
@@ -27,7 +27,7 @@ def _model(spec: PolicySpec, **options: Any) -> Model:
     return Model(spec, 0, LocalReducer(), normalize_observations=True, **options)
 
 
-def test_parameters_and_gradients_are_views(make_spec: MakeSpec) -> None:
+def test_parameters_and_clipped_gradients_are_views(make_spec: MakeSpec) -> None:
     model = _model(make_spec())
     before = [p.detach().clone() for p in model.network.parameters()]
     norm = model.optimizer.step(
@@ -35,8 +35,7 @@ def test_parameters_and_gradients_are_views(make_spec: MakeSpec) -> None:
     )
     gradients = [p.grad for p in model.network.parameters()]
     assert all(g is not None and g.abs().sum() > 0 for g in gradients)
-    together = torch.cat([g.flatten() for g in gradients if g is not None])
-    assert norm.item() == pytest.approx(together.norm().item())
+    assert norm.item() == pytest.approx(_gradient(model).norm().item())
     # Adam's first step is lr times the gradient's sign.
     for old, new, gradient in zip(before, model.network.parameters(), gradients, strict=True):
         assert gradient is not None
@@ -44,19 +43,18 @@ def test_parameters_and_gradients_are_views(make_spec: MakeSpec) -> None:
         step = (old - new)[moved]
         torch.testing.assert_close(step, 0.1 * gradient.sign()[moved], rtol=1e-3, atol=1e-5)
 
+    model = _model(make_spec())
+    assert model.optimizer.step(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5) > 100
+    assert _gradient(model).norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def _gradient(model: Model) -> torch.Tensor:
+    gradients = [p.grad for p in model.network.parameters()]
+    return torch.cat([g.flatten() for g in gradients if g is not None])
+
 
 def _loss(model: Model) -> torch.Tensor:
     return sum((p.square().sum() + p.sum() for p in model.network.parameters()), torch.zeros(()))
-
-
-def test_gradient_is_clipped(make_spec: MakeSpec) -> None:
-    model = _model(make_spec())
-    norm = model.optimizer.step(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5)
-    assert norm > 100
-    clipped = torch.cat(
-        [p.grad.flatten() for p in model.network.parameters() if p.grad is not None]
-    )
-    assert clipped.norm().item() == pytest.approx(0.5, rel=1e-4)
 
 
 def test_weights_are_copies_and_fit(make_spec: MakeSpec) -> None:
@@ -72,11 +70,6 @@ def test_weights_are_copies_and_fit(make_spec: MakeSpec) -> None:
     other = _model(make_spec(hidden=(16,))).weights()
     with pytest.raises(ConfigError, match=r"belong to another policy .*trunk.0.weight"):
         model.load_weights(other)
-
-
-def test_prepare_process() -> None:
-    limit_threads()
-    assert torch.get_num_threads() == 1
 
 
 class ThreadReducer:
@@ -108,58 +101,53 @@ class ThreadReducer:
         return Rank()
 
 
-def _ppo(spec: PolicySpec, reducer: Reducer | None, minibatch: int) -> Learner:
-    config = PPOConfig(minibatch_size=minibatch, num_epochs=2, sequence_length=4, use_kl_loss=True)
-    return PPO(config, spec, 0, reducer)
+RANKED = {
+    "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
+    "dagger": (Dagger, DaggerConfig(num_epochs=2, sequence_length=4)),
+}
 
 
-def _dagger(spec: PolicySpec, reducer: Reducer | None, minibatch: int) -> Learner:
-    config = DaggerConfig(minibatch_size=minibatch, num_epochs=2, sequence_length=4)
-    return Dagger(config, spec, 0, reducer)
+def _ranks(
+    make_env: Any, spec: PolicySpec, name: str, minibatch: int, cut: Any = None
+) -> tuple[Learner, list[Learner], list[Any]]:
+    """Run two ranks of three environments; return one for all, the two, and their metrics."""
+    kind, config = RANKED[name]
+    config = replace(config, minibatch_size=minibatch)
+    reducer, results = ThreadReducer(2), [None, None]
+    ranks = [kind(config, spec, 0, reducer.rank(r)) for r in range(2)]
 
+    def run(r: int) -> None:
+        results[r] = _run(ranks[r], make_env(3, "memory", 3 * r), spec, cut if r else None)
 
-@pytest.mark.parametrize("make", [_ppo, _dagger])
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_two_ranks_learn_as_one(make_env: Any, make_spec: MakeSpec, make: Any, kind: str) -> None:
-    spec = make_spec("memory", kind=kind, hidden=(8,))
-    alone = make(spec, None, 32)
-    metrics = _run(alone, make_env(6, "memory"), spec)
-    reducer = ThreadReducer(2)
-    ranks = [make(spec, reducer.rank(r), 32) for r in range(2)]
-    results: dict[int, Any] = {}
-    _join(
-        [
-            Thread(
-                target=lambda r=r: results.update(
-                    {r: _run(ranks[r], make_env(3, "memory", 3 * r), spec)}
-                )
-            )
-            for r in range(2)
-        ]
-    )
-    for name, value in metrics.items():
-        if name not in ("explained_variance", "kl"):
-            assert results[0][name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-            assert results[0][name] == pytest.approx(results[1][name]), name
+    threads = [Thread(target=run, args=(r,)) for r in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
     _equal(ranks[0].weights(), ranks[1].weights(), 0)
+    return kind(config, spec, 0), ranks, results
+
+
+@pytest.mark.parametrize("name", RANKED)
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_two_ranks_learn_as_one(make_env: Any, make_spec: MakeSpec, name: str, kind: str) -> None:
+    spec = make_spec("memory", kind=kind, hidden=(8,))
+    alone, ranks, results = _ranks(make_env, spec, name, 32)
+    for key, value in _run(alone, make_env(6, "memory"), spec).items():
+        if key not in ("explained_variance", "kl"):
+            assert results[0][key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
+            assert results[0][key] == pytest.approx(results[1][key]), key
     _equal(ranks[0].weights(), alone.weights(), 2e-4)
 
 
-@pytest.mark.parametrize("make", [_ppo, _dagger])
+@pytest.mark.parametrize("name", RANKED)
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_a_rank_cut_short_stays_in_step(
-    make_env: Any, make_spec: MakeSpec, make: Any, kind: str
+    make_env: Any, make_spec: MakeSpec, name: str, kind: str
 ) -> None:
     spec = make_spec("memory", kind=kind, hidden=(8,))
-    reducer = ThreadReducer(2)
-    ranks = [make(spec, reducer.rank(r), 8) for r in range(2)]
-    cut = [None, lambda done: done == 1]
-    threads = [
-        Thread(target=_run, args=(ranks[r], make_env(3, "memory", 3 * r), spec, cut[r]))
-        for r in range(2)
-    ]
-    _join(threads)
-    _equal(ranks[0].weights(), ranks[1].weights(), 0)
+    _ranks(make_env, spec, name, 8, lambda done: done == 1)
 
 
 def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict[str, float]:
@@ -170,14 +158,6 @@ def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict
         collector.collect(rollout, stop)
         metrics = learner.update(rollout)
     return metrics
-
-
-def _join(threads: list[Thread]) -> None:
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 def _equal(a: Weights, b: Weights, tolerance: float) -> None:

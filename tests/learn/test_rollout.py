@@ -1,7 +1,5 @@
 """Rollouts and minibatches: shapes, copies, joins, sequences, who gets which sample."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sequences of a stored data set: each step once, in its place, with its past."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.data.writer import DatasetWriter, Episode
-from distrlcc.learn.sequences import SequenceDataset
+from distrlcc.learn.imitation import SequenceDataset
 
 LENGTHS = (5, 8, 1, 4, 11, 2)
 

@@ -97,10 +97,7 @@ def test_a_falling_delay_overtakes_nothing() -> None:
 def test_its_log_replays(source: str, start_ms: int, queue: str, tmp_path: Path) -> None:
     log = LinkLog(tmp_path / "log")
     config = replace(direction(source, queue=parse_queue(queue), delay_ms=3), start_ms=start_ms)
-    log.header(
-        direction="Uplink", trace=source, command_line=("distrlcc", "two words\nand lines"),
-        queue=config.queue, base=-config.phase_ms, delay_ms=3,
-    )  # fmt: skip
+    log.header("Uplink", config, command_line=("distrlcc", "two words\nand lines"), base=0)
     draw = random.Random(5)
     sends, now = [], 0
     while now < 3_000 * MILLISECOND:

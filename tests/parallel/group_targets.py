@@ -227,10 +227,6 @@ def _slow_steps(place: Place, job: Disturbed) -> None:
     LinkVectorEnv.step = slow  # type: ignore[method-assign]
 
 
-def _nothing(place: Place, job: Disturbed) -> None:
-    pass
-
-
 def _flip_a_bit(place: Place, job: Disturbed) -> None:
     from distrlcc.runs.run_state import RunState
 
@@ -252,6 +248,20 @@ def _die_saving(place: Place, job: Disturbed) -> None:
 
     if place.slot == 0:
         Recorder.finish = die  # type: ignore[method-assign]
+
+
+def _die_unrecorded(place: Place, job: Disturbed) -> None:
+    """Rank 0 dies when an update is agreed on, and nothing of it is written."""
+    from distrlcc.runs.run_state import RunState
+
+    commit = RunState.commit
+
+    def die(state: Any, stats: Any) -> None:
+        commit(state, stats)
+        if place.slot == 0 and state.counters.update == job.update:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    RunState.commit = die  # type: ignore[method-assign]
 
 
 def main() -> None:

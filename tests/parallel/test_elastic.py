@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -17,42 +16,32 @@ import pytest
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.policy.policy_file import load_policy
+from tests.parallel.commands import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
 
 ENVS, ROWS = 24, 16
-SMALL = (
-    f"num_envs={ENVS}", f"ppo.rollout_length={ROWS}", "ppo.minibatch_size=96", "network.hidden=[8]",
-    'env.suites=["random"]', "env.suite_weights=[]", "total_steps=1000000000",
-    "held_out.every=40", "held_out.links=4", "held_out.seconds=1", "checkpoint_every=20",
-    "distributed.straggler_share=0",
-)  # fmt: skip
+SMALL = f"""num_envs={ENVS} ppo.rollout_length={ROWS} ppo.minibatch_size=96 network.hidden=[8]
+    env.suites=["random"] env.suite_weights=[] total_steps=1000000000 held_out.every=40
+    held_out.links=4 held_out.seconds=1 checkpoint_every=20 distributed.straggler_share=0""".split()
+NODE = ["node", "--topology", "decentralized", "--no-tensorboard", "--node-num"]
 NOTICE_SECONDS = 30.0
 
 
-def _start(
-    hosts: Any, folder: Path, seconds: float, *words: str, settings: tuple[str, ...] = ()
-) -> list[Any]:
-    return [
-        hosts.start(
-            host, "node", "--topology", "decentralized", "--node-num", "3", "--node-index",
-            str(host), "--ip", hosts.address(0), "--out", str(folder / f"out{host}"),
-            "--no-tensorboard", "--debug", *words, "quickstart", "--set", *SMALL,
-            f"max_seconds={seconds}", *settings,
-        )
-        for host in range(3)
-    ]  # fmt: skip
+def _start(hosts: Any, folder: Path, seconds: float, *words: str) -> list[Any]:
+    started = []
+    for host in range(3):
+        where = ("--node-index", str(host), "--ip", hosts.address(0))
+        out = ("--out", str(folder / f"out{host}"), "--debug", *words, "quickstart")
+        settings = ("--set", *SMALL, f"max_seconds={seconds}")
+        started.append(hosts.start(host, *NODE, "3", *where, *out, *settings))
+    return started
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
     """Return what all that were rank 0 logged, in order of updates."""
-    rows = [
-        json.loads(line)
-        for path in sorted(folder.glob("out*/metrics.jsonl"))
-        for line in path.read_text().splitlines()
-        if line.endswith("}")
-    ]
-    return sorted(rows, key=lambda row: int(row["update"]))
+    found = [row for out in sorted(folder.glob("out*")) for row in rows(out)]
+    return sorted(found, key=lambda row: int(row["update"]))
 
 
 def _events(folder: Path) -> list[str]:
@@ -61,11 +50,10 @@ def _events(folder: Path) -> list[str]:
 
 def _check_counters(folder: Path) -> None:
     """Every update was counted once, with the samples of those who had a rollout."""
-    rows = _rows(folder)
-    updates = [row["update"] for row in rows]
-    assert updates == list(range(1, len(rows) + 1))
+    found = _rows(folder)
+    assert [row["update"] for row in found] == list(range(1, len(found) + 1))
     share = ENVS // 3 * ROWS
-    for before, after in pairwise(rows):
+    for before, after in pairwise(found):
         learned = (after["steps"] - before["steps"]) / share
         joined = sum(event.count("rank ") for event in after.get("events", []) if "join" in event)
         assert learned == after["ranks"] - joined, after
@@ -152,11 +140,9 @@ def test_without_elastic_a_cut_host_ends_all(
     assert processes[2].wait(120) == 3
     assert "master" in hosts.log(processes[2])
     # Another number of processes goes on from the checkpoint.
-    config = tmp_path / "out0"
-    resumed = hosts.start(
-        0, "train", "--resume", "--out", str(config), "--no-tensorboard", "--set",
-        f"total_steps={int(_rows(tmp_path)[-1]['steps']) + 4000}", "max_seconds=0",
-    )  # fmt: skip
+    total = f"total_steps={int(_rows(tmp_path)[-1]['steps']) + 4000}"
+    words = ("--resume", "--out", str(tmp_path / "out0"), "--no-tensorboard")
+    resumed = hosts.start(0, "train", *words, "--set", total, "max_seconds=0")
     assert resumed.wait(90) == 0, hosts.log(resumed)
 
 
@@ -165,10 +151,8 @@ def test_a_host_of_another_config_is_refused(
     make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:
     hosts = make_hosts(2)
-    common = (
-        "node", "--topology", "decentralized", "--node-num", "2", "--ip", hosts.address(0),
-        "--join-timeout", "30", "--no-tensorboard", "quickstart", "--no-elastic", "--out",
-    )  # fmt: skip
+    common = (*NODE, "2", "--ip", hosts.address(0), "--join-timeout", "30", "quickstart")
+    common += ("--no-elastic", "--out")
     first = hosts.start(0, *common, str(tmp_path / "a"), "--node-index", "0", "--set", *SMALL)
     second = hosts.start(
         1, *common, str(tmp_path / "b"), "--node-index", "1", "--set", *SMALL, "ppo.lr=0.5"

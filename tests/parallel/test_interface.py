@@ -83,8 +83,11 @@ def test_the_interface_that_routes_is_chosen(make_hosts: Callable[[int], Hosts])
     ]
     done = subprocess.run(
         hosts.command(0, sys.executable, "-c", SCRIPT, json.dumps(questions)),
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     eth0, tun0 = "eth0 (10.77.0.1)", "tun0 (10.78.0.1)"
     *found, nowhere, unknown, down = json.loads(done.stdout)
     assert found == [eth0, tun0, tun0, eth0, tun0, "lo (127.0.0.1)", tun0]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -15,9 +14,12 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import GroupError
+from distrlcc.net.shell import Outcome
 from distrlcc.parallel import launcher as launching
-from distrlcc.parallel.launcher import Launcher, Outcome
+from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
+from tests.hosts import rank_processes, wait_until
+from tests.parallel.commands import Command, started
 
 SIZE = 2
 
@@ -38,10 +40,7 @@ def run(
     yield start
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert not [pid for pid in _pids(tmp_path) if _alive(pid)]
-    deadline = time.monotonic() + 5  # the servers' threads end by themselves
-    while ports := _listening(os.getpid()):
-        assert time.monotonic() < deadline, ports
-        time.sleep(0.05)
+    wait_until(lambda: not _listening(os.getpid()), 5, "the end of the servers' threads")
 
 
 def _pids(folder: Path) -> list[int]:
@@ -134,84 +133,41 @@ def test_restarts_begin_the_dead_one_or_all_again_and_resume(
     assert ("0-1.pid" in attempts) is not elastic
 
 
-class _Started:
-    """A launcher in a process of its own, in a session of its own."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("group_targets.py")), kind, str(folder)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
-        self.folder = folder
-        self.pids: list[int] = []
-
-    def wait_for(self, pattern: str, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(list(self.folder.glob(pattern))) < count:
-            assert time.monotonic() < deadline, f"no {pattern}"
-            assert self.process.poll() is None, self.process.communicate()[0]
-            time.sleep(0.02)
-        self.pids = _pids(self.folder)
-
-    def interrupt(self, number: int = signal.SIGINT) -> None:
-        os.killpg(self.process.pid, number)
-
-    def end(self, seconds: float) -> tuple[int, str]:
-        out, _ = self.process.communicate(timeout=seconds)
-        return self.process.returncode, out
-
-    def nothing_is_left(self, seconds: float = 5.0) -> None:
-        deadline = time.monotonic() + seconds
-        while members := _session(self.process.pid):
-            assert time.monotonic() < deadline, members
-            time.sleep(0.05)
-
-
-def _session(leader: int) -> list[int]:
-    """Return the living processes of a session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
-
-
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], _Started]]:
-    started: list[_Started] = []
-
-    def begin(kind: str) -> _Started:
-        started.append(_Started(kind, tmp_path))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        for pid in _session(each.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        each.process.kill()
-        each.process.communicate(timeout=20)
+def start(tmp_path: Path) -> Iterator[Callable[[str], Command]]:
+    """Return a function that starts a launcher in a session of its own."""
+    program = str(Path(__file__).with_name("group_targets.py"))
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(started(tmp_path, program, kind, str(tmp_path)))
 
 
-def test_a_killed_launcher_takes_its_children_with_it(start: Callable[[str], _Started]) -> None:
+def _until_ready(launcher: Command, folder: Path) -> None:
+    def ready() -> bool:
+        assert launcher.process.poll() is None, launcher.said
+        return len(list(folder.glob("*.ready"))) == SIZE
+
+    wait_until(ready, 60, "all ranks")
+
+
+def _until_forked(launcher: Command) -> None:
+    wait_until(lambda: len(rank_processes(launcher.process.pid)) == SIZE, 60, "all ranks")
+
+
+def test_a_killed_launcher_takes_its_children_with_it(
+    start: Callable[[str], Command], tmp_path: Path
+) -> None:
     launcher = start("deaf")
-    launcher.wait_for("*.ready", SIZE)
-    assert len(launcher.pids) == SIZE
+    _until_ready(launcher, tmp_path)
+    assert len(_pids(tmp_path)) == SIZE
     launcher.process.kill()
     launcher.nothing_is_left()
 
 
 def test_a_launcher_killed_while_its_children_start_leaves_none(
-    start: Callable[[str], _Started], conftest: ModuleType
+    start: Callable[[str], Command],
 ) -> None:
     launcher = start("deaf")
-    deadline = time.monotonic() + 60
-    while len(conftest.rank_processes(launcher.process.pid)) < SIZE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _until_forked(launcher)
     launcher.process.kill()
     launcher.nothing_is_left(30)
 
@@ -224,38 +180,33 @@ def test_a_launcher_killed_while_its_children_start_leaves_none(
     ],
 )
 def test_a_signal_to_all_stops_in_good_order(
-    start: Callable[[str], _Started], number: signal.Signals
+    start: Callable[[str], Command], tmp_path: Path, number: signal.Signals
 ) -> None:
     launcher = start("stop")
-    launcher.wait_for("*.ready", SIZE)
-    launcher.interrupt(number)
-    assert launcher.end(20) == (128 + number, "")
-    assert len(list(launcher.folder.glob("*.saved"))) == SIZE
+    _until_ready(launcher, tmp_path)
+    os.killpg(launcher.process.pid, number)
+    assert (launcher.process.wait(20), launcher.said) == (128 + number, [])
+    assert len(list(tmp_path.glob("*.saved"))) == SIZE
     launcher.nothing_is_left()
 
 
-def test_a_second_ctrl_c_kills(start: Callable[[str], _Started]) -> None:
+def test_a_second_ctrl_c_kills(start: Callable[[str], Command], tmp_path: Path) -> None:
     launcher = start("deaf")
-    launcher.wait_for("*.ready", SIZE)
-    launcher.interrupt()
+    _until_ready(launcher, tmp_path)
+    os.killpg(launcher.process.pid, signal.SIGINT)
     time.sleep(1.5)  # it takes a second one for the same where it saw the first a moment ago
     assert launcher.process.poll() is None
     begin = time.monotonic()
-    launcher.interrupt()
-    assert launcher.end(60)[0] == 130
+    os.killpg(launcher.process.pid, signal.SIGINT)
+    assert launcher.process.wait(60) == 130
     assert time.monotonic() - begin < 20  # the first alone ends them after 30 s
     launcher.nothing_is_left()
 
 
-def test_ctrl_c_while_the_children_start_is_quiet(
-    start: Callable[[str], _Started], conftest: ModuleType
-) -> None:
+def test_ctrl_c_while_the_children_start_is_quiet(start: Callable[[str], Command]) -> None:
     launcher = start("stop")
-    deadline = time.monotonic() + 60
-    while len(conftest.rank_processes(launcher.process.pid)) < SIZE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _until_forked(launcher)
     time.sleep(0.5)
-    launcher.interrupt()
-    assert launcher.end(20) == (130, "")
+    os.killpg(launcher.process.pid, signal.SIGINT)
+    assert (launcher.process.wait(20), launcher.said) == (130, [])
     launcher.nothing_is_left()

@@ -1,15 +1,12 @@
-"""Runs whose ranks are killed and started again, by distrlcc's own launcher and by torchrun."""
+"""Runs whose ranks are killed, frozen and started again, by distrlcc's launcher and by torchrun."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,193 +14,196 @@ from typing import Any
 import pytest
 
 from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import load_policy
 from distrlcc.runs.checkpoint import load_checkpoint
+from tests.parallel.commands import rows, started, updates
 
-PPO = (
-    "num_envs=4", "checkpoint_every=5", "held_out.every=1000", "held_out.links=2",
-    "held_out.seconds=0.3", "env.episode_s=0.5", "network.hidden=[8]", "ppo.rollout_length=16",
-    "ppo.minibatch_size=64", "distributed.straggler_share=0",
-)  # fmt: skip
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+PPO = """num_envs=4 checkpoint_every=5 held_out.every=1000 held_out.links=2 held_out.seconds=0.3
+    env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16 ppo.minibatch_size=64
+    distributed.straggler_share=0"""
 UPDATE = 4 * 16
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-            "--monitor-interval", "0.1")  # fmt: skip
 LONG = f"total_steps={10**9}"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+# Every 30th update is scored, for about a second; an update takes less than a tenth.
+SCORED = 30
+SCORES = f"""num_envs=16 ppo.rollout_length=16 ppo.minibatch_size=128 network.hidden=[8]
+    max_seconds=600 held_out.every={SCORED} held_out.links=64 held_out.seconds=20
+    checkpoint_every=1 distributed.straggler_share=0"""
 
 
-class Run:
-    """A command in a session of its own."""
-
-    def __init__(self, out: Path, *words: str) -> None:
-        self.out = out
-        self.log = out.with_name("log")
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *words], stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-
-    def lines(self) -> list[str]:
-        return self.log.read_text().splitlines()
-
-    def updates(self) -> list[int]:
-        path = self.out / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line)["update"] for line in path.read_text().splitlines(True)
-                if line.endswith("\n")]  # fmt: skip
-
-    def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(x) for x in (self.out / "metrics.jsonl").read_text().splitlines()]
-
-    def wait_for(self, least: int) -> None:
-        """Wait until the run has done some updates."""
-        deadline = time.monotonic() + 90
-        while len(self.updates()) < least:
-            assert self.process.poll() is None, "\n".join(self.lines())
-            assert time.monotonic() < deadline, self.lines()
-            time.sleep(0.02)
-
-    def end(self, seconds: float) -> int:
-        return self.process.wait(seconds)
-
-    def nothing_is_left(self) -> None:
-        deadline = time.monotonic() + 5
-        while members := _session(self.process.pid):
-            assert time.monotonic() < deadline, members
-            time.sleep(0.05)
-
-    def close(self) -> None:
-        for pid in _session(self.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait(20)
+def _train(out: Path, *words: str) -> list[str]:
+    return ["-m", "distrlcc", "train", "quickstart", "--no-tensorboard", "--out", str(out), *words]
 
 
-def _session(leader: int) -> list[int]:
-    """Return the living processes of a session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
+def _counters(out: Path) -> dict[str, Any]:
+    counters: dict[str, Any] = load_checkpoint(out / "checkpoints/latest.safetensors")["counters"]
+    return counters
 
 
-@contextlib.contextmanager
-def _started(out: Path, *words: str) -> Iterator[Run]:
-    run = Run(out, *words)
-    try:
-        yield run
-    finally:
-        run.close()
-
-
-def _train(out: Path, *words: str) -> tuple[str, ...]:
-    return ("-m", "distrlcc", "train", "--no-tensorboard", "--out", str(out), *words)
+def _is_whole(out: Path) -> None:
+    assert updates(out) == list(range(1, len(updates(out)) + 1))
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_without_elasticity_a_death_ends_all_or_all_resume(
     tmp_path: Path, conftest: ModuleType
 ) -> None:
     out = tmp_path / "run"
-    words = ("quickstart", "--processes", "2", "--no-elastic", "--restarts", "1", "--set", *PPO)
-    with _started(out, *_train(out, *words, LONG)) as run:
-        # Before the first checkpoint: all begin again, and no update is told of twice.
-        run.wait_for(1)
+    words = ("--processes", "2", "--no-elastic", "--restarts", "1", "--set", *PPO.split(), LONG)
+    with started(tmp_path, *_train(out, *words)) as run:
+        # Before the first checkpoint: all begin again, and no update is logged twice.
+        run.until_updates(out, 1)
         first, second = conftest.rank_processes(run.process.pid)
         os.kill(second, signal.SIGKILL)
-        conftest.wait_until(
-            lambda: len(set(conftest.rank_processes(run.process.pid)) - {first, second}) == 2,
-            30, "all are started again",
-        )  # fmt: skip
-        run.wait_for(12)
+
+        def all_again() -> bool:
+            return len(set(conftest.rank_processes(run.process.pid)) - {first, second}) == 2
+
+        conftest.wait_until(all_again, 30, "all are started again")
+        run.until_updates(out, 12)
         os.kill(conftest.rank_processes(run.process.pid)[0], signal.SIGKILL)
-        assert run.end(30) == 3
+        assert run.process.wait(30) == 3
         run.nothing_is_left()
-        told = [line for line in run.lines() if line.startswith("distrlcc: ")]
-        assert len(told) == 2
-        assert told[0] == (
+        said = [line for line in run.said if line.startswith("distrlcc: ")]
+        assert len(said) == 2
+        assert said[0] == (
             f"distrlcc: rank 1 (process {second}) was killed by SIGKILL; "
             "starting all again from the last checkpoint"
         )
-        assert told[1].startswith("distrlcc: error: rank 0 (process ")
-        assert told[1].endswith("was killed by SIGKILL")
-        assert run.updates() == list(range(1, len(run.updates()) + 1))
+        assert said[1].startswith("distrlcc: error: rank 0 (process ")
+        assert said[1].endswith("was killed by SIGKILL")
+        _is_whole(out)
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_with_elasticity_the_dead_are_started_again(tmp_path: Path, conftest: ModuleType) -> None:
     out = tmp_path / "run"
-    words = ("quickstart", "--processes", "2", "--restarts", "2", "--set", *PPO, LONG)
-    with _started(out, *_train(out, *words)) as run:
-        run.wait_for(7)
+    words = ("--processes", "2", "--restarts", "2", "--set", *PPO.split(), LONG)
+    with started(tmp_path, *_train(out, *words)) as run:
+        run.until_updates(out, 7)
         first, second = conftest.rank_processes(run.process.pid)
         os.kill(second, signal.SIGKILL)
         conftest.wait_until(
-            lambda: any("joined" in str(line.get("events")) for line in run.metrics()),
-            40, "rank 1 is back",
-        )  # fmt: skip
+            lambda: any("joined" in str(row.get("events")) for row in rows(out)), 40, "rank 1"
+        )
         # All at once: nobody holds the weights, so that rank 0 begins at the last checkpoint.
-        before = len(run.updates())
+        before = len(rows(out))
         pids = conftest.rank_processes(run.process.pid)
         assert first in pids
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        conftest.wait_until(lambda: len(run.lines()) >= 2, 20, "the deaths are told")
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+        conftest.wait_until(lambda: len(run.said) >= 2, 20, "the deaths are told")
         time.sleep(1.0)
-        run.wait_for(before + 20)
+        run.until_updates(out, before + 20)
         run.process.send_signal(signal.SIGTERM)
-        assert run.end(40) == 143
+        assert run.process.wait(40) == 143
         run.nothing_is_left()
-        assert run.updates() == list(range(1, len(run.updates()) + 1))
-        counters = load_checkpoint(out / "checkpoints" / "latest.safetensors")["counters"]
-        assert counters["update"] == len(run.updates())
-        assert run.metrics()[-1]["steps"] == counters["steps"]
-        assert any(line.startswith(f"gone: rank 1 (process {second} ") for line in run.lines())
+        _is_whole(out)
+        counters = _counters(out)
+        assert (counters["update"], counters["steps"]) == (len(rows(out)), rows(out)[-1]["steps"])
+        assert any(line.startswith(f"gone: rank 1 (process {second} ") for line in run.said)
+
+
+@pytest.mark.parametrize(
+    "kind", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
+)
+def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
+    tmp_path: Path, conftest: ModuleType, kind: signal.Signals
+) -> None:
+    out = tmp_path / "run"
+
+    def scores() -> bool:
+        row = rows(out)[-1]
+        return row["update"] % SCORED == 0 and "held_out_reward_argmax" not in row
+
+    def grown(update: int) -> None:
+        conftest.wait_until(lambda: rows(out)[-1]["update"] >= update, 60, f"update {update}")
+
+    with started(tmp_path, *_train(out, "--processes", "2", "--set", *SCORES.split())) as run:
+        run.until_updates(out, 5)
+        leader = conftest.rank_processes(run.process.pid)[0]
+        conftest.wait_until(scores, 90, "a scoring")
+        os.kill(leader, kind)
+        grown(rows(out)[-1]["update"] + 5)  # the other goes on
+        if kind == signal.SIGSTOP:
+            os.kill(leader, signal.SIGCONT)
+            time.sleep(4.0)  # its scoring ends, and it joins again
+        grown(rows(out)[-1]["update"] + 5)
+        run.process.send_signal(signal.SIGINT)
+        run.process.wait(60)
+    _is_whole(out)
+    events = [event for row in rows(out) for event in row.get("events", [])]
+    assert sum("gone: rank 0" in event for event in events) == 1
+    assert sum("joined: rank 0" in event for event in events) == (kind == signal.SIGSTOP)
+    assert 0 < load_policy(out / "policy.safetensors").notes["update"] <= len(rows(out))
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_torchrun_trains_says_it_once_and_starts_again(
     tmp_path: Path, conftest: ModuleType
 ) -> None:
     out = tmp_path / "run"
-    words = _train(out, "quickstart", "--set", *PPO, f"total_steps={60 * UPDATE}")
-    with _started(out, *TORCHRUN, "--max-restarts", "1", *words) as run:
-        run.wait_for(12)
+    agent = (*TORCHRUN, "--monitor-interval", "0.1", "--max-restarts", "1")
+    words = _train(out, "--set", *PPO.split(), f"total_steps={60 * UPDATE}")
+    with started(tmp_path, *agent, *words) as run:
+        run.until_updates(out, 12)
         ranks = conftest.descendants(run.process.pid)
         assert len(ranks) == 2
         os.kill(max(ranks), signal.SIGKILL)
-        conftest.wait_until(
-            lambda: len(set(conftest.descendants(run.process.pid)) - set(ranks)) == 2,
-            60, "both are started again",
-        )  # fmt: skip
+
+        def both_again() -> bool:
+            return len(set(conftest.descendants(run.process.pid)) - set(ranks)) == 2
+
+        conftest.wait_until(both_again, 60, "both are started again")
         ranks += conftest.descendants(run.process.pid)
-        assert run.end(90) == 0, run.lines()
+        assert run.process.wait(90) == 0, run.said
         assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
         run.nothing_is_left()
-        assert run.updates() == list(range(1, 61))
-        assert run.metrics()[-1]["steps"] == 60 * UPDATE
-        assert sum(line.startswith("held-out links: ") for line in run.lines()) == 1
-        assert sum(line.startswith("policy: ") for line in run.lines()) == 1
-        assert len(json.loads((out / "versions.json").read_text())["resumed"]) == 1
+        _went_on_once(out, run.said, 60)
+        assert sum(line.startswith("held-out links: ") for line in run.said) == 1
         assert NumpyPolicy.load(out / "policy.safetensors").notes["steps"] == 60 * UPDATE
 
 
-@pytest.mark.slow
+def _went_on_once(out: Path, said: list[str], count: int) -> None:
+    assert updates(out) == list(range(1, count + 1))
+    assert [row["steps"] for row in rows(out)] == [UPDATE * update for update in updates(out)]
+    assert (_counters(out)["update"], _counters(out)["steps"]) == (count, count * UPDATE)
+    assert len(json.loads((out / "versions.json").read_text())["resumed"]) == 1
+    assert sum(line.startswith("policy: ") for line in said) == 1
+
+
+@pytest.mark.net
+def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
+    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: ModuleType
+) -> None:
+    hosts, out, count = make_hosts(2), tmp_path / "run", 40
+    words = _train(out, "--debug", "--set", *PPO.split(), f"total_steps={count * UPDATE}")
+    rendezvous = f"--rdzv-backend c10d --rdzv-endpoint {hosts.address(0)}:29400"
+    agent = f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 --monitor-interval 0.1 {rendezvous}"
+    agents = []
+    for host in range(2):
+        # Hosts here share a name, by which torchrun else finds who serves and where.
+        here = ("--local-addr", hosts.address(host), "--rdzv-conf", f"is_host={int(host == 0)}")
+        line = (*agent.split(), *here, *words)
+        agents.append(hosts.start(host, *line, module="torch.distributed.run"))
+    conftest.wait_until(lambda: len(rows(out)) >= 8, 60, "training begins")
+    (rank,) = conftest.descendants(agents[1].pid)
+    os.kill(rank, signal.SIGKILL)
+    for each in agents:
+        assert each.wait(60) == 0, hosts.log(each)
+    # --debug compared all weights after every update: that they end is that they are equal.
+    _went_on_once(out, "".join(map(hosts.log, agents)).splitlines(), count)
+    assert {row["ranks"] for row in rows(out)} == {2.0}
+
+
 def test_torchrun_with_a_bad_config_says_one_line_for_each_rank(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with _started(out, *TORCHRUN, *_train(out, "quickstart", "--set", "ppo.lrr=1")) as run:
-        assert run.end(60) != 0
-        said = [line for line in run.lines() if "distrlcc: error: " in line]
+    with started(tmp_path, *TORCHRUN, *_train(out, "--set", "ppo.lrr=1")) as run:
+        assert run.process.wait(60) != 0
+        said = [line for line in run.said if "distrlcc: error: " in line]
         assert 1 <= len(said) <= 2  # torchrun ends the other as soon as one has ended
         assert all("ppo.lr" in line for line in said)
         assert not out.exists()

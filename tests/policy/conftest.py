@@ -1,7 +1,5 @@
 """Specs and policies with random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

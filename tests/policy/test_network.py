@@ -1,7 +1,5 @@
 """Networks and distributions in torch by hand, and NumPy's against torch's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Policies and normalisation in NumPy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Policy files: what is written is read; what is damaged is refused; what is shipped is whole."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

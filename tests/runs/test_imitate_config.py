@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.data.manifest import Spaces, episode_schema, step_schema
-from distrlcc.learn.imitation_config import ImitationConfig
+from distrlcc.learn.config import ImitationConfig
 from distrlcc.runs.run_config import ImitateConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "imitation.md").read_text()

@@ -1,7 +1,5 @@
 """Queues by hand, and their specifications."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -11,9 +9,14 @@ from distrlcc.sim.link import TraceLink
 from distrlcc.sim.queues import PIE, CoDel, DropHead, DropTail, Packet, QueueSpec, parse_queue
 
 
-def test_codel_drops_at_the_control_laws_times() -> None:
+def _codel() -> tuple[CoDel, list[tuple[int, int]]]:
+    """Return a queue, and the times and numbers of the packets that it will drop."""
     drops: list[tuple[int, int]] = []
-    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append((now, packet.seq)))
+    return CoDel(5, 100, on_drop=lambda now, packet: drops.append((now, packet.seq))), drops
+
+
+def test_codel_drops_at_the_control_laws_times_and_goes_on_at_its_former_rate() -> None:
+    queue, drops = _codel()
     for seq in range(1000):
         queue.push(Packet(1504, 0, seq=seq))
     for now in range(10, 400):
@@ -21,39 +24,7 @@ def test_codel_drops_at_the_control_laws_times() -> None:
     # Above the target since 10, so the first drop is an interval later; then after 100 / sqrt(n),
     # whole milliseconds: 100, 70, 57, 50.
     assert [now for now, _ in drops] == [110, 210, 280, 337, 387]
-    assert drops[0] == (110, 100)  # the head; the next one is sent
-    assert drops[1] == (210, 201)
-
-
-def test_codel_keeps_what_waits_less_than_the_target() -> None:
-    drops: list[int] = []
-    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append(now))
-    for now in range(1000):
-        for _ in range(3):
-            queue.push(Packet(500, now))
-        for _ in range(3):
-            assert queue.pop(now=now + 4) is not None
-    assert drops == []
-
-
-def test_codel_keeps_the_last_full_packet() -> None:
-    drops: list[int] = []
-    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append(now))
-    for now in range(0, 2000, 10):
-        queue.push(Packet(1504, now - 50))
-        queue.push(Packet(1504, now - 50))
-        assert queue.pop(now=now) is not None
-        assert queue.pop(now=now) is not None
-    assert drops == []
-
-
-def test_codel_goes_on_at_its_former_rate() -> None:
-    drops: list[int] = []
-    queue = CoDel(5, 100, on_drop=lambda now, packet: drops.append(now))
-    for _ in range(1000):
-        queue.push(Packet(1504, 0))
-    for now in range(10, 400):
-        queue.pop(now=now)  # five drops: the next would come after 100 / sqrt(5)
+    assert drops[:2] == [(110, 100), (210, 201)]  # the head; the next one is sent
     while queue.pop(now=400) is not None:
         pass
     drops.clear()
@@ -62,13 +33,22 @@ def test_codel_goes_on_at_its_former_rate() -> None:
     for now in range(410, 600):
         queue.pop(now=now)
     # Over the target again from 410: a drop at 510, and the count goes on from 5 - 1.
-    assert drops == [510, 560]
+    assert [now for now, _ in drops] == [510, 560]
 
 
-def test_codel_has_a_droptails_limit() -> None:
-    queue = CoDel(5, 100, packets=2)
-    assert [len(queue.push(Packet(1504, 0))) for _ in range(3)] == [0, 0, 1]
-    assert len(queue) == 2
+@pytest.mark.parametrize(
+    ("every", "count", "size", "waits"),
+    [(1, 3, 500, 4), (10, 2, 1504, 50)],
+    ids=["less than the target", "the last full packet"],
+)
+def test_codel_keeps(every: int, count: int, size: int, waits: int) -> None:
+    queue, drops = _codel()
+    for now in range(0, 1000, every):
+        for _ in range(count):
+            queue.push(Packet(size, now))
+        for _ in range(count):
+            assert queue.pop(now=now + waits) is not None
+    assert drops == []
 
 
 def _overload(seed: int) -> tuple[list[int], float]:
@@ -89,13 +69,9 @@ def test_pie_keeps_the_delay_near_its_reference_and_lets_bursts_pass() -> None:
     drops, delay = _overload(0)
     assert 8 < delay < 22
     assert drops[0] >= 150
+    assert _overload(0) == (drops, delay) != _overload(2)
     # A sixth of the arrivals is too many.
     assert 0.12 < sum(now >= 10_000 for now in drops) / 12_000 < 0.21
-
-
-def test_pie_draws_from_its_seed() -> None:
-    assert _overload(1) == _overload(1)
-    assert _overload(1) != _overload(2)
 
 
 def test_pie_forgets_when_the_queue_is_empty() -> None:
@@ -127,6 +103,7 @@ def test_specifications_name_queues() -> None:
     [
         ("infinite", DropTail),
         ("droptail:packets=2", DropTail),
+        ("droptail:bytes=3100", DropTail),
         ("drophead:packets=2", DropHead),
         ("codel:packets=2", CoDel),
         ("pie:packets=2", PIE),
@@ -135,8 +112,9 @@ def test_specifications_name_queues() -> None:
 def test_they_are_built(text: str, kind: type) -> None:
     queue = parse_queue(text).build(unit=1, generator=random.Random(0))
     assert type(queue) is kind
-    dropped = [len(queue.push(Packet(1504, 0))) for _ in range(3)]
-    assert dropped == ([0, 0, 0] if text == "infinite" else [0, 0, 1])
+    dropped = [[packet.seq for packet in queue.push(Packet(1504, 0, seq=k))] for k in range(3)]
+    assert dropped == [[], [], {"infinite": [], "drophead:packets=2": [0]}.get(text, [2])]
+    assert len(queue) == (3 if text == "infinite" else 2)
 
 
 def test_times_are_in_the_links_unit() -> None:

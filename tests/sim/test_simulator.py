@@ -22,25 +22,17 @@ def _run(link: Link, *flows: Flow, steps: int = 300, **options: bool) -> tuple[S
     return simulator, {"used": used, "capacity": capacity}
 
 
-def test_one_bdp_fills_the_link_without_a_queue() -> None:
+@pytest.mark.parametrize("cwnd", [20, 41, 61])
+def test_one_bdp_fills_the_link_without_a_queue(cwnd: int) -> None:
     # 12.032 Mbit/s is a packet a millisecond: 40 ms of propagation, 1 of service: 41.
-    simulator, _ = _run(Link(rate_mbps=12.032, delay_ms=20, queue_packets=100), Flow(cwnd=41))
-    assert simulator.results[0, col.USED] == pytest.approx(simulator.results[0, col.CAPACITY])
-    # At the step's end one packet has just departed and the next has not arrived yet.
-    assert simulator.results[0, col.QUEUE] == 0.0
-    assert simulator.stats().rtt_last[0] == pytest.approx(0.041)
-    assert simulator.results[0, col.BASE_RTT] == pytest.approx(0.041)
-
-
-def test_less_than_one_bdp_gets_its_share() -> None:
     link = Link(rate_mbps=12.032, delay_ms=20, queue_packets=100)
-    _, totals = _run(link, Flow(cwnd=20), steps=1000)
-    assert totals["used"] / totals["capacity"] == pytest.approx(20 / 41, rel=0.01)
-
-
-def test_packets_above_the_bdp_stand_in_the_queue() -> None:
-    simulator, _ = _run(Link(rate_mbps=12.032, delay_ms=20), Flow(cwnd=61))
-    assert simulator.stats().rtt_last[0] == pytest.approx(0.061)
+    simulator, totals = _run(link, Flow(cwnd=cwnd), steps=1000, with_best=True)
+    assert totals["used"] / totals["capacity"] == pytest.approx(min(cwnd / 41, 1), rel=0.01)
+    # At the step's end one packet has just departed and the next has not arrived yet.
+    assert simulator.results[0, col.QUEUE] == max(cwnd - 41, 0)
+    assert simulator.stats().rtt_last[0] == pytest.approx(max(cwnd, 41) * 1e-3)
+    assert simulator.results[0, col.BASE_RTT] == pytest.approx(0.041)
+    assert simulator.results[0, col.BEST_CWND] == pytest.approx(41.0)
 
 
 @pytest.mark.parametrize("scheme", ["reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle"])
@@ -113,13 +105,6 @@ def test_two_equal_flows_share_a_link() -> None:
     assert 0.6 < a / b < 1.6
 
 
-def test_the_best_window_of_an_unchanging_link_is_its_bdp() -> None:
-    simulator, _ = _run(
-        Link(rate_mbps=12.032, delay_ms=20), Flow(cwnd=10), steps=20, with_best=True
-    )
-    assert simulator.results[0, col.BEST_CWND] == pytest.approx(41.0)
-
-
 def _shared(second: Flow, first: Flow | None = None) -> list[tuple[float, float]]:
     """Return the label and the oracle's window at the start of each step of 10 ms."""
     simulator = Simulator(2, 3, with_best=True)
@@ -136,24 +121,10 @@ def _shared(second: Flow, first: Flow | None = None) -> list[tuple[float, float]
 
 def test_the_best_window_is_shared_among_the_flows_that_send_in_the_step() -> None:
     alone, half = (pytest.approx(41.0), 41.0), (pytest.approx(20.5), 21.0)
-    assert _shared(Flow("cubic", start_s=0.02, stop_s=0.04)) == [
-        alone,
-        alone,
-        half,
-        half,
-        alone,
-        alone,
-    ]
     # A flow that sends during a part of the step counts; one that never runs does not.
-    assert _shared(Flow("cubic", start_s=0.025, stop_s=0.031)) == [
-        alone,
-        alone,
-        half,
-        half,
-        alone,
-        alone,
-    ]
-    assert _shared(Flow("cubic", start_s=0.02, stop_s=0.02)) == [alone] * 6
+    for start, stop in ((0.02, 0.04), (0.025, 0.031), (0.02, 0.02)):
+        shared = [half if start < stop and k in (2, 3) else alone for k in range(6)]
+        assert _shared(Flow("cubic", start_s=start, stop_s=stop)) == shared
     # Nobody sends: the whole window, not a division by zero.
     idle = Flow("oracle", start_s=0.04)
     assert _shared(Flow("cubic", start_s=0.05), idle)[:5] == [alone] * 5

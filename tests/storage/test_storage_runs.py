@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +28,12 @@ WORDS = (*SMALL, f"total_steps={UPDATES * UPDATE}")
 LONG = (*SMALL, "total_steps=100_000_000")
 
 
-class Server:
-    """An S3 server on loopback that can go away and come back; what it holds stays."""
-
-    def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self.url = f"s3://runs/all?endpoint_override=http://127.0.0.1:{self._port}"
-        self.start()
-
-    def start(self) -> None:
-        from moto.server import ThreadedMotoServer
-
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._server = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-
 @pytest.fixture(scope="module")
-def server(s3_server: str) -> Iterator[Server]:
-    served = Server()  # with the credentials of the other
-    Storage(f"{served.url}&allow_bucket_creation=true", "").open(check=True)
-    yield served
-    served.stop()
+def url(s3_server: str) -> str:
+    """Return the URL of a bucket."""
+    url = f"s3://runs/all?endpoint_override={s3_server}"
+    Storage(f"{url}&allow_bucket_creation=true", "").open(check=True)
+    return url
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +45,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(out: Path, *words: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "distrlcc",
-        "train",
-        "--out",
-        str(out),
-        "--no-tensorboard",
-        *words,
-    ]
+    train = (sys.executable, "-m", "distrlcc", "train", "--no-tensorboard")
+    return [*train, "--out", str(out), *words]
 
 
 def finish(words: list[str]) -> str:
@@ -110,24 +79,22 @@ def timeless(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_killed_run_goes_on_from_s3(
-    server: Server, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, there = tmp_path / "a" / "cut", tmp_path / "b" / "cut"
-    process = subprocess.Popen(
-        command(here, *WORDS, "--storage", server.url), stderr=subprocess.DEVNULL
-    )
-    wait_until_stored(Storage(server.url, "cut"))
-    second = command(tmp_path / "c" / "cut", *WORDS, "--storage", server.url)
+    process = subprocess.Popen(command(here, *WORDS, "--storage", url), stderr=subprocess.DEVNULL)
+    wait_until_stored(Storage(url, "cut"))
+    second = command(tmp_path / "c" / "cut", *WORDS, "--storage", url)
     assert main(second[3:]) == 2
     assert "s3://runs/all/cut already holds a run: add --resume" in capsys.readouterr().err
     process.kill()
     assert process.wait(10) == -signal.SIGKILL
     shutil.rmtree(here)  # the machine is gone
-    said = finish(command(there, "--resume", "--storage", server.url))
+    said = finish(command(there, "--resume", "--storage", url))
     assert "fetched" in said
     assert "stored at s3://runs/all/cut" in said
     assert_like_whole(there, whole)
-    Storage(server.url, "cut").pull(tmp_path / "copy")
+    Storage(url, "cut").pull(tmp_path / "copy")
     assert_like_whole(tmp_path / "copy", whole)
 
 
@@ -151,15 +118,17 @@ def test_a_killed_run_goes_on_on_another_host(
     assert_like_whole(tmp_path / "1" / "cut", whole)
 
 
-def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_is_away_for_a_while_stops_nothing(
+    server: Any, url: str, tmp_path: Path
+) -> None:
     out, log = tmp_path / "away", tmp_path / "log"
 
     def wait_for(word: str) -> None:
         wait_until(lambda: word in log.read_text(), 40, word)
 
     with log.open("wb") as file:
-        process = subprocess.Popen(command(out, *LONG, "--storage", server.url), stderr=file)
-    storage = Storage(server.url, "away")
+        process = subprocess.Popen(command(out, *LONG, "--storage", url), stderr=file)
+    storage = Storage(url, "away")
     wait_until_stored(storage)
     server.stop()
     wait_for("not stored: storage s3://runs/all")
@@ -167,36 +136,36 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(server: Server, tmp_pat
     wait_for("stored again")
     process.terminate()
     assert process.wait(30) == 128 + signal.SIGTERM
-    assert f"--storage '{server.url}'" in log.read_text().splitlines()[-1]
-    assert not storage.push_if_new(out, whole=True)
+    assert f"--storage '{url}'" in log.read_text().splitlines()[-1]
+    assert not storage.push_if_new(out)
     assert log.read_text().count("not stored") == 1
 
 
 @pytest.mark.long
-def test_two_ranks_store_one_run(server: Server, tmp_path: Path) -> None:
+def test_two_ranks_store_one_run(url: str, tmp_path: Path) -> None:
     out = tmp_path / "two"
-    words = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", server.url)
+    words = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", url)
     process = subprocess.Popen(command(out, *words), stderr=subprocess.PIPE, text=True)
-    storage = Storage(server.url, "two")
+    storage = Storage(url, "two")
     wait_until_stored(storage)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
-    assert not storage.push_if_new(out, whole=True)
+    assert not storage.push_if_new(out)
     shutil.rmtree(out)
     further = ("--resume", "--set", f"total_steps={20 * UPDATE}", "--processes", "2")
-    finish(command(out, *further, "--storage", server.url))
+    finish(command(out, *further, "--storage", url))
     found = updates(out)
     assert found == list(range(1, len(found) + 1))
     assert len(found) >= 10
-    assert not storage.push_if_new(out, whole=True)
+    assert not storage.push_if_new(out)
 
 
 def test_what_is_wrong_with_the_storage_is_found_first(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in (
-        ((*WORDS, "--storage", "s3://none/x?" + server.url.partition("?")[2]), "no bucket 'none'"),
-        (("--resume", "--storage", server.url), "holds no run 'run' to resume"),
+        ((*WORDS, "--storage", "s3://none/x?" + url.partition("?")[2]), "no bucket 'none'"),
+        (("--resume", "--storage", url), "holds no run 'run' to resume"),
     ):
         assert main(command(tmp_path / "run", *words)[3:]) == 2
         error = capsys.readouterr().err

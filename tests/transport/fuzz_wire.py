@@ -4,8 +4,6 @@ Needs atheris (``pip install atheris``). A datagram that `decode` takes must be 
 bytes again, except padding and authenticator; anything raised except `WireError` is a crash.
 """
 
-from __future__ import annotations
-
 import sys
 
 import atheris

@@ -1,7 +1,5 @@
 """A few seconds of coverage-guided fuzzing where atheris is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

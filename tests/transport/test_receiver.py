@@ -1,7 +1,5 @@
 """What is acknowledged, counted and forgotten."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,13 +24,12 @@ def test_one_ack_for_a_batch() -> None:
 
 def test_a_duplicate_is_counted_and_acknowledged_again() -> None:
     receiver = Receiver(7)
-    receiver.on_data(0, 100, now=0)
-    receiver.ack_to_send(now=0)
-    assert not receiver.on_data(0, 100, now=5)
+    for new in (True, False):
+        assert receiver.on_data(0, 100, now=5) == new
+        ack = receiver.ack_to_send(now=5)
+        assert ack is not None
+        assert ack.ranges == ((0, 1),)
     assert (receiver.duplicates, receiver.bytes, receiver.packets) == (1, 100, 1)
-    ack = receiver.ack_to_send(now=5)
-    assert ack is not None
-    assert ack.ranges == ((0, 1),)
 
 
 def test_what_the_sender_no_longer_waits_for_is_forgotten() -> None:

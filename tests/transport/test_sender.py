@@ -1,7 +1,5 @@
 """What may leave when, what an ACK tells the controller, what a step shows: by hand."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest
@@ -28,6 +26,14 @@ class Steered:
         self.timeouts.append((now, sent))
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None: ...
+
+
+def sending(cwnd: float, options: SenderOptions | None = None) -> tuple[Steered, Sender]:
+    """Return a controller, and a sender that has sent its first window at 0."""
+    steered = Steered(cwnd)
+    sender = Sender(steered, options, now=0)
+    send(sender, now=0)
+    return steered, sender
 
 
 def send(sender: Sender, *, now: int, count: int = 1000) -> list[int]:
@@ -89,26 +95,19 @@ def test_the_timer_doubles_and_an_ack_resets_it() -> None:
     assert sender.timer_time() == 7500 * MS
 
 
-def test_the_timer_is_not_put_off_by_sending() -> None:
-    steered = Steered(1.0)
-    sender = Sender(steered, now=0)
-    send(sender, now=0)
+@pytest.mark.parametrize(("options", "timer"), [(None, 1000), (SIMULATOR_OPTIONS, 1900)])
+def test_the_simulators_timer_counts_from_the_last_packet_and_the_other_does_not(
+    options: SenderOptions | None, timer: int
+) -> None:
+    steered, sender = sending(1.0, options)
     steered.cwnd = 2.0
     send(sender, now=900 * MS)
-    assert sender.timer_time() == 1000 * MS
+    assert sender.timer_time() == timer * MS
     sender.on_timer(now=999 * MS)
     assert steered.timeouts == []
-
-
-def test_the_simulators_timer_counts_from_the_last_packet_or_ack() -> None:
-    steered = Steered(1.0)
-    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
-    send(sender, now=0)
-    steered.cwnd = 2.0
-    send(sender, now=900 * MS)
-    assert sender.timer_time() == 1900 * MS
+    if options is None:
+        return
     sender.on_ack(((0, 1),), now=950 * MS)
-    assert sender.timer_time() == 1950 * MS
     for expected in (1950, 2950, 3950):
         assert sender.timer_time() == expected * MS
         sender.on_timer(now=expected * MS)
@@ -117,8 +116,7 @@ def test_the_simulators_timer_counts_from_the_last_packet_or_ack() -> None:
 
 
 def test_an_ack_before_the_probe_left_cancels_it() -> None:
-    sender = Sender(Steered(1.0), now=0)
-    send(sender, now=0)
+    _, sender = sending(1.0)
     sender.on_timer(now=1000 * MS)
     sender.on_ack(((0, 1),), now=1001 * MS)
     assert send(sender, now=1002 * MS) == [1]  # as the window says
@@ -126,9 +124,7 @@ def test_an_ack_before_the_probe_left_cancels_it() -> None:
 
 
 def test_what_an_ack_tells_the_controller() -> None:
-    steered = Steered(10.0)
-    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
-    send(sender, now=0)
+    steered, sender = sending(10.0, SIMULATOR_OPTIONS)
     assert sender.on_ack(((0, 1),), now=50 * MS) == ([0], [])
     assert send(sender, now=50 * MS) == [10]
     assert sender.on_ack(((3, 4), (0, 1)), now=60 * MS) == ([3], [1, 2])
@@ -143,9 +139,7 @@ def test_what_an_ack_tells_the_controller() -> None:
 
 
 def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
-    steered = Steered(10.0)
-    sender = Sender(steered, now=0)
-    send(sender, now=0)
+    steered, sender = sending(10.0)
     assert sender.on_ack(((2, 5),), now=50 * MS) == ([2, 3, 4], [0, 1])
     assert [(ack.seq, ack.lost, ack.inflight) for ack in steered.acks] == [
         (2, 0, 7),
@@ -155,8 +149,7 @@ def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
 
 
 def test_only_the_newest_packets_rtt_is_smoothed() -> None:
-    sender = Sender(Steered(4.0), now=0)
-    send(sender, now=0)
+    _, sender = sending(4.0)
     sender.on_ack(((2, 3),), now=80 * MS)
     sender.on_ack(((1, 3),), now=88 * MS)  # 2 is not new, so 1 came late (RFC 9002 section 5.1)
     assert sender.rtt.smoothed == 80 * MS
@@ -164,43 +157,28 @@ def test_only_the_newest_packets_rtt_is_smoothed() -> None:
     assert sender.rtt.smoothed == 82 * MS
 
 
-def test_losses_that_the_timer_finds_are_told_with_the_next_ack() -> None:
-    steered = Steered(4.0)
-    sender = Sender(steered, now=0)
-    send(sender, now=0)
-    assert sender.on_ack(((1, 2),), now=80 * MS) == ([1], [])
-    assert sender.timer_time() == 90 * MS
-    assert sender.on_timer(now=90 * MS) == [0]
-    assert steered.timeouts == []
-    assert sender.take_interval(now=95 * MS).lost == 1.0
-    sender.on_ack(((1, 3),), now=100 * MS)
-    assert [(ack.seq, ack.lost) for ack in steered.acks] == [(1, 0), (1, 1)]
-
-
-def test_losses_add_up_until_the_next_ack() -> None:
-    steered = Steered(1.0)
-    sender = Sender(steered, now=0)
-    send(sender, now=0)
+def test_losses_that_the_timer_finds_add_up_until_the_next_ack() -> None:
+    steered, sender = sending(1.0)
     steered.cwnd = 4.0
     send(sender, now=MS)
     sender.on_ack(((2, 3),), now=51 * MS)
     assert sender.on_timer(now=sender.timer_time()) == [0]
     assert sender.timer_time() == 57.25 * MS
     assert sender.on_timer(now=sender.timer_time()) == [1]
+    assert steered.timeouts == []
+    assert sender.take_interval(now=57.5 * MS).lost == 2.0
     sender.on_ack(((2, 4),), now=58 * MS)
     assert [(ack.seq, ack.lost) for ack in steered.acks] == [(2, 0), (2, 2)]
 
 
 def test_an_ack_of_what_was_never_sent_is_ignored() -> None:
-    sender = Sender(Steered(4.0), now=0)
-    send(sender, now=0)
+    _, sender = sending(4.0)
     assert sender.on_ack(((3, 5), (0, 1)), now=MS) == ([], [])
     assert sender.inflight == 4
 
 
 def test_the_receivers_delay_is_no_rtt() -> None:
-    sender = Sender(Steered(3.0), now=0)
-    send(sender, now=0)
+    _, sender = sending(3.0)
     sender.on_ack(((0, 1),), now=50 * MS)
     sender.on_ack(((1, 2),), 20 * MS, now=90 * MS)
     assert sender.rtt.latest == 70 * MS
@@ -209,9 +187,7 @@ def test_the_receivers_delay_is_no_rtt() -> None:
 
 
 def test_a_step_by_hand() -> None:
-    steered = Steered(4.0, 0.0)
-    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
-    send(sender, now=0)
+    steered, sender = sending(4.0, SIMULATOR_OPTIONS)
     sender.on_ack(((0, 1),), now=50 * MS)
     send(sender, now=50 * MS)
     sender.on_ack(((2, 3),), now=60 * MS)
@@ -221,14 +197,15 @@ def test_a_step_by_hand() -> None:
     packet = 1504 * 8e-6  # megabits
     rates = [packet / 0.05, 2 * packet / 0.06]
     sent = [4 * packet / 0.05, 3 * packet / 0.06]
-    assert seen == pytest.approx({
-        "duration": 0.1, "sent": 5, "acked": 2, "lost": 1, "timeouts": 0,
-        "rtt_sum": 0.11, "rtt_min": 0.05, "rtt_max": 0.06, "rtt_last": 0.06, "min_rtt": 0.05,
-        "cwnd": 4, "pacing_rate": 7, "inflight": 2,
+    counts = {"sent": 5, "acked": 2, "lost": 1, "timeouts": 0, "cwnd": 4, "inflight": 2}
+    times = {"duration": 0.1, "rtt_sum": 0.11, "rtt_last": 0.06, "rtt_min": 0.05, "rtt_max": 0.06}
+    averages = {
         "delay_ewma": 10 / 8,
         "delivery_rate_ewma": rates[0] + (rates[1] - rates[0]) / 8,
         "send_rate_ewma": sent[0] + (sent[1] - sent[0]) / 8,
-    })  # fmt: skip
+    }
+    expected = counts | times | averages | {"min_rtt": 0.05, "pacing_rate": 7}
+    assert seen == pytest.approx(expected)
     empty = sender.take_interval(now=110 * MS)
     assert (empty.duration, empty.acked, empty.rtt_sum) == (0.01, 0.0, 0.0)
     assert (empty.rtt_last, empty.min_rtt, empty.inflight) == (0.06, 0.05, 2.0)

@@ -10,7 +10,7 @@ import numpy as np
 from distrlcc.config import override
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.member import POLICY, Member, member_number
+from distrlcc.tune.member import POLICY, Member
 from distrlcc.tune.report import Report, decode
 from distrlcc.tune.tune_config import SearchConfig, TuneConfig
 
@@ -62,7 +62,3 @@ def test_a_copy_trains_with_its_own_values_from_the_others_state(tmp_path: Path)
     assert not again.done
     assert _advance(again).update == 6
     assert again.done
-
-
-def test_ray_names_members_by_number() -> None:
-    assert member_number("member-00007") == 7

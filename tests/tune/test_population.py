@@ -28,7 +28,7 @@ def test_a_member_that_is_behind_is_not_copied(
 ) -> None:
     from ray.tune.schedulers import PopulationBasedTraining
 
-    from distrlcc.tune.schedulers import Population
+    from distrlcc.tune.ray_tune import Population
 
     words = ("ppo.lr=loguniform:1e-5:1e-2",)
     config = TuneConfig(run=recipe("quickstart"), space=words, pbt=PBTConfig())

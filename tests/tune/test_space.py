@@ -39,30 +39,6 @@ def test_forms(text: str, ends: tuple[object, ...]) -> None:
     assert [type(v) for v in found] == [type(v) for v in ends]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "expected uniform:a:b"),
-        ("normal:0:1", "expected uniform:a:b"),
-        ("uniform:1", "two bounds"),
-        ("uniform:a:b", "numbers, as in uniform"),
-        ("int:1:2.5", "whole numbers"),
-        ("uniform:2:1", "a below b"),
-        ("uniform:0:inf", "finite"),
-        ("uniform:nan:1", "finite"),
-        ("loguniform:0:1", "bounds above 0"),
-        ("choice:", "two or more"),
-        ("choice:1", "two or more different"),
-        ("choice:1,1", "two or more different"),
-        ("choice:a,,b", "numbers, words or lists"),
-    ],
-)
-def test_bad_ones_are_refused_in_one_line(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
-        Distribution.parse(text)
-    assert "\n" not in str(caught.value)
-
-
 def test_mutation_by_a_factor_stays_within_the_bounds() -> None:
     uniform, whole = Distribution.parse("uniform:0.9:0.99"), Distribution.parse("int:1:8")
     assert uniform.bounded(0.95 * 1.2) == 0.99
@@ -79,16 +55,22 @@ def _space(*words: str) -> Space:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "nothing to tune"),
-        (("ppo.lr",), "expected KEY=DISTRIBUTION"),
-        (("=uniform:0:1",), "expected KEY=DISTRIBUTION"),
-        (("ppo.lr=loguniform:1e-5:1e-2", "ppo.lr=uniform:1e-5:1e-2"), "given twice"),
-        (("ppo.lr=uniform:1",), "--mutate ppo.lr: distribution"),
+        ("", "nothing to tune"),
+        ("ppo.lr", "expected KEY=DISTRIBUTION"),
+        ("=uniform:0:1", "expected KEY=DISTRIBUTION"),
+        ("ppo.lr=loguniform:1e-5:1e-2 ppo.lr=uniform:1e-5:1e-2", "given twice"),
+        ("ppo.lr=", "--mutate ppo.lr: distribution '': expected uniform:a:b"),
+        *((f"ppo.lr=uniform:{b}", "finite numbers with a") for b in ("1", "a:b", "2:1", "nan:1")),
+        ("ppo.lr=uniform:0:inf", "finite numbers with a below b, as in uniform"),
+        ("ppo.lr=int:1:2.5", "whole numbers"),
+        ("ppo.lr=loguniform:0:1", "numbers above 0"),
+        *((f"ppo.lr=choice:{values}", "two or more different") for values in ("1", "1,1", "a,,b")),
     ],
 )
-def test_malformed_words(words: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _space(*words)
+def test_malformed_words_are_refused_in_one_line(words: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        _space(*words.split())
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +79,7 @@ def test_malformed_words(words: tuple[str, ...], says: str) -> None:
         ("quickstart", "ppo.learning_rate=uniform:1e-5:1e-2", "unknown key"),
         ("quickstart", "dagger.lr=uniform:1e-5:1e-2", "no section"),
         ("quickstart", "num_envs=int:8:64", r"cannot change .* ppo.lr, .*'distrlcc tune search'"),
-        ("quickstart", "network.hidden=choice:[32],[64]", "cannot change"),
-        ("quickstart", "ppo.reward_scale=uniform:0.1:1", "cannot change"),
         ("quickstart", "ppo.gamma=uniform:0.9:1.1", "gamma is 1.1"),
-        ("quickstart", "ppo.lr=uniform:-1:1", "lr is -1"),
         ("quickstart", "ppo.num_epochs=uniform:1:3.5", "num_epochs"),
         ("imitation", "ppo.lr=uniform:1e-5:1e-2", "no section"),
         ("imitation", "dagger.capacity=int:1000:2000", "can: dagger.lr"),
@@ -113,18 +92,11 @@ def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, s
 
 
 @pytest.mark.parametrize(
-    "word",
-    [
-        "env.reward.delay_weight=uniform:0:1",
-        "held_out.links=int:1:9",
-        "total_steps=int:1:9",
-        "seed=int:0:9",
-        "actors.max_lag=int:1:9",
-    ],
+    "key", ["env.reward.delay_weight", "held_out.links", "total_steps", "seed", "actors.max_lag"]
 )
-def test_what_would_make_trials_incomparable(word: str) -> None:
+def test_what_would_make_trials_incomparable(key: str) -> None:
     with pytest.raises(ConfigError, match=r"give it with --set"):
-        check_searchable(_space(word), recipe("quickstart"))
+        check_searchable(_space(f"{key}=int:1:9"), recipe("quickstart"))
 
 
 def test_what_can_be_tuned() -> None:
@@ -132,16 +104,11 @@ def test_what_can_be_tuned() -> None:
         config = recipe({"ppo": "quickstart", "dagger": "imitation"}[section])
         for name in names.split():
             whole = name in ("minibatch_size", "num_epochs")
-            kind = (
-                "int:1:8" if whole else "uniform:1:2" if name == "vtrace_rho" else "uniform:0.5:0.9"
-            )
+            low = "1:2" if name == "vtrace_rho" else "0.5:0.9"
+            kind = "int:1:8" if whole else f"uniform:{low}"
             check_mutable(_space(f"{section}.{name}={kind}"), config)
-    words = (
-        "network.kind=choice:mlp,lstm",
-        "network.hidden=choice:[32],[64,64]",
-        "num_envs=int:8:9",
-    )
-    check_searchable(_space(*words), recipe("quickstart"))
+    words = "network.kind=choice:mlp,lstm network.hidden=choice:[32],[64,64] num_envs=int:8:9"
+    check_searchable(_space(*words.split()), recipe("quickstart"))
 
 
 def test_values_reach_the_configuration() -> None:

@@ -80,11 +80,8 @@ class Actor:
         Raises:
             ConfigError: The link does not exist.
         """
-        link, self._index, self._count = (
-            link_of(config, index),
-            index,
-            config.actors.envs_per_worker,
-        )
+        link, self._index = link_of(config, index), index
+        self._count = config.actors.envs_per_worker
         self._env = LinkVectorEnv(
             self._count,
             replace(config.env, suites=(link,), suite_weights=()),

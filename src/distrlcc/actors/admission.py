@@ -1,8 +1,8 @@
-"""How a trainer and its workers find each other before RPC begins, and which are refused.
+"""Which workers of a trainer are let in before RPC begins, over the master's store.
 
-All of it goes through the master's store: the trainer shows its identity, and proves that it knows
-the shared secret (`DISTRLCC_TOKEN`); a worker that matches takes its slot with a proof of its own;
-the trainer says which slots are members. Only members open RPC, which runs any code that one sends.
+Both agree first (`distrlcc.parallel.admission`); a worker then takes its slot with a proof of its
+own that it knows the secret, and the trainer says which slots are members. Only members open RPC,
+which runs any code that one sends.
 """
 
 from __future__ import annotations
@@ -12,25 +12,23 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.actors.engine import Worker
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.parallel.admission import TOKEN, agree, missing, own_token, proof, proves, receive
 from distrlcc.parallel.interface import Interface, interface_towards, resolve
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.store import connect, master_needed
-from distrlcc.parallel.token import TOKEN, own_token, proof, proves
-from distrlcc.runs.identity import check_identity, from_json, to_json
 
-_POLL_SECONDS = 0.05
 _CONFIRM_SECONDS = 10.0
 """Time that workers have to show that they still live, once enough have come."""
 _ALIVE_SECONDS = 2.0
 """A worker that shows no life for this long loses its slot to another."""
-_TELL_SECONDS = 5.0
+_SAY_SECONDS = 5.0
 """Time after which the user is told which workers are awaited; processes start within it."""
 _DECIDE_SECONDS = 30.0
 """Time that the trainer has to name the members, after the join timeout."""
@@ -75,27 +73,25 @@ def admit(place: Place, interface: Interface, identity: Mapping[str, str]) -> Ad
     Raises:
         GroupError: No worker came in time.
     """
-    prefix, nonce, patience = f"{place.attempt}/", uuid.uuid4().hex, place.join_seconds
+    prefix, patience = f"{place.attempt}/", place.join_seconds
     slots = {f"{prefix}slot/{slot}": slot for slot in range(1, place.size)}
     members: dict[int, Worker] = {}
     with master_needed(place):
-        store = connect(place.address, place.port, interface, patience)
-        store.set(f"{prefix}nonce", nonce)
-        told = {**identity, "token": proof(nonce, "trainer", own_token())}
-        store.set(f"{prefix}identity", to_json(told))
+        store = connect(place, interface, patience)
+        nonce = agree(store, place, identity)
         # Wait until all have taken their slots.
         begin = monotonic()
-        absent = _absent(store, slots, begin + min(_TELL_SECONDS, patience))
-        if absent and patience > _TELL_SECONDS:
+        late = missing(store, slots, begin + min(_SAY_SECONDS, patience))
+        if late and patience > _SAY_SECONDS:
             where = f"{place.address}:{place.port}"
-            _warn(f"waiting at {where} for {_names(slots, absent)}, at most {patience:.0f} s")
-            absent = _absent(store, slots, begin + patience)
-        if absent:
-            _warn(f"{_names(slots, absent)} did not come within {patience:.0f} s; going on without")
+            _warn(f"waiting at {where} for {_names(slots, late)}, at most {patience:.0f} s")
+            late = missing(store, slots, begin + patience)
+        if late:
+            _warn(f"{_names(slots, late)} did not come within {patience:.0f} s; going on without")
         # A worker that came and died meanwhile would keep RPC from beginning.
         store.set(f"{prefix}asked", "")
-        came = [key for key in slots if key not in absent]
-        gone = _absent(store, [f"{key}/here" for key in came], monotonic() + _CONFIRM_SECONDS)
+        came = [key for key in slots if key not in late]
+        gone = missing(store, [f"{key}/here" for key in came], monotonic() + _CONFIRM_SECONDS)
         for key in came:
             claim, slot = json.loads(store.get(key)), slots[key]
             worker = Worker(slot - 1, claim["host"], claim["process"])
@@ -127,30 +123,9 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
     """
     prefix, name, slot = f"{place.attempt}/", f"worker {place.slot - 1}", str(place.slot)
     where, key = f"{place.address}:{place.port}", f"{prefix}slot/{slot}"
-    deadline = monotonic() + place.join_seconds
     with master_needed(place):
-        store = connect(place.address, place.port, interface, place.join_seconds)
-
-        def told(what: str, deadline: float, alive: str = "") -> bytes:
-            if _absent(store, [f"{prefix}{what}"], deadline, alive):
-                raise GroupError(
-                    f"the trainer at {where} did not say {what!r} within {place.join_seconds:.0f} "
-                    "s; is node 0 of an actor-learner run there?",
-                    exit_code=2,
-                )
-            return bytes(store.get(f"{prefix}{what}"))
-
-        # Does this worker match the trainer?
-        master = from_json(told("identity", deadline))
-        claim = master.pop("token", "")
-        check_identity(master, identity)
-        nonce = told("nonce", deadline).decode()
-        if not proves(claim, nonce, "trainer", own_token()):
-            raise GroupError(
-                f"the master at {where} has another {TOKEN} than this process; set the same one "
-                "on every machine",
-                exit_code=2,
-            )
+        store = connect(place, interface, place.join_seconds)
+        nonce = agree(store, place, identity)
         if store.check([f"{prefix}members"]):
             raise GroupError(
                 f"the run at {where} has begun; over torch RPC no worker can join it any more",
@@ -166,10 +141,9 @@ def join(place: Place, interface: Interface, identity: Mapping[str, str]) -> Adm
                 "each machine its own --node-index",
                 exit_code=2,
             )
-        deadline = monotonic() + place.join_seconds + _DECIDE_SECONDS
-        told("asked", deadline, alive=f"{key}/alive")
+        receive(store, place, f"{prefix}asked", extra=_DECIDE_SECONDS, alive=f"{key}/alive")
         store.set(f"{key}/here", "")
-        members = json.loads(told("members", deadline))
+        members = json.loads(receive(store, place, f"{prefix}members", extra=_DECIDE_SECONDS))
     if place.slot not in members:
         raise GroupError(
             f"the trainer refused {name}: it came too late, or has another {TOKEN}", exit_code=2
@@ -188,22 +162,6 @@ def _take_slot(store: Any, key: str, own: str) -> dict[str, Any]:
             holder = store.compare_set(key, holder, own).decode()
     claim: dict[str, Any] = json.loads(holder)
     return claim
-
-
-def _absent(store: Any, keys: Collection[str], deadline: float, alive: str = "") -> list[str]:
-    """Wait until all keys are there; return those that are not by the deadline.
-
-    Args:
-        store: The master's.
-        keys: What to wait for.
-        deadline: By `time.monotonic`.
-        alive: Counted up meanwhile, to show life.
-    """
-    while not (here := store.check(list(keys))) and monotonic() < deadline:
-        if alive:
-            store.add(alive, 1)
-        sleep(_POLL_SECONDS)
-    return [] if here else [key for key in keys if not store.check([key])]
 
 
 def _names(slots: Mapping[str, int], keys: list[str]) -> str:

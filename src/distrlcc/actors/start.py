@@ -16,15 +16,12 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.start import open_directory
+from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
-from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 from distrlcc.sim.suites import load_suite
-
-_STOP_SECONDS = 3.0
-"""Time that workers have to end when the trainer has, or was silent for them."""
 
 
 def start_actors(
@@ -52,7 +49,7 @@ def start_actors(
     actors, leads = config.actors, node.index == 0
     if len(actors.nodes) != node.count:
         raise ConfigError(f"nodes has {len(actors.nodes)} lists for {node.count} machines")
-    # The trainer has slot 0, on node 0; worker k has slot k + 1.
+    # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
     first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
     trainer = Place(
@@ -71,17 +68,18 @@ def start_actors(
         places.insert(0, trainer)
     if not places:
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
+    # Warn of what does not fit, or refuse it, before anything is written; compile the simulator.
     if config.ppo is not None and not config.ppo.use_vtrace and leads:
         sys.stderr.write(
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
             "correction; --set ppo.use_vtrace=true corrects for that\n"
         )
     check_addresses(trainer, allow_public=allow_public)
-    # Find what does not fit before anything is written, and compile the simulator for all.
     ActorSource(config)
     rehearse(replace(config, env=replace(config.env, world="simulated")))
     for slot in slots:
         load_suite(actors.links[slot - 1])
+    # Node 0 makes the run's directory; only the trainer writes there.
     with ExitStack() as stack:
         run = ActorRun(config, Path(), options.resume, options.tensorboard)
         run = replace(run, allow_public=allow_public, quiet=quiet)
@@ -89,17 +87,7 @@ def start_actors(
             directory = stack.enter_context(open_directory(config, options))
             directory.lock()
             run = replace(run, out=directory.path, storage=directory.storage)
-        launcher = Launcher(
-            rpc_rank,
-            run,
-            places,
-            hosts=leads,
-            vital=0 if leads else None,
-            bound=True,
-            name=lambda slot: f"worker {slot - 1}" if slot else "the trainer",
-            stop_seconds=_STOP_SECONDS,
-        )
-        outcome = launcher.run()
+        outcome = Launcher(rpc_rank, run, places, hosts=leads, led=True).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"

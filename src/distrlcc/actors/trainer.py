@@ -11,10 +11,11 @@ from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Engine
 from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.actors.worker_table import WorkerTable
+from distrlcc.parallel.train_job import run_directory
 from distrlcc.runs.feed import Feed
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, build_learner
 from distrlcc.runs.stopper import Stopper
@@ -38,9 +39,7 @@ class ActorRun:
 
     def directory(self) -> RunDirectory:
         """Open the run's directory."""
-        directory = RunDirectory.resume(
-            self.out, self.config, tensorboard=self.tensorboard, extendable=EXTENDABLE
-        )
+        directory = run_directory(self.config, self.out, resume=True, tensorboard=self.tensorboard)
         directory.storage = self.storage
         return directory
 

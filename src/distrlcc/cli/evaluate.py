@@ -94,7 +94,7 @@ def run(args: Namespace) -> int:
     figures, notes = to_json(summary), list[str]()
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     rows: list[WorldComparison] = []
-    failures = [str(run) for one in measured for run in one.failures]
+    failures = [line for one in measured for line in one.failures]
     if real:
         rows = _compared(contenders, scores, scenarios, args.seeds)
         notes = _notes(contenders, scenarios, args.others)
@@ -171,7 +171,7 @@ def _measure(
         for line in (*measured.late, *measured.failures):
             _show(f"distrlcc: {line}")
         found.append(measured)
-    failures = [run for one in found for run in one.failures]
+    failures = [line for one in found for line in one.failures]
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
     return found

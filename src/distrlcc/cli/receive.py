@@ -36,8 +36,8 @@ def run(args: Namespace) -> int:
     """Serve until Ctrl-C or ``--count``; 1 when a flow of these did not end well."""
     from distrlcc.net.receiving import ReceiveServer
     from distrlcc.net.udp_socket import UdpSocket, resolve, shown
+    from distrlcc.processes import run_soon
     from distrlcc.runs.stopper import Stopper
-    from distrlcc.scheduling import run_soon
 
     # Refuse what cannot work before anything runs.
     refuse_files("--folder", args.folder)

@@ -68,8 +68,8 @@ def run(args: Namespace) -> int:
     from distrlcc.net.command_group import wait_for_start
     from distrlcc.net.sending import Request, header_bytes, send
     from distrlcc.net.udp_socket import resolve
+    from distrlcc.processes import run_soon
     from distrlcc.runs.stopper import Stopper
-    from distrlcc.scheduling import run_soon
 
     # Refuse what cannot work before anything runs.
     refuse_files("--file", args.file)

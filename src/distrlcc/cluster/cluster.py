@@ -50,8 +50,8 @@ from distrlcc.cluster.state import (
     write_state,
 )
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.parallel.admission import TOKEN, checked_token, new_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
-from distrlcc.parallel.token import TOKEN, checked_token, new_token, own_token
 from distrlcc.processes import Process, find_process
 from distrlcc.runs.identity import to_json
 

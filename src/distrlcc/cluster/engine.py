@@ -22,8 +22,8 @@ from distrlcc.cluster.nodes import last_line
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
+from distrlcc.processes import switch_threads_often
 from distrlcc.runs.identity import check_identity
-from distrlcc.scheduling import switch_threads_often
 
 _THREADS = 4
 _AGAIN_SECONDS = 1.0

@@ -17,7 +17,7 @@ import msgspec
 
 from distrlcc.errors import ConfigError, GroupError, OutputError
 from distrlcc.files import write_atomically
-from distrlcc.parallel.token import TOKEN, own_token
+from distrlcc.parallel.admission import TOKEN, own_token
 from distrlcc.processes import Process
 
 DEFAULT_PORT = 6379

@@ -28,13 +28,13 @@ from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.parallel.start import open_directory
+from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.stopper import Stopper
-from distrlcc.scheduling import let_threads_preempt, switch_threads_often
 
 TOPOLOGY = "actor-learner"
 _BEGIN_SECONDS = 120.0

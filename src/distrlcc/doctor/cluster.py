@@ -15,7 +15,6 @@ from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, Ports
 from distrlcc.doctor import machine, wire
 from distrlcc.doctor.findings import Finding, finding
 from distrlcc.errors import GroupError
-from distrlcc.parallel.interface import interface_towards
 
 OBJECT_BYTES = 8_000_000
 """Large enough to leave the sender's process, as weights and segments are."""
@@ -60,10 +59,8 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
                     _storage(survey, place)
             if len(survey.nodes) > 1:
                 with _said("trying ports and measuring between machines"):
-                    ports = _ports(survey)
-                    plan = wire.rounds(len(survey.nodes))
-                    _wires(survey, ports, plan)
-                    _objects(survey, plan)
+                    _wires(survey, _ports(survey))
+                    _objects(survey)
             return survey.findings
 
 
@@ -91,13 +88,11 @@ class _Survey:
 
     def add(self, check: str, node: RayNode, found: str, *, fail: str = "", warn: str = "") -> None:
         """Add a finding."""
-        self.findings.append(finding(check, node.address, found, fail=fail, warn=warn))
+        self.findings.append(finding(check, found, fail=fail, warn=warn, machine=node.address))
 
-    def rounds(
-        self, check: str, plan: list[list[tuple[int, int]]]
-    ) -> Iterator[list[tuple[int, int]]]:
-        """Yield rounds of pairs, as many as there is time for."""
-        deadline = time.monotonic() + _TOTAL_SECONDS
+    def rounds(self, check: str) -> Iterator[list[tuple[int, int]]]:
+        """Yield rounds of pairs of machines, as many as there is time for."""
+        plan, deadline = wire.rounds(len(self.nodes)), time.monotonic() + _TOTAL_SECONDS
         for number, pairs in enumerate(plan):
             if time.monotonic() > deadline:
                 left = f"{len(plan) - number} of {len(plan)} rounds of pairs left out after "
@@ -120,30 +115,20 @@ def _said(what: str) -> Iterator[None]:
 
 def _machines(survey: _Survey, host: str) -> None:
     """Look at each machine; one that does not answer is left out of what follows."""
-    # What each machine has.
-    machines: dict[str, machine.Machine] = {}
-    for node, answer in survey.each(_START_SECONDS, machine.look).items():
+    common: dict[str, dict[str, str]] = {}
+    calls = {
+        node: (node, machine.check_node, host, "" if node.is_head else node.address)
+        for node in survey.nodes
+    }
+    for node, answer in survey.ask(_START_SECONDS, calls).items():
         if isinstance(answer, Failed):
             fail = f"open ports {survey.ports} between this machine and all others"
             survey.add("alive", node, f"runs nothing for us: {answer.reason}", fail=fail)
         else:
-            machines[node.address] = answer
-            survey.findings += machine.check_machine(answer, node.address, cluster=True)
-    survey.nodes = [node for node in survey.nodes if node.address in machines]
-    if machines:
-        survey.findings += machine.check_common(machines)
-    for node, found in survey.each(_START_SECONDS, machine.check_emulation, "").items():
-        if not isinstance(found, Failed):
+            common[node.address], found = answer
             survey.findings += [replace(each, machine=node.address) for each in found]
-    # The interface that leads to the head, and whether Ray has its address.
-    for node, way in survey.each(_ANSWER_SECONDS, interface_towards, host).items():
-        if isinstance(way, Failed):
-            survey.add("interface", node, way.reason, fail="see what was found")
-        elif way.address != node.address and not node.is_head:
-            found = f"{way} leads to the head; Ray has {node.address}"
-            survey.add("interface", node, found, fail="leave and join again with --interface")
-        else:
-            survey.add("interface", node, f"{way} leads to the head")
+    survey.nodes = [node for node in survey.nodes if node.address in common]
+    survey.findings += machine.check_common(common)
 
 
 def _storage(survey: _Survey, place: str) -> None:
@@ -153,21 +138,19 @@ def _storage(survey: _Survey, place: str) -> None:
     problems = survey.ask(_STORAGE_SECONDS, calls)
     wrote = [node.address for node in survey.nodes if problems[node] == ""]
     missing = survey.each(_STORAGE_SECONDS, machine.missing_marks, marks, wrote)
-    for node in survey.nodes:
-        problem, lacks = problems[node], missing[node]
+    for node, problem in problems.items():
         reason = problem.reason if isinstance(problem, Failed) else problem
-        lacks = wrote if isinstance(lacks, Failed) else lacks
-        survey.findings.append(machine.judge_storage(place, node.address, reason, lacks))
+        lacks = wrote if isinstance(missing[node], Failed) else missing[node]
+        found = machine.judge_storage(place, reason, lacks)
+        survey.findings.append(replace(found, machine=node.address))
     survey.each(_STORAGE_SECONDS, machine.sweep_marks, marks)
 
 
 def _ports(survey: _Survey) -> dict[RayNode, int]:
     """Try each port of each machine from each other one; return where machines listen for us."""
     # Listen on a worker's port.
-    calls = {
-        node: (node, wire.listen, node.address, FIRST_WORKER_PORT, LAST_WORKER_PORT)
-        for node in survey.nodes
-    }
+    workers = FIRST_WORKER_PORT, LAST_WORKER_PORT
+    calls = {node: (node, wire.listen, node.address, *workers) for node in survey.nodes}
     ports: dict[RayNode, int] = {}
     for node, port in survey.ask(_ANSWER_SECONDS, calls).items():
         if isinstance(port, Failed):
@@ -175,28 +158,20 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
         else:
             ports[node] = port
     # Connect to it and to Ray's.
-    targets: dict[RayNode, list[tuple[str, int]]] = {}
+    targets: list[tuple[str, int]] = []
     for node in survey.nodes:
-        others = [other for other in survey.nodes if other is not node]
-        targets[node] = [
-            (other.address, port)
-            for other in others
-            for port in (
-                *([survey.ports.first] if other.is_head else []),
-                other.manager_port,
-                other.object_port,
-                *([ports[other]] if other in ports else []),
-            )
-        ]
-    seconds = _REACH_SECONDS * (1 + max(map(len, targets.values())) / 64) + 5.0
-    tries = {node: (node, wire.reach, targets[node], _REACH_SECONDS) for node in survey.nodes}
-    for node, answer in survey.ask(seconds, tries).items():
+        first = [survey.ports.first] if node.is_head else []
+        own = [ports[node]] if node in ports else []
+        doors = (*first, node.manager_port, node.object_port, *own)
+        targets += [(node.address, door) for door in doors]
+    seconds = _REACH_SECONDS * (1 + len(targets) / 64) + 5.0
+    for node, answer in survey.each(seconds, wire.reach, targets, _REACH_SECONDS).items():
         if isinstance(answer, Failed):
             survey.add("ports", node, answer.reason, fail="see what was found")
             continue
-        tried = list(zip(targets[node], answer, strict=True))
+        tried = zip(targets, answer, strict=True)
         closed = [f"{address}:{port} ({problem})" for (address, port), problem in tried if problem]
-        numbers = ", ".join(map(str, sorted({port for _, port in targets[node]})))
+        numbers = ", ".join(map(str, sorted({port for _, port in targets})))
         found, fail = f"reaches {numbers} of the others", ""
         if closed:
             found = f"does not reach {', '.join(closed)}"
@@ -205,12 +180,12 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
     return ports
 
 
-def _wires(survey: _Survey, ports: dict[RayNode, int], plan: list[list[tuple[int, int]]]) -> None:
+def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
     """Measure between each two, as many at once as do not disturb each other."""
     # Round trips and rates.
     nodes, offsets = survey.nodes, dict[RayNode, float]()
-    seconds = min(0.25, _WIRE_SECONDS / (2 * len(plan)))
-    for pairs in survey.rounds("link", plan):
+    seconds = min(0.25, _WIRE_SECONDS / (2 * len(nodes)))
+    for pairs in survey.rounds("link"):
         calls = {
             (a, b): (nodes[a], wire.measure, nodes[b].address, ports[nodes[b]], seconds)
             for a, b in pairs
@@ -227,24 +202,23 @@ def _wires(survey: _Survey, ports: dict[RayNode, int], plan: list[list[tuple[int
                 warn = "slow: is it the right network? use actor-learner rather than decentralized"
             elif found.round_trip_ms > _FAR_MS:
                 warn = "far: use actor-learner rather than decentralized"
-            rates = f"{_rate(found.up_mbit)} there, {_rate(found.down_mbit)} back"
+            rates = f"{found.up_mbit:,.1f} Mbit/s there, {found.down_mbit:,.1f} Mbit/s back"
             survey.add("link", nodes[a], f"{to}{found.round_trip_ms:.2f} ms, {rates}", warn=warn)
             if a == 0:
                 offsets[nodes[b]] = found.offset_ms
     # Clocks, as far as they were compared with the first machine's.
     for node, offset in offsets.items():
         fail = "set it: storage and certificates fail" if abs(offset) > _WRONG_MS else ""
-        skewed = abs(offset) > _SKEWED_MS
-        warn = "let NTP set it, or logs cannot be compared" if skewed else ""
+        warn = "let NTP set it, or logs cannot be compared" if abs(offset) > _SKEWED_MS else ""
         found = f"{offset:+.1f} ms from {nodes[0].address}'s"
         survey.add("clock", node, found, fail=fail, warn=warn)
 
 
-def _objects(survey: _Survey, plan: list[list[tuple[int, int]]]) -> None:
+def _objects(survey: _Survey) -> None:
     """Move a large object to the other one of each pair, and one back to the first."""
     nodes, seconds = survey.nodes, _ANSWER_SECONDS
     made = [survey.probes[node] for node in nodes]
-    for pairs in survey.rounds("object", plan):
+    for pairs in survey.rounds("object"):
         ways = [way for a, b in pairs for way in ((a, b), (b, a))]
         held = {way: made[way[0]].hold.remote(OBJECT_BYTES) for way in ways}
         calls = {way: made[way[1]].fetch.remote(held[way], seconds) for way in ways}
@@ -255,12 +229,6 @@ def _objects(survey: _Survey, plan: list[list[tuple[int, int]]]) -> None:
                 survey.add("object", second, f"{what} in {took * 1e3:.0f} ms")
                 continue
             reason = took.reason if took else f"does not come within {seconds:.0f} s"
-            fail = (
-                f"let {second.address} reach {first.address} at port {first.object_port}; if that "
-                "is not its address, join with --interface"
-            )
+            fail = f"let {second.address} reach {first.address} at port {first.object_port}; "
+            fail += "if that is not its address, join with --interface"
             survey.add("object", second, f"{what}: {reason}", fail=fail)
-
-
-def _rate(mbit: float) -> str:
-    return f"{mbit / 1e3:.1f} Gbit/s" if mbit >= 1e3 else f"{mbit:.1f} Mbit/s"

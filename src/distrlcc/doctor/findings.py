@@ -37,16 +37,10 @@ class Finding:
     remedy: str = ""
 
 
-def finding(check: str, machine: str, found: str, *, fail: str = "", warn: str = "") -> Finding:
-    """Return a finding whose verdict follows from the remedies that are given.
-
-    Args:
-        check: What was looked at.
-        machine: Where.
-        found: What was found.
-        fail: What to do about a failure; empty if it is none.
-        warn: The same for a warning.
-    """
+def finding(
+    check: str, found: str, *, fail: str = "", warn: str = "", machine: str = HERE
+) -> Finding:
+    """Return a finding; its verdict follows from what is to be done about a failure or warning."""
     verdict = Verdict.FAIL if fail else Verdict.WARN if warn else Verdict.OK
     return Finding(check, machine, verdict, found, fail or warn)
 
@@ -63,7 +57,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
     machines: dict[tuple[str, Verdict, str, str], list[str]] = {}
     for one in sorted(findings, key=lambda each: order.index(each.check)):
         machines.setdefault((one.check, one.verdict, one.found, one.remedy), []).append(one.machine)
-    table = Table(show_lines=False)
+    table = Table()
     for name in ("check", "machine", "", "found", "what to do"):
         table.add_column(name, overflow="fold", no_wrap=name in ("check", "machine", ""))
     for (check, verdict, found, remedy), names in machines.items():

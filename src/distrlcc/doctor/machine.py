@@ -15,8 +15,8 @@ from distrlcc.cluster.session import differences, node_identity, parse_address, 
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, finding
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
-from distrlcc.parallel.token import TOKEN
 from distrlcc.runs.identity import package_versions
 from distrlcc.storage import OPEN_SECONDS, Storage, within
 
@@ -38,17 +38,17 @@ def check_here(head: str = "", interface: str = "", place: str = "") -> list[Fin
     Raises:
         ConfigError: The head's address is none.
     """
-    found = check_machine(look(), HERE, cluster=bool(head))
+    found = check_machine(look(), cluster=bool(head))
     if head:
         found += check_head(head, interface)
     else:
         names = ", ".join(map(str, interfaces()))
         warn = "" if names else "is it up?"
-        found.append(finding("interfaces", HERE, names or "none", warn=warn))
-    found += check_emulation(HERE)
+        found.append(finding("interfaces", names or "none", warn=warn))
+    found += check_emulation()
     if place:
         marks = new_marks(place)
-        found.append(judge_storage(place, HERE, leave_mark(marks, HERE), []))
+        found.append(judge_storage(place, leave_mark(marks, HERE), []))
         sweep_marks(marks)
     return found
 
@@ -76,9 +76,8 @@ class Machine:
 
 def look() -> Machine:
     """Look at this machine."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    memory = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-    total, free = (int(memory.get(n, ["0"])[0]) * 1024e-9 for n in ("MemTotal", "MemAvailable"))
+    memory = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(memory.get(n, 0)) * 1024e-9 for n in ("MemTotal:", "MemAvailable:"))
     common = node_identity()
     return Machine(
         versions={**package_versions(), "ray": common["ray"]},
@@ -94,14 +93,29 @@ def look() -> Machine:
     )
 
 
-def check_machine(machine: Machine, name: str, *, cluster: bool) -> list[Finding]:
-    """Judge a machine.
+def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
+    """Check a cluster's machine, there; return what all must have in common as well.
 
     Args:
-        machine: What was found.
-        name: Of the machine.
-        cluster: Whether it is to be in a cluster, which needs Ray.
+        head: Address of the cluster's head.
+        address: That of this machine, as Ray knows it; empty for the head itself.
     """
+    machine = look()
+    found = [*check_machine(machine, cluster=True), *check_emulation()]
+    try:
+        own = interface_towards(head)
+    except DistrlccError as error:
+        found.append(finding("interface", str(error), fail="see what was found"))
+    else:
+        way, fail = f"{own} leads to the head", ""
+        if address not in ("", own.address):
+            way, fail = f"{way}; Ray has {address}", "leave and join again with --interface"
+        found.append(finding("interface", way, fail=fail))
+    return machine.common, found
+
+
+def check_machine(machine: Machine, *, cluster: bool) -> list[Finding]:
+    """Judge a machine that is to be in a cluster, which needs Ray, or not."""
     # What is missing.
     versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items())
     torch = "pip install torch" if machine.versions["torch"] == NOT_INSTALLED else ""
@@ -123,25 +137,26 @@ def check_machine(machine: Machine, name: str, *, cluster: bool) -> list[Finding
     elif machine.shared_gb < _SHARED_GB:
         room = "Ray's objects will be slow: a larger /dev/shm (docker run --shm-size)"
     return [
-        finding("versions", name, versions, fail=torch or (ray if cluster else ""), warn=later),
-        finding("cores", name, cores, warn=busy if machine.load > 0.75 * machine.cores else ""),
-        finding("memory", name, memory, warn=small if machine.free_gb < _MEMORY_GB else ""),
-        finding("disk", name, disk, fail=full if free < 0.05 else "", warn=room),
-        finding("GPUs", name, ", ".join(machine.gpus) or "none; the CPU is used"),
+        finding("versions", versions, fail=torch or (ray if cluster else ""), warn=later),
+        finding("cores", cores, warn=busy if machine.load > 0.75 * machine.cores else ""),
+        finding("memory", memory, warn=small if machine.free_gb < _MEMORY_GB else ""),
+        finding("disk", disk, fail=full if free < 0.05 else "", warn=room),
+        finding("GPUs", ", ".join(machine.gpus) or "none; the CPU is used"),
     ]
 
 
-def check_common(machines: dict[str, Machine]) -> list[Finding]:
+def check_common(common: dict[str, dict[str, str]]) -> list[Finding]:
     """Compare what a cluster's machines must have in common with the first one's."""
-    first, *others = machines
-    head = machines[first].common
-    findings = []
-    for name in others:
-        own = machines[name].common
+    findings: list[Finding] = []
+    first = next(iter(common), "")
+    for name, own in list(common.items())[1:]:
+        head = common[first]
         differing = [key for key in {**head, **own} if head.get(key) != own.get(key)]
         found = ", ".join(f"{k} {own.get(k, '-')} != {head.get(k, '-')}" for k in differing)
         fail = f"install what {first} has" if differing else ""
-        findings.append(finding("same versions", name, found or f"as on {first}", fail=fail))
+        findings.append(
+            finding("same versions", found or f"as on {first}", fail=fail, machine=name)
+        )
     return findings
 
 
@@ -156,37 +171,35 @@ def check_head(head: str, interface: str = "") -> list[Finding]:
         address = resolve(host)
         own = interface_towards(address, interface)
     except DistrlccError as error:
-        remedy = "give an address of the head's network"
-        return [finding("interface", HERE, str(error), fail=remedy)]
-    findings = [finding("interface", HERE, f"{own} leads to {host}")]
+        return [finding("interface", str(error), fail="give an address of the head's network")]
+    findings = [finding("interface", f"{own} leads to {host}")]
     token = known_token()
     if not token:
-        warn = f"set {TOKEN} to that cluster's"
-        return [*findings, finding("head", HERE, "not asked", warn=warn)]
+        return [*findings, finding("head", "not asked", warn=f"set {TOKEN} to that cluster's")]
     try:
         versions = read_row(f"{address}:{port}", token)
     except GroupError as error:
-        return [*findings, finding("head", HERE, str(error), fail="see what was found")]
-    findings.append(finding("head", HERE, f"{head} knows the token"))
+        return [*findings, finding("head", str(error), fail="see what was found")]
+    findings.append(finding("head", f"{head} knows the token"))
     table = differences(versions)
     fail = "install the head's ('master')" if table else ""
-    return [*findings, finding("same versions", HERE, table or f"as on {host}", fail=fail)]
+    return [*findings, finding("same versions", table or f"as on {host}", fail=fail)]
 
 
-def check_emulation(name: str) -> list[Finding]:
+def check_emulation() -> list[Finding]:
     """Check what emulated links and hosts need; training works without, so nothing fails."""
     found = shutil.which("mm-link")
     warn = "" if found else "only to compare with mahimahi itself: install its package"
-    mahimahi = finding("mahimahi", name, found or "no mm-link", warn=warn)
-    return [_namespaces(name), _tun(name), mahimahi, _controls(name)]
+    mahimahi = finding("mahimahi", found or "no mm-link", warn=warn)
+    return [_namespaces(), _tun(), mahimahi, _controls()]
 
 
-def _namespaces(name: str) -> Finding:
+def _namespaces() -> Finding:
     root = os.geteuid() == 0
     tools = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
     if tools:
         warn = "for emulated hosts: install util-linux and iproute2"
-        return finding("namespaces", name, f"{', '.join(tools)} not found", warn=warn)
+        return finding("namespaces", f"{', '.join(tools)} not found", warn=warn)
     words = ["unshare", "-n" if root else "-Urn", "true"]
     try:
         done = subprocess.run(words, capture_output=True, timeout=5.0, check=False)
@@ -198,27 +211,27 @@ def _namespaces(name: str) -> Finding:
         "kernel.apparmor_restrict_unprivileged_userns=0)"
     )
     how = f"can be made, {'as root' if root else 'without root'}"
-    return finding("namespaces", name, said or how, warn=warn if said else "")
+    return finding("namespaces", said or how, warn=warn if said else "")
 
 
-def _tun(name: str) -> Finding:
+def _tun() -> Finding:
     device = Path("/dev/net/tun")
     try:
         os.close(os.open(device, os.O_RDWR))
     except OSError as error:
         warn = "for emulated links: modprobe tun, and in a container --device /dev/net/tun"
-        return finding("TUN", name, f"{device}: {error.strerror}", warn=warn)
-    return finding("TUN", name, f"{device} opens")
+        return finding("TUN", f"{device}: {error.strerror}", warn=warn)
+    return finding("TUN", f"{device} opens")
 
 
-def _controls(name: str) -> Finding:
+def _controls() -> Finding:
     kernel = Path("/proc/sys/net/ipv4")
     try:
         available = (kernel / "tcp_available_congestion_control").read_text().split()
         allowed = (kernel / "tcp_allowed_congestion_control").read_text().split()
     except OSError as error:
         warn = "congestion controls cannot be chosen"
-        return finding("kernel's TCP", name, str(error.strerror), warn=warn)
+        return finding("kernel's TCP", str(error.strerror), warn=warn)
     usable = available if os.geteuid() == 0 else [c for c in available if c in allowed]
     remedies = [
         f"add {control} to net.ipv4.tcp_allowed_congestion_control"
@@ -228,7 +241,7 @@ def _controls(name: str) -> Finding:
         if control not in usable
     ]
     warn = f"for comparisons with the kernel's: {', '.join(remedies)}" if remedies else ""
-    return finding("kernel's TCP", name, ", ".join(usable), warn=warn)
+    return finding("kernel's TCP", ", ".join(usable), warn=warn)
 
 
 def new_marks(place: str) -> Storage:
@@ -237,9 +250,15 @@ def new_marks(place: str) -> Storage:
 
 
 def leave_mark(marks: Storage, name: str) -> str:
-    """Leave this machine's mark and read it back; return what went wrong."""
+    """Leave this machine's mark and read it back; return what went wrong.
+
+    A storage folder must be there already: one that this makes may be where a mount is missing.
+    """
+    is_url = "://" in marks.url
     try:
-        _open(marks)
+        if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
+            return f"{marks.url}: there is no such folder"
+        marks.open(check=is_url)
         marks.write(name, name.encode())
         if marks.read(name) != name.encode():
             return f"{marks.url} gives back something else than was written"
@@ -250,39 +269,28 @@ def leave_mark(marks: Storage, name: str) -> str:
 
 def missing_marks(marks: Storage, names: list[str]) -> list[str]:
     """Return the machines whose marks this one does not find."""
-    try:
-        _open(marks)
+    with suppress(DistrlccError):
         return [name for name in names if marks.read(name) != name.encode()]
-    except (DistrlccError, OSError):
-        return names
+    return names
 
 
 def sweep_marks(marks: Storage) -> None:
     """Remove the marks, where that is possible."""
-    with suppress(DistrlccError, OSError):
+    with suppress(DistrlccError):
         marks.delete("", folder=True)
 
 
-def judge_storage(place: str, name: str, problem: str, missing: list[str]) -> Finding:
+def judge_storage(place: str, problem: str, missing: list[str]) -> Finding:
     """Judge what a machine found: a problem of its own, or marks that are missing."""
-    shown = place.partition("?")[0]
-    if problem:
-        mount = "mount it, and let this user write there"
-        fail = "see address and credentials" if "://" in place else mount
-        return finding("storage", name, problem, fail=fail)
-    if missing:
-        found = f"{shown} is writable, but what {', '.join(missing)} wrote is not there"
+    found, fail = f"{place.partition('?')[0]} is writable", ""
+    if problem and "://" in place:
+        found, fail = problem, "see address and credentials"
+    elif problem:
+        found, fail = problem, "mount it, and let this user write there"
+    elif missing:
+        found += f", but what {', '.join(missing)} wrote is not there"
         fail = "mount the same storage at the same place on all machines"
-        return finding("storage", name, found, fail=fail)
-    return finding("storage", name, f"{shown} is writable")
-
-
-def _open(marks: Storage) -> None:
-    """Open a storage, which must be there: a folder may be where a mount is missing."""
-    is_url = "://" in marks.url
-    if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
-        raise FileNotFoundError(f"{marks.url}: there is no such folder")
-    marks.open(check=is_url)
+    return finding("storage", found, fail=fail)
 
 
 def _free_gb(folder: Path) -> float:

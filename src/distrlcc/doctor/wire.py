@@ -1,8 +1,8 @@
 """Measurement between two machines: ports, round trip, clocks and bandwidth.
 
 The far side listens on one of the ports that Ray's workers use, so that what is measured has
-passed the same firewall. It takes three kinds of connections: pings, which it answers with its
-clock, and streams in either direction.
+passed the same firewall. On one connection it answers pings with its clock, then takes what is
+sent and says how fast that came, then sends as long.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ _SECONDS = 3.0
 """Time limit of each connection, s."""
 _LIFE_SECONDS = 120.0
 """A listener ends after so long without a connection."""
-_CLOCKS = struct.Struct("!qq")
-_LENGTH = struct.Struct("!d")
-_PING, _UP, _DOWN = b"P", b"U", b"D"
+_NUMBER = struct.Struct("!d")
+_PING, _STREAMS = b"P", b"S"
 _ALL = 8
 """Up to so many machines every pair is measured; beyond, each with the head and its next two."""
 
@@ -79,35 +78,26 @@ def listen(address: str, first: int, last: int) -> int:
 
 
 def measure(address: str, port: int, seconds: float) -> Wire:
-    """Measure to a listener.
-
-    Args:
-        address: Its address.
-        port: Its port.
-        seconds: How long to send in each direction.
+    """Measure to a listener, sending for some seconds in each direction.
 
     Raises:
         OSError: The connection fails or takes too long.
     """
-    # The shortest round trip, and the clocks' offset, ns.
-    best = (float("inf"), 0.0)
-    with _connect(address, port) as connection:
+    with _ready(socket.create_connection((address, port), _SECONDS)) as connection:
+        # The shortest round trip, and their clock less the middle of it, ns.
+        best = (float("inf"), 0.0)
         for _ in range(_PINGS):
             begin = time.time_ns()
             connection.sendall(_PING)
-            came, left = _CLOCKS.unpack(_exactly(connection, _CLOCKS.size))
+            theirs = _receive(connection)
             end = time.time_ns()
-            best = min(best, (end - begin - (left - came), ((came - begin) + (left - end)) / 2))
-    # What the other side takes, and what comes from there.
-    with _connect(address, port) as connection:
-        connection.sendall(_UP)
+            best = min(best, (end - begin, theirs - (begin + end) / 2))
+        # What the other side takes, and what comes from there.
+        connection.sendall(_STREAMS + _NUMBER.pack(seconds))
         _stream(connection, seconds)
         connection.shutdown(socket.SHUT_WR)
-        up = _mbit(*_CLOCKS.unpack(_exactly(connection, _CLOCKS.size)))
-    with _connect(address, port) as connection:
-        connection.sendall(_DOWN + _LENGTH.pack(seconds))
-        down = _mbit(*_drain(connection))
-    return Wire(best[0] / 1e6, best[1] / 1e6, up, down)
+        up = _receive(connection)
+        return Wire(best[0] / 1e6, best[1] / 1e6, up, _drain(connection))
 
 
 def reach(targets: list[tuple[str, int]], seconds: float) -> list[str]:
@@ -132,32 +122,27 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _answer(connection: socket.socket) -> None:
-    connection.settimeout(_SECONDS)
-    with connection, suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _ready(connection), suppress(OSError):
         while (kind := connection.recv(1)) == _PING:
-            connection.sendall(_CLOCKS.pack(time.time_ns(), time.time_ns()))
-        if kind == _UP:
-            connection.sendall(_CLOCKS.pack(*_drain(connection)))
-        elif kind == _DOWN:
-            (seconds,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-            _stream(connection, min(_SECONDS, seconds))
+            connection.sendall(_NUMBER.pack(time.time_ns()))
+        if kind == _STREAMS:
+            seconds = min(_SECONDS, _receive(connection))
+            connection.sendall(_NUMBER.pack(_drain(connection)))
+            _stream(connection, seconds)
 
 
-def _connect(address: str, port: int) -> socket.socket:
-    connection = socket.create_connection((address, port), _SECONDS)
+def _ready(connection: socket.socket) -> socket.socket:
+    connection.settimeout(_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            raise ConnectionError("the other side closed the connection")
-        data += more
-    return data
+def _receive(connection: socket.socket) -> float:
+    data = connection.recv(_NUMBER.size, socket.MSG_WAITALL)
+    if len(data) < _NUMBER.size:
+        raise ConnectionError("the other side closed the connection")
+    number: float = _NUMBER.unpack(data)[0]
+    return number
 
 
 def _stream(connection: socket.socket, seconds: float) -> None:
@@ -166,15 +151,11 @@ def _stream(connection: socket.socket, seconds: float) -> None:
         connection.sendall(_CHUNK)
 
 
-def _drain(connection: socket.socket) -> tuple[int, int]:
-    """Return how many bytes came and in what time, ns, from the first to the last."""
+def _drain(connection: socket.socket) -> float:
+    """Receive all that comes; return its rate from the first byte to the last, Mbit/s."""
     count, begin, end = 0, 0, 0
     while data := connection.recv(1 << 20):
         end = time.monotonic_ns()
         begin = begin or end
         count += len(data)
-    return count, end - begin
-
-
-def _mbit(count: int, nanoseconds: int) -> float:
-    return count * 8e3 / max(nanoseconds, 1)
+    return count * 8e3 / max(end - begin, 1)

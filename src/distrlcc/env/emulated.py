@@ -18,8 +18,7 @@ from distrlcc.env.batch import AgentBatch, Floats
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import CheckpointError, ConfigError
-from distrlcc.net.emulated_world import StepResult
-from distrlcc.net.world_process import WorldProcess
+from distrlcc.net.emulated_world import StepResult, WorldProcess
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import PACKET_BYTES, IntervalStats
 

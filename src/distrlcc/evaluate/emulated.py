@@ -30,7 +30,7 @@ from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Seri
 from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, Part, write_parts
 from distrlcc.net.flow_record import MOST_LATE
-from distrlcc.net.kernel_calls import die_with_parent
+from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 FIRST_PORT = 24_730
@@ -273,18 +273,6 @@ def _run(words: Sequence[str], seconds: float) -> None:
 
 
 @dataclass(frozen=True)
-class FailedRun:
-    """A run that failed each time that it was tried."""
-
-    contender: str
-    link: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.contender} on {self.link} failed: {self.reason}"
-
-
-@dataclass(frozen=True)
 class LateRun:
     """A run whose senders did not keep their time, so that its figures do not count."""
 
@@ -309,7 +297,8 @@ class Measured:
     series: tuple[Series, ...]
     """Series of the links asked for whose first run did not fail."""
     late: tuple[LateRun, ...] = ()
-    failures: tuple[FailedRun, ...] = ()
+    failures: tuple[str, ...] = ()
+    """A sentence on each run that failed each time that it was tried."""
 
 
 def evaluate_emulated(
@@ -335,7 +324,7 @@ def evaluate_emulated(
         ConfigError: A flow cannot send real packets.
     """
     found: dict[tuple[int, int], RealRun] = {}
-    late, failures = list[LateRun](), list[FailedRun]()
+    late, failures = list[LateRun](), list[str]()
     for place, scenario in enumerate(scenarios):
         for seed in range(seeds):
             run, reason = f"{contender.name} on {scenario.name}", ""
@@ -354,7 +343,7 @@ def evaluate_emulated(
                     late.append(LateRun(contender.name, scenario.name, done.late_share))
                 break
             else:
-                failures.append(FailedRun(contender.name, scenario.name, reason))
+                failures.append(f"{run} failed: {reason}")
     # The figures as arrays; runs that failed have none.
     links, runs = tuple(scenario.name for scenario in scenarios), range(seeds)
     nothing = dict.fromkeys((*(m.key for m in METRICS + SENDER_METRICS), "base_rtt_ms"), math.nan)

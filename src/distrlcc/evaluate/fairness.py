@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from distrlcc.env.shared import SharedBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import MBIT, WARMUP_S, reseed, simulate
-from distrlcc.evaluate.scores import BUCKET_S
+from distrlcc.evaluate.scores import BUCKET_S, defined_mean
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray
@@ -171,9 +171,9 @@ def fairness_of(run: SharedRun) -> dict[str, float]:
     delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
     share = _share(run, rates[:, calm])
     return {
-        "jain": _mean(jain_index(rates)[calm]),
-        "converged": _mean(np.isfinite(times).astype(float)),
-        "convergence_s": _mean(times),
+        "jain": defined_mean(jain_index(rates)[calm]),
+        "converged": defined_mean(np.isfinite(times).astype(float)),
+        "convergence_s": defined_mean(times),
         "share": share,
         "tolerable": float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
         "utilisation": float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
@@ -235,8 +235,3 @@ def _changes(run: SharedRun) -> list[float]:
     """Return when flows join or leave, the beginning included, s."""
     starts, stops = _times(run)
     return sorted({0.0, *starts.tolist(), *(stops[stops < run.scenario.duration_s]).tolist()})
-
-
-def _mean(values: FloatArray) -> float:
-    found = values[np.isfinite(values)]
-    return float(found.mean()) if len(found) else math.nan

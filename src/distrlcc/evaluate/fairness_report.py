@@ -40,7 +40,7 @@ from distrlcc.evaluate.fairness import SharedRun, fairness_of, run_shared, runni
 from distrlcc.evaluate.figures import DARK, LIGHT, svg_pictures, to_pdf, to_png
 from distrlcc.evaluate.plots import fairness_plot
 from distrlcc.evaluate.report import file_stem, template
-from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric
+from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric, defined_mean
 from distrlcc.evaluate.summary import MeanInterval, figure, interval_table
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.scenario import Scenario
@@ -101,7 +101,7 @@ def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
 
 
 def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str, date: str) -> Path:
-    """Write the report; a full disk leaves no part of it.
+    """Write the report and return its page; a full disk leaves no part of it.
 
     Args:
         folder: Where to; made if it is missing.
@@ -109,12 +109,10 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str,
         command: The command that makes it again.
         date: When it was made.
 
-    Returns:
-        The page.
-
     Raises:
         OutputError: The folder cannot be written.
     """
+    # Of each contender the link with the most flows is drawn.
     drawn = {
         row.contender: _busiest(row)
         for row in sorted(rows, key=lambda row: len(_busiest(row).scenario.flows))
@@ -128,9 +126,8 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str,
         name = f"fairness-{stem}" if f"fairness-{stem}.png" not in files else f"fairness-{number}"
         light, dark = (fairness_plot(run, contender, theme=theme) for theme in (LIGHT, DARK))
         files[f"{name}.png"], files[f"{name}.pdf"] = to_png(light), to_pdf(light)
-        pictures.append(
-            {"contender": contender, "link": run.scenario.name, **svg_pictures(light, dark)}
-        )
+        shown = {"contender": contender, "link": run.scenario.name}
+        pictures.append(shown | svg_pictures(light, dark))
     files["fairness.html"] = _render(rows, pictures, command, date).encode()
     require_writable(folder)
     write_together(folder, files)
@@ -148,9 +145,7 @@ def _render(
     suites = []
     for name in dict.fromkeys(row.suite for row in rows):
         of_suite = [row for row in rows if row.suite == name]
-        _, links, seeds = of_suite[0].values.shape
-        suite: dict[str, Any] = {"name": name, "links": links, "seeds": seeds}
-        suites.append(suite | {"metrics": shown_metrics(of_suite), "rows": of_suite})
+        suites.append({"name": name, "metrics": shown_metrics(of_suite), "rows": of_suite})
     page = template("fairness.html.jinja").render(
         command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
     )
@@ -179,18 +174,11 @@ def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
 
 
 def _link(run: SharedRun, values: FloatArray) -> dict[str, Any]:
-    means = {
-        m.key: figure(float(row[np.isfinite(row)].mean()) if np.isfinite(row).any() else math.nan)
-        for m, row in zip(FAIRNESS_METRICS, values, strict=True)
-    }
+    rows = zip(FAIRNESS_METRICS, values, strict=True)
+    means = {m.key: figure(defined_mean(row)) for m, row in rows}
+    shown = ("scheme", "start_s", "stop_s", "extra_rtt_ms")
     flows = [
-        {
-            "scheme": flow.scheme,
-            "start_s": flow.start_s,
-            "stop_s": flow.stop_s,
-            "extra_rtt_ms": flow.extra_rtt_ms,
-            "throughput_mbps": figure(rate),
-        }
+        {name: getattr(flow, name) for name in shown} | {"throughput_mbps": figure(rate)}
         for flow, rate in zip(run.scenario.flows, running_rates(run).tolist(), strict=True)
     ]
     return {**means, "flows": flows}

@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from itertools import cycle
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -32,13 +33,10 @@ class Theme:
 
     name: Literal["light", "dark"]
     background: str
-    ink: str
-    """Text and learned policies' labels."""
-    muted: str
-    """Axes and the labels of other schemes."""
+    ink: str  # text and learned policies' labels
+    muted: str  # axes and the labels of other schemes
     grid: str
-    capacity: str
-    """Fill below a link's capacity."""
+    capacity: str  # fill below a link's capacity
 
 
 LIGHT = Theme("light", "#ffffff", "#1a1a1a", "#555555", "#e6e6e6", "#e3e7ec")
@@ -88,18 +86,11 @@ def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
         theme: The page's colours.
     """
     result: dict[str, Look] = {}
-    learned, others = 0, 0
-    for name, is_learned in schemes:
-        if is_learned:
-            entry = _LEARNED[learned % len(_LEARNED)]
-            learned += 1
-        elif name in _KNOWN:
-            entry = _KNOWN[name]
-        else:
-            entry = _OTHERS[others % len(_OTHERS)]
-            others += 1
+    policies, others = cycle(_LEARNED), cycle(_OTHERS)
+    for name, learned in schemes:
+        entry = next(policies) if learned else _KNOWN.get(name) or next(others)
         light, dark, marker = entry
-        result[name] = Look(light if theme.name == "light" else dark, marker, is_learned)
+        result[name] = Look(light if theme.name == "light" else dark, marker, learned)
     return result
 
 
@@ -130,33 +121,26 @@ def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
 def svg_pictures(light: Figure, dark: Figure) -> dict[str, str]:
     """Return a figure's two themes as addresses that hold them, for a page's ``src``."""
     kind = "data:image/svg+xml;base64,"
-    return {
-        "light": kind + base64.b64encode(to_svg(light)).decode(),
-        "dark": kind + base64.b64encode(to_svg(dark)).decode(),
-    }
+    figures = {"light": light, "dark": dark}
+    return {name: kind + base64.b64encode(to_svg(one)).decode() for name, one in figures.items()}
 
 
-def blank_figure(height: float, theme: Theme) -> Figure:
-    """Return a figure as wide as a paper's column; draw under ``rc_context(STYLE)``.
+def panels(theme: Theme, inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure as wide as a paper's column, and its panels; use ``rc_context(STYLE)``.
 
     Args:
-        height: In inches.
         theme: Colours.
+        inches: Height of the figure.
+        heights: The panels' relative heights, from above; they share their time.
     """
-    figure = Figure(
-        figsize=(_WIDTH, height), dpi=DPI, layout="constrained", facecolor=theme.background
-    )
+    size = (_WIDTH, inches)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=theme.background)
     FigureCanvasAgg(figure)
-    return figure
-
-
-def dress(axes: Axes, theme: Theme) -> None:
-    """Give axes the look of all figures."""
-    axes.set_facecolor("none")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(theme.muted)
-    axes.tick_params(which="both", color=theme.muted, labelcolor=theme.muted)
-    axes.xaxis.label.set_color(theme.ink)
-    axes.yaxis.label.set_color(theme.ink)
-    axes.grid(color=theme.grid, lw=0.6)
-    axes.set_axisbelow(True)
+    grid = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
+    for axes in grid[:, 0]:
+        axes.spines[["left", "bottom"]].set_color(theme.muted)
+        axes.tick_params(which="both", color=theme.muted, labelcolor=theme.muted)
+        axes.xaxis.label.set_color(theme.ink)
+        axes.yaxis.label.set_color(theme.ink)
+        axes.grid(color=theme.grid, lw=0.6)
+    return figure, list(grid[:, 0])

@@ -7,7 +7,7 @@ are readable there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -17,16 +17,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from distrlcc.evaluate.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
-from distrlcc.evaluate.figures import LIGHT, STYLE, Look, Theme, blank_figure, dress, looks
+from distrlcc.evaluate.figures import LIGHT, STYLE, Look, Theme, looks, panels
 from distrlcc.evaluate.labels import Box, place_labels
 from distrlcc.evaluate.runner import MBIT
 from distrlcc.evaluate.scores import BUCKET_S, Metric, Series, metric
-from distrlcc.evaluate.summary import MeanInterval, SchemeSummary, Summary
+from distrlcc.evaluate.summary import MeanInterval, Summary
 from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
 
+_DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
+"""The scatter plot's axes."""
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
+_DASHES = (0, (4, 1.5))
 _SENDER_PANELS = (
     ("cwnd (packets)", "cwnd_packets", 1.0),
     ("smoothed RTT (ms)", "smoothed_rtt_ms", 1.0),
@@ -34,45 +37,38 @@ _SENDER_PANELS = (
 )
 """What senders report: title, field of `SenderSeries`, factor."""
 
+_Spots = dict[str, tuple[MeanInterval, MeanInterval]]
+"""Each scheme's place in the scatter plot."""
 
-def scatter(
-    summary: Summary,
-    *,
-    theme: Theme = LIGHT,
-    x: str = "p95_queueing_delay_ms",
-    y: str = "throughput_mbps",
-) -> Figure:
-    """Draw a metric against a delay whose axis is reversed: up and right is better (Pantheon).
+
+def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
+    """Draw throughput against a delay whose axis is reversed: up and right is better (Pantheon).
 
     Crosses are the 95 % intervals of the means over links; a single value has none.
-
-    Args:
-        summary: What was measured.
-        theme: Colours.
-        x: The delay's metric.
-        y: The other metric.
     """
     # A scheme that delivered nothing has no delay and no place.
-    shown = [s for s in summary.schemes if math.isfinite(s.overall[x].mean + s.overall[y].mean)]
+    spots: _Spots = {
+        s.scheme: (_scaled(s.overall[_DELAY.key], _DELAY), _scaled(s.overall[_RATE.key], _RATE))
+        for s in summary.schemes
+        if math.isfinite(s.overall[_DELAY.key].mean + s.overall[_RATE.key].mean)
+    }
+    style = looks(summary.names(), theme)
     with mpl.rc_context(STYLE):
-        figure = blank_figure(3.3, theme)
-        axes = figure.add_subplot()
-        dress(axes, theme)
-        style = looks([(s.scheme, s.learned) for s in summary.schemes], theme)
-        delay, other = metric(x), metric(y)
-        for scheme in reversed(shown):
-            across, up = _scaled(scheme.overall[x], delay), _scaled(scheme.overall[y], other)
-            _cross(axes, across, up, style[scheme.scheme], theme)
-        _delay_axis(axes, [_scaled(s.overall[x], delay) for s in shown])
+        figure, (axes,) = panels(theme, 3.3, 1.0)
+        # The schemes, the best on top, and the axes.
+        for name, (delay, rate) in reversed(spots.items()):
+            _cross(axes, delay, rate, style[name], theme)
+        _delay_axis(axes, [delay for delay, _ in spots.values()])
         axes.margins(y=0.16)
-        axes.set_xlabel(delay.title)
-        axes.set_ylabel(other.title)
+        axes.set_xlabel(_DELAY.title)
+        axes.set_ylabel(_RATE.title)
         axes.invert_xaxis()
         corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
         better = "better \N{NORTH EAST ARROW}"
         axes.text(1.0, 1.02, better, fontsize=7.5, color=theme.muted, **corner)
+        # Labels go where they hide nothing, which is known once all else is drawn.
         figure.canvas.draw()
-        _label(axes, shown, (x, y), style, theme)
+        _label(axes, spots, style, theme)
     return figure
 
 
@@ -96,20 +92,16 @@ def time_series(
     series = sorted(series, key=lambda s: s.learned)  # policies on top
     own = _sender_panels(series)
     with mpl.rc_context(STYLE):
-        figure = blank_figure(3.7 + 1.35 * len(own), theme)
         heights = (1.35, 1.0, *[0.95] * len(own))
-        panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-        for axes in panels:
-            dress(axes, theme)
-        upper, lower, *others = panels
+        figure, (upper, lower, *others) = panels(theme, 3.7 + 1.35 * len(own), *heights)
         # The link's capacity, and each scheme's lines in all panels.
-        upper.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
+        _shade(upper, capacity, edges, theme)
         for place, one in enumerate(series):
             form: dict[str, Any] = {
                 "color": style[one.scheme].color,
                 "lw": 1.6 if one.learned else 0.95,
                 "zorder": 4 if one.learned else 3,
-                "ls": (0, (4, 1.5)) if one.scheme == "oracle" else "-",
+                "ls": _DASHES if one.scheme == "oracle" else "-",
                 "solid_joinstyle": "round",
             }
             upper.plot(one.time_s, one.rate_mbps, label=one.scheme, **form)
@@ -117,15 +109,12 @@ def time_series(
             for axes, values in zip(others, own.values(), strict=True):
                 axes.plot(one.time_s, values[place], **form)
         # Scales and titles.
-        upper.set_xlim(edges[0], edges[-1])
         upper.set_ylim(0, _top([capacity, *(s.rate_mbps for s in series)]))
-        upper.set_ylabel("rate (Mbit/s)")
         _queue_axis(lower, series)
         for axes, (title, values) in zip(others, own.items(), strict=True):
             axes.set_ylim(0, _top(values))
             axes.set_ylabel(title)
-        panels[-1].set_xlabel("time (s)")
-        figure.align_ylabels()
+        _time_axis(figure, edges)
         # Policies first, then the link, then the rest, over the whole width.
         handles, names = upper.get_legend_handles_labels()
         learned = {s.scheme for s in series if s.learned}
@@ -137,59 +126,46 @@ def time_series(
 
 
 def fairness_plot(run: SharedRun, contender: str, *, theme: Theme = LIGHT) -> Figure:
-    """Draw a run.
-
-    Args:
-        run: One link's.
-        contender: What its agents are.
-        theme: Colours.
-    """
+    """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
     flows = run.scenario.flows
     names = [
         (f"{contender} {k + 1}", True) if flow.scheme == "agent" else (flow.scheme, False)
         for k, flow in enumerate(flows)
     ]
     style = looks(names, theme)
+    # Rates in windows, and their mean over the flows that run.
     edges = np.arange(run.acked.shape[1] + 1) * BUCKET_S
     rates = windowed_rates(run)
     middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
     running = np.isfinite(rates).sum(axis=0)
     fair = np.where(running > 0, np.nansum(rates, axis=0) / np.maximum(running, 1), np.nan)
     with mpl.rc_context(STYLE):
-        figure = blank_figure(3.7, theme)
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.7, 1.0))
-        for axes in (upper, lower):
-            dress(axes, theme)
+        figure, (upper, lower) = panels(theme, 3.7, 1.7, 1.0)
+        # Above the link's capacity, an equal share and the flows; below the index.
         capacity = run.capacity * MBIT / BUCKET_S
-        upper.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
-        upper.plot(middles, fair, color=theme.muted, lw=0.9, ls=(0, (4, 1.5)), label="equal share")
+        _shade(upper, capacity, edges, theme)
+        upper.plot(middles, fair, color=theme.muted, lw=0.9, ls=_DASHES, label="equal share")
         for (name, learned), rate in zip(names, rates, strict=True):
             width = 1.4 if learned else 1.0
             upper.plot(middles, rate, color=style[name].color, lw=width, label=name)
-        upper.set_xlim(0, edges[-1])
         upper.set_ylim(0, 1.08 * float(capacity.max()))
-        upper.set_ylabel("rate (Mbit/s)")
         lower.plot(middles, jain_index(rates), color=theme.ink, lw=1.2)
         lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
         lower.set_ylabel("Jain's index")
-        lower.set_xlabel("time (s)")
-        figure.align_ylabels()
-        handles, labels = upper.get_legend_handles_labels()
-        _legend(figure, handles, labels, min(len(flows) + 2, 4), theme)
+        _time_axis(figure, edges)
+        _legend(figure, *upper.get_legend_handles_labels(), min(len(flows) + 2, 4), theme)
     return figure
 
 
-def flow_plot(
-    series: Sequence[Step], name: str, wire_bytes: int, *, theme: Theme = LIGHT
-) -> Figure:
+def flow_plot(series: Sequence[Step], name: str, wire_bytes: int) -> Figure:
     """Draw a flow.
 
     Args:
         series: Its steps.
         name: What steered it.
         wire_bytes: Size of a packet, bytes.
-        theme: Colours.
     """
+    # Steps are gathered in buckets, so that long flows can be read.
     steps = np.array(series, float).reshape(-1, len(Step._fields))
     time, duration, acked, lost, rtt, cwnd, *_ = steps.T
     end = time[-1] if len(time) else 1.0
@@ -202,36 +178,45 @@ def flow_plot(
 
     seconds = np.maximum(total(duration), 1e-9)
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = total(acked) * wire_bytes * 8e-6 / seconds
-        delays = 1e3 * total(rtt * acked) / total(acked)
-        windows = total(cwnd * duration) / seconds
-    color = looks([(name, True)], theme)[name].color
+        lines = {
+            "rate (Mbit/s)": total(acked) * wire_bytes * 8e-6 / seconds,
+            "RTT (ms)": 1e3 * total(rtt * acked) / total(acked),
+            "cwnd (packets)": total(cwnd * duration) / seconds,
+        }
+    color = looks([(name, True)], LIGHT)[name].color
     with mpl.rc_context(STYLE):
-        figure = blank_figure(4.4, theme)
-        panels = figure.subplots(3, 1, sharex=True)
-        titles = ("rate (Mbit/s)", "RTT (ms)", "cwnd (packets)")
-        for axes, values, title in zip(panels, (rates, delays, windows), titles, strict=True):
-            dress(axes, theme)
+        # A panel each, and a tick in the first where packets were lost.
+        figure, found = panels(LIGHT, 4.4, 1.0, 1.0, 1.0)
+        for axes, (title, values) in zip(found, lines.items(), strict=True):
             axes.stairs(values, edges, color=color, lw=1.2, baseline=None)
             axes.set_ylabel(title)
             axes.set_ylim(bottom=0)
         losses = time[lost > 0]
         if len(losses):
-            panels[0].plot(losses, np.zeros_like(losses), "|", color=theme.muted, ms=5)
+            found[0].plot(losses, np.zeros_like(losses), "|", color=LIGHT.muted, ms=5)
         ticks = "; ticks: packets lost" if len(losses) else ""
-        panels[0].set_title(f"{name}{ticks}", fontsize=8, loc="left", color=theme.ink)
-        panels[-1].set_xlim(0, end)
-        panels[-1].set_xlabel("time (s)")
-        figure.align_ylabels()
+        found[0].set_title(f"{name}{ticks}", fontsize=8, loc="left", color=LIGHT.ink)
+        _time_axis(figure, edges)
     return figure
+
+
+def _shade(axes: Axes, capacity: FloatArray, edges: FloatArray, theme: Theme) -> None:
+    axes.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
+    axes.set_ylabel("rate (Mbit/s)")
+
+
+def _time_axis(figure: Figure, edges: FloatArray) -> None:
+    last = figure.axes[-1]
+    last.set_xlim(edges[0], edges[-1])
+    last.set_xlabel("time (s)")
+    figure.align_ylabels()
 
 
 def _legend(
     figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, theme: Theme
 ) -> None:
-    form = {"handlelength": 1.3, "handletextpad": 0.5, "columnspacing": 1.2}
-    look = {"frameon": False, "fontsize": 7.5, "labelcolor": theme.ink}
-    figure.legend(handles, names, loc="outside upper center", ncols=columns, **form, **look)
+    where: dict[str, Any] = {"loc": "outside upper center", "ncols": columns}
+    figure.legend(handles, names, labelcolor=theme.ink, **where)
 
 
 def _cross(axes: Axes, x: MeanInterval, y: MeanInterval, look: Look, theme: Theme) -> None:
@@ -280,21 +265,15 @@ def _queue_axis(axes: Axes, series: Sequence[Series]) -> None:
         axes.set_ylim(0, _top(delays))
 
 
-def _label(
-    axes: Axes,
-    schemes: Sequence[SchemeSummary],
-    keys: tuple[str, str],
-    style: dict[str, Look],
-    theme: Theme,
-) -> None:
+def _label(axes: Axes, spots: _Spots, style: dict[str, Look], theme: Theme) -> None:
     """Write each scheme's name beside its marker, with a thin line to it if it is far away."""
     figure = axes.figure
     unit = figure.dpi / 72
-    to_pixels: Callable[[Any], Any] = axes.transData.transform
+    to_pixels: Any = axes.transData.transform
     points, sizes, markers, lines, texts = [], [], [], [], []
-    for scheme in schemes:
-        x, y = (_scaled(scheme.overall[key], metric(key)) for key in keys)
-        look = style[scheme.scheme]
+    # What is drawn, in pixels: markers, crosses, and the size of each name.
+    for name, (x, y) in spots.items():
+        look = style[name]
         px, py = to_pixels((x.mean, y.mean))
         (x0, y0), (x1, y1) = sorted(to_pixels([(x.low, y.mean), (x.high, y.mean)]).tolist())
         lines.append(Box(x0, y0 - unit, x1, y1 + unit))
@@ -303,7 +282,7 @@ def _label(
         radius = unit * (5.5 if look.learned else 3.5)
         markers.append(Box(px - radius, py - radius, px + radius, py + radius))
         weight = "bold" if look.learned else "normal"
-        text = axes.text(x.mean, y.mean, scheme.scheme, color=look.color, weight=weight, zorder=8)
+        text = axes.text(x.mean, y.mean, name, color=look.color, weight=weight, zorder=8)
         extent = text.get_window_extent()
         points.append((px, py))
         sizes.append((extent.width, extent.height))
@@ -311,6 +290,7 @@ def _label(
     extent = axes.get_window_extent()
     bounds = Box(extent.x0, extent.y0, extent.x1, extent.y1).grown(-2 * unit)
     boxes = place_labels(points, sizes, bounds=bounds, hard=markers, soft=lines, unit=unit)
+    # The names go to their places.
     from_pixels = axes.transData.inverted().transform
     for text, box, (px, py) in zip(texts, boxes, points, strict=True):
         text.set_position(tuple(from_pixels((box.left, box.bottom))))
@@ -344,7 +324,7 @@ def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
     return panels
 
 
-def _edges(middles: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _edges(middles: FloatArray) -> FloatArray:
     """Return the buckets' edges from their middles."""
     if len(middles) < 2:
         return np.array([0.0, 2 * float(middles[0])]) if len(middles) else np.array([0.0, 1.0])
@@ -353,7 +333,7 @@ def _edges(middles: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.concatenate([[middles[0] - half[0]], inner, [middles[-1] + half[-1]]])
 
 
-def _top(arrays: Sequence[np.ndarray[Any, Any]]) -> float:
+def _top(arrays: Sequence[FloatArray]) -> float:
     """Return an upper limit that shows all but lone spikes."""
     values = np.concatenate(arrays)
     values = values[np.isfinite(values)]

@@ -34,6 +34,7 @@ from distrlcc.evaluate.scores import (
 )
 from distrlcc.evaluate.summary import SchemeSummary, Summary, summarise, to_json
 from distrlcc.files import require_writable, write_together
+from distrlcc.sim.suites import unique_names
 
 MAX_LINKS = 60
 """Links shown in the tables per link; all are in ``summary.json``."""
@@ -96,15 +97,18 @@ def write_report(
 
 def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
     """Return the page's HTML."""
+    # The best policy among its rivals, and its worst links.
     learned = [s for s in summary.schemes if s.learned]
-    links = _links(summary, learned)
     ranking = summary.ranking()
     rivals = [scheme for scheme in ranking if scheme != _NO_RIVAL]
     best = next((s for s in learned if s.scheme in rivals), None)
-    names = summary.names()
+    links = _links(summary, learned)
+    # The tables' columns, and the schemes' colours.
+    columns = [_cells(summary, m) for m in TABLE_METRICS]
     link_metrics = [metric(key) for key in _LINK_METRICS]
     link_metrics += [m for m in summary.metrics if m in SENDER_METRICS]
-    styles = {theme.name: looks(names, theme) for theme in (LIGHT, DARK)}
+    names = summary.names()
+    light, dark = (looks(names, theme) for theme in (LIGHT, DARK))
     page = template("report.html.jinja").render(
         info=info,
         summary=summary,
@@ -116,11 +120,10 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         ranking=ranking,
         intervals=summary.has_intervals,
         columns=TABLE_METRICS,
-        rows=_rows(summary),
-        swatches=[
-            (name, styles["light"][name].color, styles["dark"][name].color) for name, _ in names
-        ],
-        link_tables=[_link_table(summary, links, m) for m in link_metrics],
+        rows=list(zip(summary.schemes, zip(*columns, strict=True), strict=True)),
+        swatches=[(light[name].color, dark[name].color) for name, _ in names],
+        links=links,
+        link_tables=[(m, [_cells(summary, m, link) for link in links]) for m in link_metrics],
         left_out=len(summary.links) - len(links),
         worst_first=learned[0].scheme if learned else "",
         series=[
@@ -147,33 +150,17 @@ def file_stem(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
 
 
-def _rows(summary: Summary) -> list[dict[str, Any]]:
-    """Return the ranked table's rows; a cell is mean, half width and whether it is the best."""
-    return [
-        {
-            "scheme": s.scheme,
-            "learned": s.learned,
-            "cells": [
-                (*s.overall[m.key].texts(m), s.scheme in _best(summary, m)) for m in TABLE_METRICS
-            ],
-        }
-        for s in summary.schemes
+def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[str, str, bool]]:
+    """Return each scheme's mean and half width as shown, and whether it is the best, with ties."""
+    means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
+    texts = [found[m.key].texts(m) for found in means]
+    values = [
+        math.nan if mean == "-" or s.scheme == _NO_RIVAL else float(mean)
+        for s, (mean, _) in zip(summary.schemes, texts, strict=True)
     ]
-
-
-def _best(summary: Summary, m: Metric, link: str | None = None) -> set[str]:
-    """Return the schemes with the best mean as it is shown, ties and all."""
-    shown = {
-        s.scheme: (s.overall if link is None else s.scenarios[link])[m.key]
-        for s in summary.schemes
-        if s.scheme != _NO_RIVAL
-    }
-    texts = {name: interval.texts(m)[0] for name, interval in shown.items()}
-    values = {name: float(text) for name, text in texts.items() if text != "-"}
-    if not values or m.better is None:
-        return set()
-    best = max(values.values()) if m.better == "higher" else min(values.values())
-    return {name for name, value in values.items() if value == best}
+    judge = {"higher": max, "lower": min}.get(m.better or "")
+    best = judge(filter(math.isfinite, values), default=None) if judge else None
+    return [(*text, value == best) for text, value in zip(texts, values, strict=True)]
 
 
 def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
@@ -186,23 +173,7 @@ def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
     return sorted(power, key=lambda link: (math.isfinite(power[link]), power[link]))[:MAX_LINKS]
 
 
-def _link_table(summary: Summary, links: Sequence[str], m: Metric) -> dict[str, Any]:
-    rows = []
-    for link in links:
-        best = _best(summary, m, link)
-        cells = [(*s.scenarios[link][m.key].texts(m), s.scheme in best) for s in summary.schemes]
-        rows.append((link, cells))
-    return {"metric": m, "rows": rows}
-
-
 def _file_names(links: Mapping[str, Any]) -> list[str]:
     """Return a file name for each link that every file system takes, no two the same."""
-    names: list[str] = []
-    for link in links:
-        stem = file_stem(link) or "link"
-        name, count = f"series-{stem}.png", 1
-        while name in names:
-            count += 1
-            name = f"series-{stem}-{count}.png"
-        names.append(name)
-    return names
+    stems = [f"series-{file_stem(link) or 'link'}" for link in links]
+    return [f"{stem}.png" for stem in unique_names(stems, "{}-{}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -163,6 +164,12 @@ class Series:
     """Whether it is a policy from a file: drawn with emphasis."""
     sender: SenderSeries | None = None
     """In the same buckets; None in the simulator."""
+
+
+def defined_mean(values: FloatArray) -> float:
+    """Return the mean of the values that are defined; NaN where none is."""
+    defined = values[np.isfinite(values)]
+    return float(defined.mean()) if len(defined) else math.nan
 
 
 def bucket_edges(seconds: float) -> FloatArray:

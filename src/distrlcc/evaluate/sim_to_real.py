@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distrlcc.evaluate.report import template
-from distrlcc.evaluate.scores import SchemeScores
-from distrlcc.types import FloatArray
+from distrlcc.evaluate.scores import SchemeScores, defined_mean
 
 THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
 """Differences beyond these are marked."""
@@ -74,17 +73,13 @@ class WorldComparison:
 
 
 def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldComparison]:
-    """Return a comparison for each link and sender, by link.
-
-    Args:
-        pairs: What was measured on emulated links, and the same sender in the simulator.
-    """
+    """Compare what was measured on emulated links with the same sender's in the simulator."""
     found = []
     for real, model in pairs:
         for k, link in enumerate(real.links):
             ran = np.isfinite(real.throughput_mbps[k])
-            mbps, real_mbps = (_mean(one.throughput_mbps[k][ran]) for one in (model, real))
-            p95, real_p95 = (_mean(one.p95_rtt_ms[k][ran]) for one in (model, real))
+            mbps, real_mbps = (defined_mean(one.throughput_mbps[k][ran]) for one in (model, real))
+            p95, real_p95 = (defined_mean(one.p95_rtt_ms[k][ran]) for one in (model, real))
             rate = Compared(mbps, real_mbps, 2, THROUGHPUT_BOUND)
             rtt = Compared(p95, real_p95, 1, RTT_BOUND)
             failed = int((~ran).sum())
@@ -93,19 +88,6 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
 
 
 def render(rows: Sequence[WorldComparison], notes: Sequence[str] = ()) -> str:
-    """Return the page's HTML.
-
-    Args:
-        rows: The table.
-        notes: Sentences under it.
-    """
-    page = template("sim_to_real.html.jinja")
-    return page.render(
-        rows=rows, notes=notes, throughput_bound=THROUGHPUT_BOUND, rtt_bound=RTT_BOUND
-    )
-
-
-def _mean(values: FloatArray) -> float:
-    """Return the mean over runs; NaN where none is defined."""
-    defined = values[np.isfinite(values)]
-    return float(defined.mean()) if len(defined) else math.nan
+    """Return the page's HTML: the table, and sentences under it."""
+    bounds = {"throughput_bound": THROUGHPUT_BOUND, "rtt_bound": RTT_BOUND}
+    return template("sim_to_real.html.jinja").render(rows=rows, notes=notes, **bounds)

@@ -23,7 +23,6 @@ single value) is null.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +36,7 @@ from rich.text import Text
 
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, TABLE_METRICS, Metric, SchemeScores
+from distrlcc.sim.suites import unique_names
 
 _WIDE = 130
 """Columns of a terminal from which on an interval stands beside its mean and not below."""
@@ -56,6 +56,11 @@ class MeanInterval:
     def half_width(self) -> float:
         """Half the interval, for a ± sign; NaN where there is none."""
         return (self.high - self.low) / 2
+
+    @property
+    def rank(self) -> float:
+        """The mean, below all others where it is undefined."""
+        return self.mean if math.isfinite(self.mean) else -math.inf
 
     def texts(self, metric: Metric) -> tuple[str, str]:
         """Return the mean and the half width as shown: ``("95.1", "0.3")``, a dash, or no width."""
@@ -107,10 +112,6 @@ class CommonLinks:
     def count(self) -> int:
         """How many there are."""
         return int(self.taken.sum())
-
-    def of(self, scores: SchemeScores) -> NDArray[np.bool_]:
-        """Return the links that a scheme's means are over, ``[L]``."""
-        return self.taken if self.count else scores.has_run
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences that say what is left out of the means, and because of which schemes."""
@@ -206,14 +207,15 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
     for other in scores:
         if other.links != first.links or other.seeds != first.seeds:
             raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
-    links = _unique(first.links)
+    links = tuple(unique_names(first.links))
     metrics = METRICS
     if any(s.has_sender_metrics for s in scores):
         metrics += SENDER_METRICS
     common = _common_links(scores, links)
     found = [_summarise(s, links, common, metrics) for s in scores]
     ranked = sorted(
-        found, key=lambda s: (s.scheme in common.without_runs, -_order(s.overall["power"].mean))
+        found,
+        key=lambda s: (s.scheme in common.without_runs, -s.overall["power"].rank),
     )
     return Summary(tuple(ranked), links, first.seeds, common, metrics)
 
@@ -315,8 +317,9 @@ def interval_table(
 def _summarise(
     scores: SchemeScores, links: tuple[str, ...], common: CommonLinks, metrics: Sequence[Metric]
 ) -> SchemeSummary:
-    values, taken = scores.values(metrics), common.of(scores)
-    # A scheme without a run has no links of its own: all are NaN, and so are its means.
+    values = scores.values(metrics)
+    # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
+    taken = common.taken if common.count else scores.has_run
     overall = mean_intervals(values[:, taken] if scores.has_run.any() else values).tolist()
     alone = link_intervals(values).tolist()
     return SchemeSummary(
@@ -329,17 +332,3 @@ def _summarise(
         },
         failed=scores.failed,
     )
-
-
-def _order(value: float) -> float:
-    return value if math.isfinite(value) else -math.inf
-
-
-def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Number the repetitions of a name, so that no link hides another."""
-    seen: Counter[str] = Counter()
-    result = []
-    for name in names:
-        seen[name] += 1
-        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return tuple(result)

@@ -15,13 +15,12 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NoReturn
 
 from distrlcc.errors import LinkError
-from distrlcc.net.kernel_calls import SignalDescriptor, adopt_orphans, die_with_parent
+from distrlcc.processes import adopt_orphans, call_libc, descendants, die_with_parent
 
 _GRACE_SECONDS = 1.0
 _STATUS = struct.Struct("=Bi")
@@ -30,6 +29,37 @@ ENDED = "ended before COMMAND"
 """What is said of an outer command that failed by itself, such as a server that did not start."""
 _OUTSIDE_SECONDS = 5.0
 _TICK = 0.05
+_FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
+
+
+class SignalDescriptor:
+    """Signals as a readable descriptor; they are blocked from then on, in children too."""
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        """Block signals and open their descriptor."""
+        self._numbers = frozenset(numbers)
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
+        mask = struct.pack("=QQ", sum(1 << (number - 1) for number in self._numbers), 0)
+        self._descriptor = call_libc("signalfd", -1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for select."""
+        return self._descriptor
+
+    def read(self) -> list[signal.struct_siginfo]:
+        """Return the signals that have come."""
+        found = iter(lambda: signal.sigtimedwait(self._numbers, 0), None)
+        return [info for info in found if info is not None]
+
+    def restore_mask(self) -> None:
+        """Let signals through again as before; for children, before exec."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+    def close(self) -> None:
+        """Close the descriptor, take what is left, and let signals through again."""
+        self.read()
+        os.close(self._descriptor)
+        self.restore_mask()
 
 
 class Guard:
@@ -87,9 +117,6 @@ class Guard:
         os.close(self._status)
 
 
-_FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
-
-
 def _run_guard(
     command: list[str],
     environment: dict[str, str],
@@ -134,9 +161,7 @@ def _start(
     if pid:
         return pid
     try:
-        die_with_parent(signal.SIGKILL)
-        if os.getppid() != guard:
-            os._exit(0)
+        die_with_parent(signal.SIGKILL, parent=guard)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signals.restore_mask()
@@ -177,23 +202,10 @@ def _end_all() -> None:
 
 
 def _signal_all(number: signal.Signals) -> None:
-    for pid in _descendants(os.getpid()):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-            os.kill(pid, signal.SIGCONT)
-
-
-def _descendants(root: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-    found = [root]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found[1:]
+    for process in descendants(os.getpid()):
+        with suppress(PermissionError):
+            process.signal(number)
+            process.signal(signal.SIGCONT)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TextIO
 
 from distrlcc.errors import LinkError
-from distrlcc.net.kernel_calls import die_with_parent
+from distrlcc.processes import die_with_parent
 
 BASE = "$MAHIMAHI_BASE"
 """Stands in a command for the variable's value."""

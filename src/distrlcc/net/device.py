@@ -15,15 +15,19 @@ Devices, addresses and routes are set through Linux's rtnetlink (see rtnetlink(7
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from distrlcc.errors import LinkError
+from distrlcc.net.namespace import REMEDY, enable_loopback, inside
 
 TUN_PATH = "/dev/net/tun"
 MTU = 1500
@@ -35,6 +39,10 @@ LAST_PREFIX = 30
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _FIRST_PREFIX = 18
 _BITS_PER_LEVEL = 4
+
+_OUTER_PEER, _INNER_PEER = "lcc-outer", "lcc-inner"
+_NO_TUN = (errno.ENOENT, errno.EACCES, errno.ENODEV, errno.ENXIO)
+"""What opening /dev/net/tun says where it is missing, closed to us or without a driver."""
 
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_NO_PI_EXCLUSIVE = 0x9001
@@ -205,25 +213,86 @@ class VethEnd:
         self._socket.close()
 
 
-def set_outer(name: str, block: Block) -> None:
-    """Give the outer end its address, bring it up, and route the block to it."""
+End = Tun | VethEnd
+"""Where IP packets leave the kernel and come back to it."""
+
+
+def open_outer(outside: int) -> tuple[End, Block]:
+    """Make the outer end in the network of a descriptor; this thread is in COMMAND's.
+
+    No other link or route there has its addresses.
+
+    Raises:
+        LinkError: Devices cannot be made, or no addresses are left.
+    """
+    with inside(outside):
+        enclosing = network_of(INNER_NAME)
+        routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
+    for block in free_blocks(enclosing, routes):
+        try:
+            return _open(block.name, _OUTER_PEER, outside, block, _set_outer), block
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.EEXIST):  # another link has just taken it
+                continue
+            raise _refused("outer", error) from None
+    if enclosing is not None and enclosing.prefixlen == LAST_PREFIX:
+        raise LinkError("links are nested too deeply; at most four fit into each other")
+    raise LinkError("no addresses are left in 100.64.0.0/10; end other links or routes there")
+
+
+def open_inner(block: Block) -> End:
+    """Make the inner end, in this thread's network.
+
+    Raises:
+        LinkError: It cannot be made.
+    """
+    with open("/proc/thread-self/ns/net") as here:
+        try:
+            return _open(INNER_NAME, _INNER_PEER, here.fileno(), block, _set_inner)
+        except OSError as error:
+            raise _refused("inner", error) from None
+
+
+def _open(
+    name: str, peer: str, network: int, block: Block, set_up: Callable[[str, Block], None]
+) -> End:
+    device: End
+    try:
+        with inside(network):
+            device = Tun(name)
+    except OSError as error:
+        if error.errno not in _NO_TUN:
+            raise
+        device = VethEnd(name, peer, network)
+    try:
+        with inside(network):
+            if isinstance(device, VethEnd):
+                device.prepare(name)
+            set_up(name, block)
+    except OSError:
+        device.close()
+        raise
+    return device
+
+
+def _refused(which: str, error: OSError) -> LinkError:
+    return LinkError(f"the link's {which} end cannot be made ({error.strerror}); {REMEDY}")
+
+
+def _set_outer(name: str, block: Block) -> None:
+    """Route the block to the outer end."""
     _start(name, block.outer, 32)
     _add_route(name, block.network)
 
 
-def set_inner(name: str, block: Block) -> None:
-    """Give the inner end its address, bring it and loopback up, and make it the default route."""
+def _set_inner(name: str, block: Block) -> None:
+    """Make the inner end the default route."""
     enable_loopback()
     # The prefix tells a link inside this one which block it may take a part of.
     _start(name, block.inner, block.network.prefixlen)
     _add_route(name, ipaddress.IPv4Network("0.0.0.0/0"))
     with suppress(OSError):  # read-only in some containers; then links do not nest
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-
-
-def enable_loopback() -> None:
-    """Bring this network's loopback up."""
-    _request(_RTM_NEWLINK, _link("lo", _IFF_UP))
 
 
 def network_of(name: str) -> ipaddress.IPv4Network | None:

@@ -47,16 +47,14 @@ class Direction:
 
     def begin(self, base: int) -> None:
         """Let the link's time begin, ms: the trace's time zero, if it starts at that."""
-        config, logs = self._config, self._logs
+        config = self._config
         self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:
-            queue = config.queue.build(
-                unit=1, generator=self._generator, on_drop=self._note_drop if logs else None
-            )
+            queue = config.queue.build(unit=1, generator=self._generator, on_drop=self._note_drops)
             self._link = TraceLink(config.times, queue, base=base - config.phase_ms)
             while config.phase_ms and self._link.next_time() <= base:
                 self._link.step()
-            self._link.on_opportunity = self._note_opportunity if logs else None
+            self._link.on_opportunity = self._note_opportunity
 
     def arrive(self, data: bytes, *, now: int) -> None:
         """Take an IP packet at its arrival; call `advance` before."""
@@ -70,7 +68,7 @@ class Direction:
         packet = Datagram(len(data) + _TUN_HEADER, milliseconds, data=data)
         for log in self._logs:
             log.arrival(milliseconds, packet)
-        self._note_drops(milliseconds, link.arrive(packet))
+        self._note_drops(milliseconds, *link.arrive(packet))
 
     def advance(self, *, now: int) -> None:
         """Do all that the bottleneck does up to a time; changes come before departures."""
@@ -137,11 +135,7 @@ class Direction:
         for log in self._logs:
             log.opportunity(now)
 
-    def _note_drop(self, now: int, packet: Packet) -> None:
-        self._note_drops(now, [packet])
-
-    def _note_drops(self, now: int, packets: Sequence[Packet]) -> None:
-        dropped = [packet for packet in packets if isinstance(packet, Datagram)]  # all are
-        if dropped:
+    def _note_drops(self, now: int, *packets: Packet) -> None:
+        if packets:
             for log in self._logs:
-                log.drops(now, dropped)
+                log.drops(now, packets)

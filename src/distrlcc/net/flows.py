@@ -14,6 +14,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from distrlcc.control.base import Controller
@@ -26,9 +27,9 @@ from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire
 from distrlcc.transport.receiver import Receiver
-from distrlcc.transport.sender import Sender, SenderOptions
+from distrlcc.transport.sender import Sender
 from distrlcc.transport.wire import Acknowledgement, Data
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
+from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
 LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
@@ -115,11 +116,7 @@ class SendingFlow:
         """What an agent holds."""
         self.silent = False
         """Whether nothing is sent, whatever window and rate allow."""
-        self.ignored = 0
-        """Datagrams that were no ACKs of this session."""
-        self._timers = timers
-        self._starting, self._acting = Timer(self._start), Timer(self._act)
-        self._stop = NEVER
+        self._timers, self._acting, self._stop = timers, Timer(self._act), NEVER
 
     def begin(self, *, now: int) -> None:
         """Let the scenario's time begin: the flow starts when its time comes."""
@@ -127,13 +124,13 @@ class SendingFlow:
         if flow.stop_s is not None:
             self._stop = now + round(flow.stop_s * NANOSECONDS)
         if flow.start_s > 0:
-            self._timers.set(self._starting, now + round(flow.start_s * NANOSECONDS))
+            self._timers.set(self._acting, now + round(flow.start_s * NANOSECONDS))
         else:
-            self._start(now)
+            self._act(now)
 
     def close(self) -> None:
         """Close the socket; nothing runs any more."""
-        self._starting.planned = self._acting.planned = NEVER
+        self._acting.planned = NEVER
         self.socket.__exit__()
 
     def hold(self, cwnd: float, pacing_rate: float, *, now: int) -> None:
@@ -143,43 +140,42 @@ class SendingFlow:
             self.sender.on_action(now=now)
             self._send(self.sender, now)
 
+    def wake(self, *, now: int) -> None:
+        """Send again after a silence."""
+        if self.silent:
+            self.silent = False
+            if self.sender is not None:
+                self._act(now)
+
     def receive(self, now: int) -> None:
-        """Take what has come."""
+        """Take what has come; what is no ACK of this session is ignored."""
         sender = self.sender
+        if sender is None:
+            return
         for datagram, _ in self.socket.receive(1):
-            try:
+            with suppress(WireError):
                 ack = wire.decode(datagram)
-            except WireError:
-                ack = None
-            if not isinstance(ack, Acknowledgement) or ack.session != self.session:
-                self.ignored += 1
-            elif sender is not None:
-                sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
-        if sender is not None:
-            self._send(sender, now)
+                if isinstance(ack, Acknowledgement) and ack.session == self.session:
+                    sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
+        self._send(sender, now)
 
     def take_interval(self, *, now: int) -> IntervalStats | None:
         """Return what was seen since the last call, arrays ``[1]``; None before the start."""
         return None if self.sender is None else self.sender.take_interval(now=now)
 
-    def _start(self, now: int) -> None:
-        controller: Controller = self.held
-        if not self.is_agent:
-            controller = SchemeController(
-                self.flow.scheme, now=now, seed=self.seed, parameter=self.held.cwnd
-            )
-        options = SenderOptions(packet_bytes=PACKET_BYTES)
-        self.sender = Sender(controller, options, now=now)
-        self._send(self.sender, now)
-
     def _act(self, now: int) -> None:
-        sender = self.sender
-        assert sender is not None
         if self.silent or now >= self._stop:
             return
-        if sender.timer_time() <= now:
-            sender.on_timer(now=now)
-        self._send(sender, now)
+        if self.sender is None:
+            controller: Controller = self.held
+            if not self.is_agent:
+                controller = SchemeController(
+                    self.flow.scheme, now=now, seed=self.seed, parameter=self.held.cwnd
+                )
+            self.sender = Sender(controller, now=now)
+        elif self.sender.timer_time() <= now:
+            self.sender.on_timer(now=now)
+        self._send(self.sender, now)
 
     def _send(self, sender: Sender, now: int) -> None:
         """Send what may be sent, in one go, and plan what comes next."""
@@ -216,7 +212,7 @@ class RelayFlow:
 
 
 class RelayLink:
-    """One link, its flows' sockets, and its events on an timers of the machine's time."""
+    """One link, its flows' sockets, and its events on timers of the machine's time."""
 
     def __init__(
         self, scenario: Scenario, timers: Timers, *, first_session: int, key: bytes
@@ -235,8 +231,6 @@ class RelayLink:
         ]
         self.hidden_losses = 0
         """Datagrams that never came here: the kernel had no room for them."""
-        self.ignored = 0
-        """Datagrams that were malformed or stray."""
         self.origin = 0
         """When the link began, ns."""
         changes = (change.delay_ms for change in scenario.link.changes)
@@ -264,24 +258,17 @@ class RelayLink:
         link, time = self.link, now - self.origin
         self._send_off(link.advance(now=time))
         for datagram, address in flow.socket.receive(1):
-            data = self._decode(datagram, flow)
-            if data is None:
-                continue
-            flow.sender, flow.lowest = address, data.lowest
-            self.hidden_losses += data.number - flow.expected
-            flow.expected = data.number + 1
-            link.arrive(flow.number, data.number, len(datagram) + OVERHEAD_BYTES, now=time)
+            with suppress(WireError):
+                data = wire.decode(datagram)
+                if not isinstance(data, Data) or data.session != flow.session:
+                    continue
+                if data.number < flow.expected:
+                    continue
+                flow.sender, flow.lowest = address, data.lowest
+                self.hidden_losses += data.number - flow.expected
+                flow.expected = data.number + 1
+                link.arrive(flow.number, data.number, len(datagram) + OVERHEAD_BYTES, now=time)
         self._plan()
-
-    def _decode(self, datagram: bytes, flow: RelayFlow) -> Data | None:
-        try:
-            data = wire.decode(datagram)
-        except WireError:
-            data = None
-        if isinstance(data, Data) and data.session == flow.session and data.number >= flow.expected:
-            return data
-        self.ignored += 1
-        return None
 
     def advance(self, now: int) -> None:
         """Do what is due on the link."""

@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from distrlcc.errors import OutputError
-from distrlcc.sim.queues import Packet, QueueSpec
+from distrlcc.net.link_config import DirectionConfig
+from distrlcc.sim.queues import Packet
 from distrlcc.types import PACKET_BYTES
 
 _TCP, _UDP = 6, 17
-_IPV4_BYTES, _IPV6_BYTES = 20, 40
-_FRAGMENT, _AUTHENTICATION = 44, 51
-# Hop-by-hop options, routing and destination options give their length in units of 8 bytes.
-_OPTIONS = (0, 43, 60)
+_IPV4_BYTES = 20
 
 
 @dataclass(slots=True)
@@ -49,47 +48,42 @@ class LinkLog:
         self.failure = ""
         """Why it ended early, one line; what it logs matters less than the link."""
 
-    def _write(self, text: str) -> None:
-        if self.failure:
-            return
+    def _do(self, action: Callable[..., object], *arguments: str) -> None:
         try:
-            self._file.write(text)
+            if not self.failure:
+                action(*arguments)
         except OSError as error:
-            self._fail(error)
+            self.failure = f"{self._path} is not whole: it cannot be written ({error.strerror})"
 
-    def _fail(self, error: OSError) -> None:
-        self.failure = f"{self._path} is not whole: it cannot be written ({error.strerror})"
+    def _write(self, text: str) -> None:
+        self._do(self._file.write, text)
 
     def header(
-        self,
-        *,
-        direction: str,
-        trace: str,
-        command_line: Sequence[str],
-        queue: QueueSpec,
-        base: int,
-        delay_ms: float,
+        self, name: str, config: DirectionConfig, *, command_line: Sequence[str], base: int
     ) -> None:
         """Write the header lines, in mahimahi's order.
 
-        ``direction`` is ``Uplink`` or ``Downlink``, ``trace`` a trace's name or a rate, and
-        ``base`` the trace's time zero.
+        ``name`` is ``Uplink`` or ``Downlink``; the link's time begins at ``base``, ms.
         """
+        queue, base = config.queue, base - config.phase_ms
         kind = queue.kind if queue.kind == "infinite" else f"{queue.kind} [{queue.arguments}]"
         words = " ".join(f"'{word}'" for word in command_line)
         lines = (
-            f"# mahimahi mm-link ({direction}) [{trace}] > {self._path}",
+            f"# mahimahi mm-link ({name}) [{config.source}] > {self._path}",
             f"# command line: {words}",
             f"# queue: {kind}",
             f"# init timestamp: {time.time_ns() // 1_000_000 - base}",
             f"# base timestamp: {base}",
-            f"# mahimahi config: [delay {delay_ms:g} ms] ",
+            f"# mahimahi config: [delay {config.delay_ms:g} ms] ",
             *(() if self._port is None else (f"# port: {self._port}",)),
         )
         self._write("".join(line.replace("\n", " ") + "\n" for line in lines))
 
-    def _concerns(self, packet: Datagram) -> bool:
-        return self._port is None or self._port in (ports(packet.data) or ())
+    def _concerns(self, packet: Packet) -> bool:
+        if self._port is None:
+            return True
+        assert isinstance(packet, Datagram)
+        return self._port in (ports(packet.data) or ())
 
     def arrival(self, now: int, packet: Datagram) -> None:
         """Note an arrival, whether or not it is dropped then."""
@@ -105,7 +99,7 @@ class LinkLog:
         if self._concerns(packet):
             self._write(f"{now} - {packet.size} {now - packet.arrival}\n")
 
-    def drops(self, now: int, packets: Sequence[Datagram]) -> None:
+    def drops(self, now: int, packets: Sequence[Packet]) -> None:
         """Note packets that an arrival or a departure cost."""
         sizes = [packet.size for packet in packets if self._concerns(packet)]
         if sizes:
@@ -113,53 +107,26 @@ class LinkLog:
 
     def flush(self) -> None:
         """Let others read what has been written."""
-        if self.failure:
-            return
-        try:
-            self._file.flush()
-        except OSError as error:
-            self._fail(error)
+        self._do(self._file.flush)
 
     def close(self) -> None:
         """Close the file."""
-        try:
+        self.flush()
+        with suppress(OSError):
             self._file.close()
-        except OSError as error:  # of what was not written yet
-            self._fail(error)
 
 
 def ports(data: bytes) -> tuple[int, int] | None:
-    """Return the source and destination port of an IP packet that carries UDP or TCP.
+    """Return the source and destination port of an IPv4 packet that carries UDP or TCP.
 
-    None where it carries something else, is cut short, or is a later fragment, which has none.
+    None where it carries something else, is cut short, or is a later fragment, which has none. A
+    link's devices carry IPv4 alone.
     """
-    version = data[0] >> 4 if data else 0
-    if version == 4 and len(data) >= _IPV4_BYTES:
-        protocol, place = data[9], 4 * (data[0] & 15)
-        if place < _IPV4_BYTES or int.from_bytes(data[6:8]) & 0x1FFF:
-            return None
-    elif version == 6 and len(data) >= _IPV6_BYTES:
-        protocol, place = _after_extensions(data)
-    else:
+    if len(data) < _IPV4_BYTES or data[0] >> 4 != 4:
         return None
-    if protocol not in (_TCP, _UDP) or len(data) < place + 4:
+    place, later_fragment = 4 * (data[0] & 15), int.from_bytes(data[6:8]) & 0x1FFF
+    if place < _IPV4_BYTES or later_fragment or data[9] not in (_TCP, _UDP):
+        return None
+    if len(data) < place + 4:
         return None
     return int.from_bytes(data[place : place + 2]), int.from_bytes(data[place + 2 : place + 4])
-
-
-def _after_extensions(data: bytes) -> tuple[int, int]:
-    """Return what an IPv6 packet carries, and where; -1 for what cannot be told."""
-    protocol, place = data[6], _IPV6_BYTES
-    while len(data) >= place + 8:
-        if protocol in _OPTIONS:
-            length = 8 * (data[place + 1] + 1)
-        elif protocol == _AUTHENTICATION:
-            length = 4 * (data[place + 1] + 2)
-        elif protocol == _FRAGMENT:
-            if int.from_bytes(data[place + 2 : place + 4]) >> 3:
-                return -1, place
-            length = 8
-        else:
-            break
-        protocol, place = data[place], place + length
-    return protocol, place

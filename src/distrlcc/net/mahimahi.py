@@ -12,8 +12,7 @@ from pathlib import Path
 
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.net.command import running_outside
-from distrlcc.net.link_config import DirectionConfig, LinkConfig
-from distrlcc.sim.queues import QueueSpec
+from distrlcc.net.link_config import LinkConfig
 
 
 def mahimahi_command(
@@ -29,41 +28,29 @@ def mahimahi_command(
     Raises:
         ConfigError: mahimahi has no such link.
     """
-    _check(link.up, link.down)
-    words: list[str] = []
-    if link.up.delay_ms:
-        words += ["mm-delay", str(round(link.up.delay_ms))]
-    for name, way in (("uplink", link.up), ("downlink", link.down)):
-        if way.loss:
-            words += ["mm-loss", name, f"{way.loss:g}"]
-    words.append("mm-link")
-    for name, way in (("up", link.up), ("down", link.down)):
-        path = folder / f"{name}.trace"
-        path.write_text("".join(f"{time}\n" for time in way.times or ()))
-        words.append(str(path))
-    for name, way, log in (("uplink", link.up, log_up), ("downlink", link.down, log_down)):
-        words += _queue_words(name, way.queue)
-        if log is not None:
-            words.append(f"--{name}-log={log}")
-    return [*words, "--", *command]
-
-
-def _check(*ways: DirectionConfig) -> None:
-    if any(way.times is None or way.changes or way.phase_ms for way in ways):
+    ways = (("uplink", link.up, log_up), ("downlink", link.down, log_down))
+    if any(way.times is None or way.changes or way.phase_ms for _, way, _ in ways):
         raise ConfigError(
             "--emulator mahimahi: mahimahi's links start at their trace's beginning, never change "
             "and limit both directions; leave --scenario out"
         )
-    delay = ways[0].delay_ms
+    delay = link.up.delay_ms
     if delay != round(delay):
         raise ConfigError(f"--delay {delay:g}: mahimahi takes whole milliseconds")
-
-
-def _queue_words(name: str, queue: QueueSpec) -> list[str]:
-    words = [f"--{name}-queue={queue.kind}"]
-    if queue.kind != "infinite":
-        words.append(f"--{name}-queue-args={queue.arguments}")
-    return words
+    words = ["mm-delay", str(round(delay))] if delay else []
+    traces, options = list[str](), list[str]()
+    for name, way, log in ways:
+        if way.loss:
+            words += ["mm-loss", name, f"{way.loss:g}"]
+        path = folder / f"{name}.trace"
+        path.write_text("".join(f"{time}\n" for time in way.times or ()))
+        traces.append(str(path))
+        options.append(f"--{name}-queue={way.queue.kind}")
+        if way.queue.kind != "infinite":
+            options.append(f"--{name}-queue-args={way.queue.arguments}")
+        if log is not None:
+            options.append(f"--{name}-log={log}")
+    return [*words, "mm-link", *traces, *options, "--", *command]
 
 
 def run_mahimahi(

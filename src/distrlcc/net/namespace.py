@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distrlcc.errors import LinkError
-from distrlcc.net.device import enable_loopback
-from distrlcc.net.kernel_calls import CLONE_NEWNET, CLONE_NEWUSER, set_namespace, unshare
+from distrlcc.processes import call_libc
 
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _NS_GET_USERNS = 0xB701
 REMEDY = (
@@ -45,7 +48,7 @@ def enter_user_namespace() -> None:
     """
     user, group = os.geteuid(), os.getegid()
     try:
-        unshare(CLONE_NEWUSER | CLONE_NEWNET)
+        call_libc("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
         own = Path("/proc/self")
         with suppress(FileNotFoundError):
             (own / "setgroups").write_text("deny")
@@ -56,6 +59,12 @@ def enter_user_namespace() -> None:
         raise LinkError(f"no user namespace can be made ({error.strerror}); {REMEDY}") from None
 
 
+def enable_loopback() -> None:
+    """Bring this network's loopback up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
 @contextmanager
 def new_network() -> Iterator[int]:
     """Be in a new, empty network; go back to the former one, whose descriptor this gives.
@@ -63,31 +72,30 @@ def new_network() -> Iterator[int]:
     Raises:
         LinkError: The system does not allow it.
     """
-    before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _staying() as before:
         try:
-            unshare(CLONE_NEWNET)
+            call_libc("unshare", _CLONE_NEWNET)
         except OSError as error:
             raise LinkError(
                 f"no network namespace can be made ({error.strerror}); {REMEDY}"
             ) from None
-        try:
-            yield before
-        finally:
-            set_namespace(before)
-    finally:
-        os.close(before)
+        yield before
 
 
 @contextmanager
 def inside(network: int) -> Iterator[None]:
     """Be in a network for a while."""
-    before = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    with _staying():
+        call_libc("setns", network, _CLONE_NEWNET)
+        yield
+
+
+@contextmanager
+def _staying() -> Iterator[int]:
+    """Give a descriptor of this thread's network, and go back to it."""
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        set_namespace(network)
-        try:
-            yield
-        finally:
-            set_namespace(before)
+        yield before
     finally:
+        call_libc("setns", before, _CLONE_NEWNET)
         os.close(before)

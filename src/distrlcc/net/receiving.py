@@ -69,7 +69,6 @@ class ReceiveServer:
         *,
         silence_s: float = 30.0,
         count: int = 0,
-        host_sessions: int = 16,
         on_begin: Callable[[Session], None] = lambda _: None,
         on_end: Callable[[Received], None] = lambda _: None,
     ) -> None:
@@ -79,13 +78,12 @@ class ReceiveServer:
             socket: Bound.
             silence_s: A sender that says nothing for this long is given up, s.
             count: End after so many flows; 0: never.
-            host_sessions: Flows of one host at one time.
             on_begin: Called with each sender that is admitted.
             on_end: Called with how each flow went.
         """
         self._socket, self._silence_s, self._count = socket, silence_s, count
         self._on_begin, self._on_end = on_begin, on_end
-        self._admission = Admission(host_sessions=host_sessions)
+        self._admission = Admission()
         self._incoming: dict[int, _Incoming] = {}
         self._ended = 0
 

@@ -18,15 +18,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.net.command import Guard, running_outside
-from distrlcc.net.device import INNER_NAME, network_of
+from distrlcc.net.command import Guard, SignalDescriptor, running_outside
+from distrlcc.net.device import INNER_NAME, End, network_of, open_inner, open_outer
 from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.ends import End, open_inner, open_outer
-from distrlcc.net.kernel_calls import Received, SignalDescriptor
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.namespace import inside, new_network
-from distrlcc.scheduling import run_on_time
+from distrlcc.processes import run_on_time
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
@@ -36,6 +34,7 @@ _LINGER = 5 * NANOSECONDS
 _END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
+_SI_KERNEL = 0x80
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 # States in /proc/net/tcp of connections whose FIN the other side has not acknowledged.
 _UNFINISHED = {"04", "09", "0B"}
@@ -132,14 +131,7 @@ class _Session:
             ("Downlink", self._down, job.link.down, job.logs_down),
         ):
             for log in logs:
-                log.header(
-                    direction=name,
-                    trace=config.source,
-                    command_line=job.command_line,
-                    queue=config.queue,
-                    base=base - config.phase_ms,
-                    delay_ms=config.delay_ms,
-                )
+                log.header(name, config, command_line=job.command_line, base=base)
             way.begin(base)
 
     def run(self, guard: Guard, signals: SignalDescriptor) -> None:
@@ -200,13 +192,13 @@ class _Session:
             with suppress(OSError):
                 other.write(data)
 
-    def _pass_on(self, received: Received, guard: Guard) -> None:
-        if received.number in _ENDING:
+    def _pass_on(self, received: signal.struct_siginfo, guard: Guard) -> None:
+        if received.si_signo in _ENDING:
             self._ending = min(self._ending, self._clock() + _END_GRACE)
         if guard.exit_code is not None:
             self._ending = min(self._ending, self._clock())
-        elif not received.from_terminal:
-            guard.send(received.number)
+        elif received.si_code != _SI_KERNEL:  # which a terminal sends to COMMAND too
+            guard.send(signal.Signals(received.si_signo))
 
     def _unfinished(self) -> bool:
         if not (self._up.empty and self._down.empty):

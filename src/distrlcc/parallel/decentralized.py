@@ -137,6 +137,14 @@ class ElasticGroup:
         """Say whether rank 0 was not replaced while it was suspended."""
         return self._group.still_leads()
 
+    def note_record(self, update: int) -> None:
+        """Note for a later rank 0 that an update's row is written."""
+        self._group.note_record(update)
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written."""
+        return self._group.newest_record()
+
     def ended(self, state: RunState) -> bool:
         """Say whether rank 0's user or the time ends the run, or a user this rank's part."""
         return self._ended or self._leaves
@@ -201,7 +209,7 @@ class ElasticGroup:
         """Return what all have agreed on, and note who stops."""
         group, (collected, met, exchanged) = self._group, times
         update = state.counters.update + 1
-        _check_sync(totals.checksums, group, update)
+        check_sync(totals.checksums, group, update)
         self._paces, flags = totals.paces, totals.flags
         self._ended = flags[0] != 0 or (any(flags) and not group.place.elastic)
         self._leaves = flags[group.rank] != 0
@@ -227,7 +235,7 @@ class ElasticGroup:
         checksums[group.rank] = checksum(state.learner.shared_state())
         with suppress(PeerLostError):  # a rank that is gone by now has nothing to say
             total = group.sum(checksums).astype(int).tolist()
-            _check_sync(total, group, state.counters.update)
+            check_sync(total, group, state.counters.update)
         led = False
         with suppress(RunEndedError):  # the others have finished
             while not led:
@@ -315,7 +323,7 @@ def _check_failures(failures: int, error: PeerLostError) -> None:
         warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
 
 
-def _check_sync(checksums: list[int], group: ProcessGroup, update: int) -> None:
+def check_sync(checksums: list[int], group: ProcessGroup, update: int) -> None:
     """Compare checksums.
 
     Raises:

@@ -7,7 +7,6 @@ again a number of times: the process alone, or all from the last checkpoint.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -26,20 +25,23 @@ from typing import Any
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.store import LINGER_SECONDS, Master, RunWatch, wait_for_attempt
+from distrlcc.processes import die_with_parent
 from distrlcc.runs.stopper import Stopper
 
 Target = Callable[[Place, Any], Any]
 
 STOP_SECONDS = 30.0
 """Time that processes have to end in good order."""
+_LED_STOP_SECONDS = 3.0
+"""The same for a trainer's workers, which were silent for it or save nothing."""
 _TICK = 0.1
-_TELL_SECONDS = 5.0
+_SAY_SECONDS = 5.0
 _SIGNAL_SECONDS = 600.0
 """The same after a user's signal, as the update at hand is finished first; a second one kills."""
 _SILENT_MASTER_SECONDS = 600.0
 """Node 0 serves others for this long without a new update, s; one of them may be scoring."""
-_PR_SET_PDEATHSIG = 1
-_FORK_SERVER = "distrlcc.parallel.fork_server"
+_GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
+"""As `timeout`, systemd and schedulers send them to all processes of a group."""
 
 
 @dataclass
@@ -89,10 +91,7 @@ class Launcher:
         *,
         hosts: bool,
         restarts: int = 0,
-        vital: int | None = None,
-        bound: bool = False,
-        stop_seconds: float = 0.0,
-        name: Callable[[int], str] = "rank {}".format,
+        led: bool = False,
     ) -> None:
         """Take what to run.
 
@@ -102,27 +101,20 @@ class Launcher:
             places: This machine's; the master's port 0 takes any.
             hosts: Whether the master is here (node 0).
             restarts: How often processes are started again.
-            vital: Slot of the process here whose end, and no other's, is the run's; with None any
-                that ends well ends it.
-            bound: Whether the run ends with its master, wherever that is.
-            stop_seconds: Time that the others have then; 0: `STOP_SECONDS`.
-            name: What the process of a slot is called.
+            led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
+                run's. Else any that ends well ends the run.
         """
         self._target, self._job, self._places = target, job, places
-        self._hosts, self._restarts = hosts, restarts
-        self._vital, self._bound, self._name = vital, bound, name
-        self._stop_seconds = stop_seconds or STOP_SECONDS
+        self._hosts, self._restarts, self._led = hosts, restarts, led
+        self._stop_seconds = _LED_STOP_SECONDS if led else STOP_SECONDS
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            [_FORK_SERVER, "distrlcc.runs.train", target.__module__]
-        )
+        self._context.set_forkserver_preload(["distrlcc.runs.train", target.__module__])
         self._children: list[_Child] = []
         self._outcome = Outcome()
         self._ended = 0.0  # when the run was over or failed
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
-        self._attempt = 0
         self._told: dict[str, float] = {}
         """When processes gave up with a reason of their own; what the last one says is not said."""
 
@@ -133,29 +125,47 @@ class Launcher:
             DistrlccError: What the first process that failed said.
         """
         with ExitStack() as stack:
-            first = self._places[0]
+            # Serve the master, or find it and the attempt that its run is at.
+            first, attempt = self._places[0], 0
             if self._hosts:
-                group = self._vital is None  # whose members meet at a lighthouse
-                self._master = Master(first.address, first.port, lighthouse=group)
+                # Equals meet at a lighthouse.
+                self._master = Master(first.address, first.port, lighthouse=not self._led)
                 stack.callback(self._master.close)
-                self._master.begin(0)
-                self._places = [replace(p, port=self._master.port) for p in self._places]
+                self._master.begin(attempt)
+                first = replace(first, port=self._master.port)
             else:
-                self._attempt = wait_for_attempt(first, 0)
+                attempt = wait_for_attempt(first, attempt)
                 count = len(self._places)
                 self._say(
                     f"found the master at {first.address}:{first.port}; starting {count} "
                     f"process{'es' if count > 1 else ''}, news are shown on node 0"
                 )
+            self._places = [replace(p, port=first.port, attempt=attempt) for p in self._places]
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
-            if self._hosts and self._bound and self._places[0].size > len(self._places):
+            if self._hosts and self._led and first.size > len(self._places):
                 time.sleep(LINGER_SECONDS)
-            while failure is not None and self._may_start_again(failure, stopper):
+            # A group that cannot go on without its dead starts again as a whole.
+            while (
+                failure is not None
+                and failure.exit_code == GroupError.exit_code
+                and not first.elastic
+                and self._restarts > 0
+                and not stopper.signal
+            ):
                 self._say(f"{failure}; starting all again from the last checkpoint")
-                self._start_again()
+                self._restarts -= 1
+                self._kill()
+                attempt += 1
+                self._job = _resumed(self._job)
+                if self._master is not None:
+                    self._master.begin(attempt)
+                else:
+                    attempt = wait_for_attempt(first, attempt)
+                self._places = [replace(place, attempt=attempt) for place in self._places]
                 failure = self._watch(stopper)
+            # Say how it ended.
             if stopper.signal:
                 self._outcome.code = 128 + stopper.signal
             elif failure is not None:
@@ -168,36 +178,35 @@ class Launcher:
         """Start all and watch until they have ended; return why they failed, if they did."""
         self._children, self._ended, self._asked, self._told = [], 0.0, 0.0, {}
         for place in self._places:
-            self._start(replace(place, attempt=self._attempt), self._job)
+            self._start(place, self._job)
         failure: DistrlccError | None = None
-        with RunWatch(self._places[0], self._attempt, idle=self._hosts, bound=self._bound) as run:
+        place = self._places[0]
+        with RunWatch(place, idle=self._hosts, bound=self._led) as run:
             while self._children:
                 wait([child.process.sentinel for child in self._children], _TICK)
-                seen = self._reap(stopper)
-                failure = failure or seen
+                failure = self._reap(stopper, failure)
                 self._end_in_time(stopper, run)
             if run.lost and not stopper.signal:
-                place = self._places[0]
                 failure = failure or GroupError(
                     f"nobody serves the run at {place.address}:{place.port} any more: node 0 died"
                 )
         for line, when in self._told.items():
             if when and line != str(failure):
                 self._say(line)
-        if failure is None or self._ended or self._asked or not self._others_go_on():
+        others_go_on = self._hosts and place.elastic and place.size > len(self._places)
+        if failure is None or self._ended or self._asked or not others_go_on:
             return failure
         return self._serve_others(failure, stopper)
 
-    def _reap(self, stopper: Stopper) -> DistrlccError | None:
-        """Take in what processes say and see who has ended; return the first failure."""
-        failure: DistrlccError | None = None
+    def _reap(self, stopper: Stopper, failure: DistrlccError | None) -> DistrlccError | None:
+        """Read what processes send and judge those that have ended; return the first failure."""
         for child in list(self._children):
             ended = child.process.exitcode is not None
             child.read()
             if ended:
                 self._children.remove(child)
-                seen = self._see_end(child, stopper)
-                failure = failure or seen
+                found = self._judge(child, stopper)
+                failure = failure or found
         return failure
 
     def _end_in_time(self, stopper: Stopper, run: RunWatch) -> None:
@@ -209,7 +218,7 @@ class Launcher:
         if run.over.is_set():
             self._ended = self._ended or now
         for line, when in self._told.items():
-            if self._children and when and now - when > _TELL_SECONDS:
+            if self._children and when and now - when > _SAY_SECONDS:
                 self._told[line] = 0.0
                 self._say(f"{line}; {len(self._children)} left on this machine")
         late = self._ended and now - self._ended > self._stop_seconds
@@ -221,8 +230,9 @@ class Launcher:
         assert self._master is not None
         self._say(f"{failure}; none is left here, the other machines go on")
         update, heard = -1, time.monotonic()
-        while not self._master.finished(self._attempt):
-            newest = self._master.update(self._attempt)
+        attempt = self._places[0].attempt
+        while not self._master.finished(attempt):
+            newest = self._master.update(attempt)
             if newest != update:
                 update, heard = newest, time.monotonic()
             if stopper.signal or time.monotonic() - heard > _SILENT_MASTER_SECONDS:
@@ -230,60 +240,47 @@ class Launcher:
             time.sleep(_TICK)
         return None
 
-    def _others_go_on(self) -> bool:
-        place = self._places[0]
-        return self._hosts and place.elastic and place.size > len(self._places)
-
-    def _see_end(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
+    def _judge(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
         """Judge how a process ended; return why the run fails, if it does."""
-        code, kinds = child.process.exitcode, dict(child.messages)
-        name = f"{self._name(child.place.slot)} (process {child.process.pid})"
-        if "result" in kinds:
-            result = kinds["result"]
-            self._outcome.results[child.place.slot] = result
+        place, code, sent = child.place, child.process.exitcode, dict(child.messages)
+        # It returned: the run is over with it, or with the vital one.
+        if "result" in sent:
+            result = sent["result"]
+            self._outcome.results[place.slot] = result
             ended_well = not isinstance(result, int) or result == 0
-            if ended_well if self._vital is None else child.place.slot == self._vital:
+            if place.slot == 0 if self._led and self._hosts else ended_well:
                 self._ended = self._ended or time.monotonic()
             return None
-        over = self._ended > 0.0 or bool(stopper.signal)
-        if "error" in kinds:
-            failure: DistrlccError = GroupError(kinds["error"][1], exit_code=kinds["error"][0])
+        # Else say why it failed, and whether the same would happen again.
+        if "error" in sent:
+            failure: DistrlccError = GroupError(sent["error"][1], exit_code=sent["error"][0])
             own_fault = failure.exit_code != GroupError.exit_code
         else:
+            name = f"rank {place.slot}"
+            if self._led:
+                name = f"worker {place.slot - 1}" if place.slot else "the trainer"
+            name = f"{name} (process {child.process.pid})"
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
             failure, own_fault = GroupError(f"{name} {how}"), False
-        place = child.place
-        if over and (not own_fault or stopper.signal):
+        # At the end of a run only an error of its own counts.
+        if stopper.signal or (self._ended and not own_fault):
             return None
         if own_fault or not place.elastic:
             self._ended = time.monotonic()
             self._signal(signal.SIGTERM if own_fault else signal.SIGKILL)
             return failure
-        if self._restarts > 0 and not stopper.signal:
+        # Else the others go on, with it again or without.
+        if self._restarts > 0:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
             # Should nobody else be left, it goes on from the last checkpoint.
             self._start(place, _resumed(self._job))
             return None
-        if "error" in kinds:
+        if "error" in sent:
             self._told.setdefault(str(failure), time.monotonic())
         elif self._children:
             self._say(f"{failure}; {len(self._children)} left on this machine")
         return failure if not self._children else None
-
-    def _may_start_again(self, failure: DistrlccError, stopper: Stopper) -> bool:
-        retriable = failure.exit_code == GroupError.exit_code and not self._places[0].elastic
-        return retriable and self._restarts > 0 and not stopper.signal
-
-    def _start_again(self) -> None:
-        self._restarts -= 1
-        self._kill()
-        self._attempt += 1
-        self._job = _resumed(self._job)
-        if self._master is not None:
-            self._master.begin(self._attempt)
-        else:
-            self._attempt = wait_for_attempt(self._places[0], self._attempt)
 
     def _start(self, place: Place, job: Any) -> None:
         receiver, sender = self._context.Pipe(duplex=False)
@@ -292,9 +289,10 @@ class Launcher:
             args=(sender, self._target, place, job, dict(os.environ)),
             name=f"rank {place.slot}",
         )
-        # Ctrl-C goes to all processes of a terminal: one that still imports must not hear it.
-        resource_tracker.ensure_running()  # first, as it lets the signal through when it starts
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A signal to all processes must end neither the fork server, with which the ranks would
+        # die, nor a process that still imports: both begin with it held back.
+        resource_tracker.ensure_running()  # first, as it lets signals through when it starts
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_GROUP_SIGNALS})
         try:
             process.start()
         finally:
@@ -325,21 +323,19 @@ def _resumed(job: Any) -> Any:
     return replace(job, resume=True) if hasattr(job, "resume") else job
 
 
-def die_with_parent() -> None:
-    """Let the system kill this process when its parent dies.
+def _die_with_launcher() -> None:
+    """Let the system kill this process when its launcher dies.
 
-    A process that a `Launcher` forked is the child of its fork server, which ends when the launcher
-    is gone, once none of them holds the server's life line.
+    It is the child of the launcher's fork server, which ends when the launcher is gone, once none
+    of its processes holds the server's life line.
     """
-    launcher, parent = multiprocessing.parent_process(), os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    launcher = multiprocessing.parent_process()
+    die_with_parent(signal.SIGKILL, parent=os.getppid())
     server: Any = forkserver._forkserver
     line, server._forkserver_alive_fd = server._forkserver_alive_fd, None
     if line is not None:
         os.close(line)
-    if os.getppid() != parent or (launcher is not None and not launcher.is_alive()):
+    if launcher is not None and not launcher.is_alive():
         os._exit(1)
 
 
@@ -358,13 +354,11 @@ def _main(
     sender: Connection, target: Target, place: Place, job: Any, environment: dict[str, str]
 ) -> None:
     """Run in a child process, in the launcher's environment and not its fork server's."""
-    die_with_parent()
+    _die_with_launcher()
     os.environ.clear()
     os.environ.update(environment)
     gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages
-    server = sys.modules.get(_FORK_SERVER)
-    if server is not None:  # else somebody else had started the fork server
-        server.take_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and sends SIGTERM
     mark_rank(place.slot)
     try:
@@ -373,10 +367,6 @@ def _main(
         sender.send(("error", (error.exit_code, str(error))))
         sys.exit(error.exit_code)
     except BaseException:
-        text = "".join(f"rank {place.slot}: {line}" for line in _lines(traceback.format_exc()))
-        sys.stderr.write(text)
+        lines = traceback.format_exc().splitlines(keepends=True)
+        sys.stderr.write("".join(f"rank {place.slot}: {line}" for line in lines))
         sys.exit(1)
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)

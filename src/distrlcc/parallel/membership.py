@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -109,8 +110,7 @@ class Membership:
             lighthouse: ``address:port``.
             address: This process's own, for the others to read.
         """
-        self._url = f"http://{lighthouse}"
-        self._place, self._address = place, address
+        self._lighthouse, self._place, self._address = lighthouse, place, address
         self._absence = ABSENCE_SECONDS if place.elastic else _STATIC_ABSENCE_SECONDS
         self.name = f"{place.slot}-{uuid.uuid4().hex[:12]}"
         self._client: Any = None
@@ -127,8 +127,8 @@ class Membership:
             self._connect().heartbeat(self.name, timedelta(seconds=_CALL_SECONDS))
         except (TimeoutError, RuntimeError) as error:
             raise GroupError(
-                f"{self._url.removeprefix('http://')}, which the master named, cannot be reached "
-                f"({error}); open this port too"
+                f"{self._lighthouse}, which the master named, cannot be reached ({error}); open "
+                "this port too"
             ) from None
         self._thread.start()
 
@@ -187,16 +187,20 @@ class Membership:
                     shrink_only=False,
                     data=data,
                 )
-                return [_member(participant) for participant in quorum.participants]
+                return [
+                    Member(name=p.replica_id, address=p.address, step=p.step, **p.data)
+                    for p in quorum.participants
+                ]
             except TimeoutError:
                 # The others are late, or nobody answers; a heartbeat tells the two apart.
-                if self._answers():
+                with suppress(TimeoutError, RuntimeError):
+                    self._connect().heartbeat(self.name, timedelta(seconds=2))
                     reached = time.monotonic()
             except RuntimeError:
                 time.sleep(0.5)
             self._client = None
             if time.monotonic() - reached > self._absence:
-                raise GroupError(self._absent(time.monotonic() - reached))
+                raise GroupError(self._no_answer(time.monotonic() - reached))
             if time.monotonic() - begin > PATIENCE_SECONDS + self._absence:
                 raise GroupError("the other members did not come to the update's end; giving up")
 
@@ -215,16 +219,11 @@ class Membership:
         return sorted(by_slot.values())
 
     def _connect(self) -> Any:
-        return _torchft().LighthouseClient(self._url, timedelta(seconds=_CALL_SECONDS))
+        return _torchft().LighthouseClient(
+            f"http://{self._lighthouse}", timedelta(seconds=_CALL_SECONDS)
+        )
 
-    def _answers(self) -> bool:
-        try:
-            self._connect().heartbeat(self.name, timedelta(seconds=2))
-        except (TimeoutError, RuntimeError):
-            return False
-        return True
-
-    def _absent(self, seconds: float) -> str:
+    def _no_answer(self, seconds: float) -> str:
         place = self._place
         return (
             f"node 0, the master at {place.address}:{place.port}, has not answered for "
@@ -247,22 +246,6 @@ class Membership:
             except (TimeoutError, RuntimeError):
                 client = None  # a cut connection recovers later than a new one
                 if time.monotonic() - heard > self._absence + 2 * _CALL_SECONDS:
-                    line = self._absent(time.monotonic() - heard)
+                    line = self._no_answer(time.monotonic() - heard)
                     sys.stderr.write(f"distrlcc: error: {line}\n")
                     os._exit(GroupError.exit_code)
-
-
-def _member(participant: Any) -> Member:
-    data = participant.data
-    return Member(
-        slot=int(data["slot"]),
-        name=str(participant.replica_id),
-        address=str(participant.address),
-        pid=int(data["pid"]),
-        step=int(participant.step),
-        ready=bool(data["ready"]),
-        broken=bool(data["broken"]),
-        builds=int(data["builds"]),
-        attempt=int(data["attempt"]),
-        group=str(data["group"]),
-    )

@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.parallel.admission import agree, receive
 from distrlcc.parallel.interface import Interface, interface_towards
 from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
-from distrlcc.runs.identity import check_identity, from_json, to_json
-from distrlcc.scheduling import let_threads_preempt
+from distrlcc.processes import let_threads_preempt
 
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
@@ -86,7 +86,7 @@ class ProcessGroup:
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
-        self._key, self._formed, self._told, self._asked = "", "", 0.0, 0.0
+        self._group, self._announced, self._asked = "", 0.0, 0.0
         self._buffer = torch.zeros(0)
 
     @property
@@ -114,8 +114,13 @@ class ProcessGroup:
         self._store = self._connect()
         try:
             with master_needed(self.place):
-                self._agree()
-                lighthouse = self._wait_for("lighthouse").decode()
+                agree(self._store, self.place, self._identity)
+                key = f"{self.place.attempt}/run"
+                if self.place.slot == 0:
+                    self._store.set(key, self.run)
+                else:
+                    self.run = receive(self._store, self.place, key).decode()
+                lighthouse = receive(self._store, self.place, "lighthouse").decode()
                 self._membership = Membership(self.place, lighthouse, self.interface.address)
                 self._membership.start()
                 self._wait_for_all()
@@ -133,32 +138,7 @@ class ProcessGroup:
     def _connect(self) -> Any:
         """Connect to the master's store, once something listens there."""
         wait = STORE_SECONDS if self._builds else self.place.join_seconds
-        return connect(self.place.address, self.place.port, self.interface, wait)
-
-    def _wait_for(self, key: str) -> bytes:
-        """Return a key's value once it is there."""
-        deadline = time.monotonic() + self.place.join_seconds
-        while not self._store.check([key]):
-            if time.monotonic() > deadline:
-                raise GroupError(
-                    f"{self.place.address}:{self.place.port} did not say {key!r} within "
-                    f"{self.place.join_seconds:.0f} s; is node 0 of this run there?",
-                    exit_code=2,
-                )
-            time.sleep(0.05)
-        return bytes(self._store.get(key))
-
-    def _agree(self) -> None:
-        """Compare with slot 0, which came with what the run began with."""
-        key = f"{self.place.attempt}/identity"
-        if self.place.slot == 0:
-            self._store.compare_set(key, "", to_json(self._identity))
-        check_identity(from_json(self._wait_for(key)), self._identity)
-        key = f"{self.place.attempt}/run"
-        if self.place.slot == 0:
-            self._store.set(key, self.run)
-        else:
-            self.run = self._wait_for(key).decode()
+        return connect(self.place, self.interface, wait)
 
     def _wait_for_all(self) -> None:
         """Wait until every planned member is there; whoever comes later does not wait."""
@@ -184,13 +164,26 @@ class ProcessGroup:
     def tell(self, update: int, *, finished: bool = False) -> None:
         """Tell the launcher of node 0, at most once a second, how far the run is; for rank 0."""
         now = time.monotonic()
-        if not finished and now - self._told < 1.0:
+        if not finished and now - self._announced < 1.0:
             return
-        self._told = now
+        self._announced = now
         with suppress(RuntimeError):  # a master that is gone is seen at the meeting
             self._store.set(f"{self.place.attempt}/update", str(update))
             if finished:
                 self._store.set(f"{self.place.attempt}/finished", "")
+
+    def note_record(self, update: int) -> None:
+        """Note that an update's row of metrics is written; for rank 0."""
+        with suppress(RuntimeError):  # a master that is gone is seen at the meeting
+            self._store.set(f"{self.place.attempt}/recorded", str(update))
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written; 0 if none is known."""
+        key = f"{self.place.attempt}/recorded"
+        with suppress(RuntimeError):
+            if self._store.check([key]):
+                return int(self._store.get(key))
+        return 0
 
     # Meeting
 
@@ -206,18 +199,21 @@ class ProcessGroup:
         """
         failures = 0
         while True:
+            # Wait for all living members: who left and who joined since the last time?
             self._asked = _awake_or_not()
             members = self._membership.meet(
-                step, ready=ready, broken=self._broken, builds=self._builds, group=self._formed
+                step, ready=ready, broken=self._broken, builds=self._builds, group=self._group
             )
             before = {member.name: member for member in self.members}
             now = {member.name: member for member in members}
             left = tuple(member for name, member in before.items() if name not in now)
             joined = tuple(member for name, member in now.items() if name not in before)
+            # May the run go on?
             if left and not self.place.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
             if (left or not before) and self._run_has_ended():
                 raise RunEndedError("the run has ended; there is nothing to join")
+            # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
             if left or joined or len(groups) > 1 or any(member.broken for member in members):
                 try:
@@ -230,7 +226,7 @@ class ProcessGroup:
                         ) from None
                     continue
             self.members = members
-            # Of two groups that each went on alone the greater one's weights count.
+            # Whose weights are the newest? Of two groups that each went on alone the greater one's.
             ranking = [(member.step, groups[member.group]) for member in members]
             return Meeting(
                 left=left,
@@ -248,13 +244,13 @@ class ProcessGroup:
 
     def _build(self, members: list[Member]) -> None:
         """Build the torch group of these members."""
+        # Leave the old group, and name the new one: its key is like no other's, as builds count up.
         self._tear_down()
-        self._formed = ""
+        self._group = ""
         names = [member.name for member in members]
         self.rank = names.index(self._membership.name)
-        # Unlike any other group's key, as builds count up.
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
-        self._key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        key = f"{self.place.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():
             if self._broken:
                 self._store = self._connect()
@@ -262,12 +258,12 @@ class ProcessGroup:
             if len(members) > 1:
                 dist.init_process_group(
                     "nccl" if self.device.type == "cuda" else "gloo",
-                    store=PrefixStore(self._key, self._store),
+                    store=PrefixStore(key, self._store),
                     rank=self.rank,
                     world_size=len(members),
                     timeout=timedelta(seconds=self.place.timeout_seconds),
                 )
-        self._broken, self._rounds, self._formed = False, 0, self._key
+        self._broken, self._rounds, self._group = False, 0, key
         if self.leads:
             with suppress(RuntimeError):
                 self._store.set(f"{self.place.attempt}/leader", self._membership.name)
@@ -354,7 +350,7 @@ class ProcessGroup:
 
     def _add(self, amount: int) -> int:
         try:
-            return int(self._store.add(f"{self._key}/rollouts", amount))
+            return int(self._store.add(f"{self._group}/rollouts", amount))
         except RuntimeError:
             return 0  # nobody is cut short then; a master that is gone is seen at the meeting
 

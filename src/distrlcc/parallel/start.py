@@ -16,16 +16,17 @@ from pathlib import Path
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.parallel.interface import interface_towards
-from distrlcc.parallel.launcher import Launcher, die_with_parent, mark_rank
+from distrlcc.parallel.launcher import Launcher, mark_rank
 from distrlcc.parallel.place import Place
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.store import Master, TCPStore
-from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
+from distrlcc.parallel.train_job import TrainJob, mark_run, run_directory, train_rank
+from distrlcc.processes import die_with_parent
 from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import ImitateConfig, RunConfig, extendable
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import RunState, rehearse
 from distrlcc.runs.source import Share
@@ -57,19 +58,9 @@ def open_directory(
     with ExitStack() as stack:
         if storage is not None:
             stack.enter_context(stored(storage, options.out, resume=options.resume))
-        if options.resume:
-            directory = RunDirectory.resume(
-                options.out, config, tensorboard=options.tensorboard, extendable=extendable(config)
-            )
-        else:
-            directory = RunDirectory.create(
-                options.out,
-                config,
-                recipe=config.recipe,
-                seeds={"seed": config.seed},
-                tensorboard=options.tensorboard,
-                extendable=extendable(config),
-            )
+        directory = run_directory(
+            config, options.out, resume=options.resume, tensorboard=options.tensorboard
+        )
         directory.storage = storage
         stack.enter_context(directory)
         try:
@@ -128,6 +119,7 @@ def start_node(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
+    # Find what does not fit before anything is written.
     node = node or Node()
     places = [
         Place(
@@ -149,6 +141,7 @@ def start_node(
         agents = config.env.agents
         share = Share.of(config.num_envs, places[0].slot, places[0].size, agents)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
+    # Node 0 makes the run's directory; another node needs one only if one of its ranks leads.
     run = uuid.uuid4().hex
     with ExitStack() as stack:
         out, storage = options.out, options.place(run)
@@ -182,19 +175,14 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     out = options.out
     if out is None:
         raise ConfigError("under torchrun give --out DIR, the same for all ranks")
-    die_with_parent()
+    die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and says SIGTERM
-    slot, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    slot = int(os.environ["RANK"])
     mark_rank(slot)
     resume, run = options.resume, uuid.uuid4().hex
     try:
         with ExitStack() as stack:
-            place, master = torchrun_place(
-                device=_device(group, local),
-                interface=group.interface,
-                join_seconds=group.join_seconds,
-                timeout_seconds=config.distributed.timeout_s,
-            )
+            place, master = torchrun_place(config, group)
             if master is not None:
                 stack.callback(master.close)
                 resume = resume or (place.attempt > 0 and (out / "config.toml").exists())
@@ -214,9 +202,7 @@ def _device(group: GroupOptions, local: int) -> str:
     return "cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}"
 
 
-def torchrun_place(
-    *, device: str, interface: str, join_seconds: float, timeout_seconds: float
-) -> tuple[Place, Master | None]:
+def torchrun_place(config: RunConfig, group: GroupOptions) -> tuple[Place, Master | None]:
     """Return this rank's place; on rank 0 with the master that it serves.
 
     The master's address is handed on through torchrun's own store. A store outlives a restart, and
@@ -229,25 +215,24 @@ def torchrun_place(
     """
     environment = os.environ
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    slot, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    shared = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    slot, master = int(environment["RANK"]), None
     try:
+        # Without an agent that serves the store, rank 0 does.
         store = TCPStore(
             address,
             port,
-            is_master=slot == 0 and not shared,
+            is_master=slot == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
             wait_for_workers=False,
-            timeout=timedelta(seconds=join_seconds),
+            timeout=timedelta(seconds=group.join_seconds),
         )
-        master = None
         if slot == 0:
             attempt = int(store.add(_STARTS, 1)) - 1
-            master = Master(interface_towards(address, interface).address, 0)
+            master = Master(interface_towards(address, group.interface).address, 0)
             master.begin(attempt)
-            store.set(_MASTER, f"{attempt}/{master.address}:{master.port}")
             host, number = master.address, master.port
+            store.set(_MASTER, f"{attempt}/{host}:{number}")
         else:
-            deadline = time.monotonic() + join_seconds
+            deadline = time.monotonic() + group.join_seconds
             while True:
                 count, _, master_address = store.get(_MASTER).decode().partition("/")
                 host, _, digits = master_address.rpartition(":")
@@ -266,13 +251,13 @@ def torchrun_place(
         address=host,
         port=number,
         slot=slot,
-        size=size,
-        device=device,
+        size=int(environment["WORLD_SIZE"]),
+        device=_device(group, int(environment["LOCAL_RANK"])),
         elastic=False,
-        interface=interface,
+        interface=group.interface,
         attempt=attempt,
-        join_seconds=join_seconds,
-        timeout_seconds=timeout_seconds,
+        join_seconds=group.join_seconds,
+        timeout_seconds=config.distributed.timeout_s,
     )
     return place, master
 

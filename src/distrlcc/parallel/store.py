@@ -38,6 +38,7 @@ class Master:
             ConfigError: The address is not this machine's.
             GroupError: A port is taken.
         """
+        # Listen on one address of this machine.
         own = resolve(address)
         if own == "0.0.0.0":
             raise ConfigError(
@@ -55,6 +56,7 @@ class Master:
                 "node 0 and --port must be free there",
                 exit_code=2,
             ) from None
+        # Serve the store there, and beside it the lighthouse, which the store names.
         self.address, self.port = own, int(listener.getsockname()[1])
         self._store = TCPStore(
             own,
@@ -65,14 +67,13 @@ class Master:
             master_listen_fd=listener.detach(),
         )
         self._lighthouse: Lighthouse | None = None
-        if not lighthouse:
-            return
-        try:
-            self._lighthouse = Lighthouse(own, port + 1 if port else 0)
-        except GroupError:
-            del self._store
-            raise
-        self._store.set("lighthouse", f"{own}:{self._lighthouse.port}")
+        if lighthouse:
+            try:
+                self._lighthouse = Lighthouse(own, port + 1 if port else 0)
+            except GroupError:
+                del self._store
+                raise
+            self._store.set("lighthouse", f"{own}:{self._lighthouse.port}")
 
     def begin(self, attempt: int) -> None:
         """Let the members of an attempt join."""
@@ -110,19 +111,19 @@ def master_needed(place: Place) -> Iterator[None]:
         ) from None
 
 
-def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
+def connect(place: Place, interface: Interface, wait: float) -> Any:
     """Return a client of the master's store, once something listens there.
 
     Args:
-        address: The master's.
-        port: The master's.
+        place: Says where the master is.
         interface: Where to leave from.
         wait: How long to try, s.
 
     Raises:
         GroupError: Nothing does, or not a store.
     """
-    begin = time.monotonic()
+    # Wait until something listens there.
+    address, port, begin = place.address, place.port, time.monotonic()
     while True:
         try:
             with socket.create_connection((address, port), 2.0, (interface.address, 0)):
@@ -137,6 +138,7 @@ def connect(address: str, port: int, interface: Interface, wait: float) -> Any:
                     exit_code=2,
                 ) from None
             time.sleep(0.25)
+    # A server of another kind may let torch wait forever.
     opened: list[Any] = []
     thread = threading.Thread(target=_open_store, args=(address, port, opened), daemon=True)
     thread.start()
@@ -168,7 +170,7 @@ def wait_for_attempt(place: Place, least: int) -> int:
         GroupError: The master is out of reach, or no such attempt begins in time.
     """
     interface = interface_towards(place.address, place.interface)
-    store = connect(place.address, place.port, interface, place.join_seconds)
+    store = connect(place, interface, place.join_seconds)
     deadline = time.monotonic() + place.join_seconds
     with master_needed(place):
         while time.monotonic() < deadline:
@@ -185,14 +187,11 @@ def wait_for_attempt(place: Place, least: int) -> int:
 class RunWatch:
     """Asks the master now and then, from another machine's launcher, whether the run is over."""
 
-    def __init__(
-        self, place: Place, attempt: int, *, idle: bool = False, bound: bool = False
-    ) -> None:
+    def __init__(self, place: Place, *, idle: bool, bound: bool) -> None:
         """Enter the context to begin.
 
         Args:
-            place: Says where the master is.
-            attempt: The run's.
+            place: Says where the master is, and which attempt the run is at.
             idle: Ask nothing, as on the master's machine.
             bound: The run ends with its master: once nobody listens there, it is over.
         """
@@ -201,8 +200,7 @@ class RunWatch:
         self.lost = False
         """Whether a run that is bound to its master is over because that is gone."""
         self._stop = threading.Event()
-        self._place, self._attempt, self._idle = place, attempt, idle
-        self._bound = bound
+        self._place, self._idle, self._bound = place, idle, bound
         self._thread = threading.Thread(target=self._ask, name="run watch", daemon=True)
 
     def __enter__(self) -> RunWatch:
@@ -216,16 +214,16 @@ class RunWatch:
             self._thread.join(_LEAVE_SECONDS)
 
     def _ask(self) -> None:
-        interface = interface_towards(self._place.address, self._place.interface)
-        heard = time.monotonic()
+        place, heard = self._place, time.monotonic()
+        interface = interface_towards(place.address, place.interface)
         every, gone = _WATCH_SECONDS, _GONE_SECONDS
         if self._bound:
             every, gone = _BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS
         while not self._stop.wait(every):
             try:
-                store = connect(self._place.address, self._place.port, interface, 0.0)
-                ended = store.check([f"{self._attempt}/finished"])
-                again = int(store.get("attempt")) > self._attempt
+                store = connect(place, interface, 0.0)
+                ended = store.check([f"{place.attempt}/finished"])
+                again = int(store.get("attempt")) > place.attempt
             except (GroupError, RuntimeError) as error:
                 refused = isinstance(error.__context__, ConnectionRefusedError)
                 if (refused and self._bound) or time.monotonic() - heard > gone:

@@ -44,29 +44,37 @@ class TrainJob:
 
         A folder that holds anything else is left alone, and one beside it is made.
         """
-        directory = self._directory(run)
+        out = self.out
+        resume = _run_of(out) == run
+        if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            out = out.with_name(f"{out.name}-{run[:8]}")
+        directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
+        if not resume:
+            mark_run(out, run)
         if self.storage is not None:
             directory.storage = Storage(self.storage.url, self.storage.name, run)
         return directory
 
-    def _directory(self, run: str) -> RunDirectory:
-        out = self.out
-        if _run_of(out) == run:
-            return RunDirectory.resume(
-                out, self.config, tensorboard=self.tensorboard, extendable=extendable(self.config)
-            )
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            out = out.with_name(f"{out.name}-{run[:8]}")
-        directory = RunDirectory.create(
-            out,
-            self.config,
-            recipe=self.config.recipe,
-            seeds={"seed": self.config.seed},
-            tensorboard=self.tensorboard,
-            extendable=extendable(self.config),
-        )
-        mark_run(out, run)
-        return directory
+
+def run_directory(
+    config: RunConfig | ImitateConfig, out: Path, *, resume: bool, tensorboard: bool
+) -> RunDirectory:
+    """Begin a run's directory, or open it to go on.
+
+    Raises:
+        DistrlccError: See `RunDirectory.create` and `RunDirectory.resume`.
+    """
+    extend = extendable(config)
+    if resume:
+        return RunDirectory.resume(out, config, tensorboard=tensorboard, extendable=extend)
+    return RunDirectory.create(
+        out,
+        config,
+        recipe=config.recipe,
+        seeds={"seed": config.seed},
+        tensorboard=tensorboard,
+        extendable=extend,
+    )
 
 
 _ID = ".run"
@@ -98,19 +106,17 @@ def train_rank(
     Raises:
         DistrlccError: See `train`, `ProcessGroup` and `new_run`.
     """
+    # Find what does not fit before joining.
     config, stopper = job.config, stopper or Stopper(launched=True)
-    own = identity(
-        config,
-        processes=place.size,
-        device=place.device.partition(":")[0],
-        elastic="yes" if place.elastic else "no",
-    )
+    kind, elastic = place.device.partition(":")[0], "yes" if place.elastic else "no"
+    own = identity(config, processes=place.size, device=kind, elastic=elastic)
     ranks = ProcessGroup(place, own, job.run)
     state = new_run(config, ranks)
     if job.resume and (place.slot == 0 or _run_of(job.out) == job.run):
         with job.directory(job.run) as run:
             state.load(run)
 
+    # Only a rank that leads opens the directory: rank 0, and whichever takes over.
     def open_run(stack: ExitStack, kept: int) -> tuple[RunDirectory, Display]:
         run = stack.enter_context(job.directory(ranks.run))
         if job.resume or kept > 0:
@@ -119,11 +125,13 @@ def train_rank(
         stack.enter_context(shown)
         return run, shown
 
+    # Join and train.
     group = ElasticGroup(ranks, stopper)
     with ranks, stopper, Recorder(state, group, open_run, shared_only=True) as recorder:
         if isinstance(state.source, SequenceSource):
             state.source.interrupted = recorder.interruption(stopper, group.greatest)
         stopped = train(state, group, recorder, stopper)
+    # The rank that saved says what came of it.
     if recorder.policy_path:
         say = feed.say if feed is not None else sys.stdout.write
         say(state.summary() + "\n")

@@ -14,7 +14,7 @@ from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
 from distrlcc.learn.learner import Reducer, Weights
-from distrlcc.learn.sequences import Indices, SequenceDataset
+from distrlcc.learn.imitation import Indices, SequenceDataset
 from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig

@@ -31,6 +31,14 @@ class Leader(Protocol):
         """Say whether it was not replaced since."""
         ...
 
+    def note_record(self, update: int) -> None:
+        """Note for a later rank 0 that an update's row is written."""
+        ...
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written."""
+        ...
+
 
 class Recorder:
     """Writes a run's directory and shows its progress, while this process is rank 0."""
@@ -53,6 +61,8 @@ class Recorder:
         self._opened: tuple[RunDirectory, Display] | None = None
         self._newest = -1
         """The newest update that was recorded here."""
+        self._unwritten: dict[int, dict[str, Any]] = {}
+        """The row of the newest update, which rank 0 may be lost before it writes."""
         self._shown: str | None = None
         self._noted_late = False
         self.policy_path = ""
@@ -95,26 +105,33 @@ class Recorder:
             events: What is shown at once, and logged.
         """
         state, update = self._state, self._state.counters.update
+        metrics["seconds"] = state.counters.seconds
+        happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
+        texts = {"alarm": state.rang, "events": happened}
+        row = metrics | {key: value for key, value in texts.items() if value}
+        before, self._unwritten = self._unwritten, {update: row}
         # Where another rank wrote updates that were missed here, read again what it left.
         if not self._group.leads or self._newest != update - 1:
             self.close()
         if not self._group.leads or not self._group.still_leads():
             return
-        run, shown = self._open(update - 1)
-        self._newest = update
+        # The rank 0 before may have been lost between the update and its row: all ranks have it.
+        missed = self._newest != update - 1 and update - 1 in before
+        missed = missed and self._group.newest_record() < update - 1
+        run, shown = self._open(update - 2 if missed else update - 1)
+        if missed:
+            run.metrics.log(update - 1, before[update - 1])
         for line in (*events, *run.storage_news()):
             shown.note(line)
         self._note_late(metrics.get("late_steps", 0.0), shown)
-        metrics["seconds"] = state.counters.seconds
         self._shown = state.rang or self._shown
         if state.restored:
             shown.note(state.restored)
             self._shown = None
-        happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
-        texts = {"alarm": state.rang, "events": happened}
-        row = metrics | {key: value for key, value in texts.items() if value}
         # At once: a rank that takes over from one that is lost while it scores goes on after it.
         run.metrics.log(update, row)
+        self._group.note_record(update)
+        self._newest = update
         if state.config.scores_at(update):
             best_before = state.counters.best_update
             scores = state.score()

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
-from distrlcc.learn.imitation_config import ImitationConfig
+from distrlcc.learn.config import ImitationConfig
 from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
 
 MAX_ENVS = 2**20

@@ -19,13 +19,12 @@ def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
     """Hold a run's name while it is trained, and see that its end is stored.
 
     A run that goes on is fetched where its directory is not on this machine, or lacks what was
-    stored from elsewhere since: it is then kept under another name. A checkpoint here that is not
-    stored yet is stored first.
+    stored from elsewhere since: it is then kept under another name. What is here and not stored yet
+    is stored first.
 
     Raises:
         CheckpointError: The run is to be fetched, and no checkpoint of it is whole.
-        OutputError: The place cannot be written, or another run has the name; at the end: the end
-            could not be stored.
+        OutputError: The place cannot be written, another run has the name, or the end is not stored.
     """
     storage.open(check=True)
     if not resume and storage.holds_run():
@@ -53,6 +52,7 @@ def go_on(out: Path, storage: Storage | None) -> str:
 def _restore(storage: Storage, folder: Path) -> None:
     """Fetch a run, or store what was not."""
     if (folder / "config.toml").exists():
+        # See whether what is here is whole and the newest.
         reason = ""
         try:
             load_checkpoint(folder / LATEST)
@@ -64,6 +64,7 @@ def _restore(storage: Storage, folder: Path) -> None:
             reason = str(error)
         if not reason:
             return
+        # Keep it under another name.
         lock = take_lock(folder)  # nothing trains it
         names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
         aside = folder.rename(next(name for name in names if not name.exists()))

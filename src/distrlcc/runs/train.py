@@ -49,6 +49,14 @@ class Group(Protocol):
         """Say whether rank 0 was not replaced while it was suspended."""
         ...
 
+    def note_record(self, update: int) -> None:
+        """Note for a later rank 0 that an update's row is written."""
+        ...
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written."""
+        ...
+
     def stop(self, state: RunState) -> Stop | None:
         """Return what cuts the next batch short where the others wait for it."""
         ...
@@ -86,6 +94,13 @@ class Alone:
     def still_leads(self) -> bool:
         """There is nobody else."""
         return True
+
+    def note_record(self, update: int) -> None:
+        """Nobody takes over."""
+
+    def newest_record(self) -> int:
+        """Nobody was rank 0 before."""
+        return 0
 
     def stop(self, state: RunState) -> None:
         """Nobody waits for a batch."""

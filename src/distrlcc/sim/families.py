@@ -1,4 +1,4 @@
-"""The links behind the named suites: Aurora's, Indigo's, and those that several flows share.
+"""The links behind the named suites: Aurora's, Indigo's, Genet's and those of several flows.
 
 Each generated link's parameters are draws that are named by suite, split and index.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from distrlcc.errors import unknown_name
 from distrlcc.seeding import stream_key, uniform
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.types import PACKET_BYTES
 
 SPLITS = ("train", "validation", "test")
@@ -56,6 +56,35 @@ def training_link(split: str, index: int) -> Scenario:
         loss=round(0.05 * u[3], 6),
     )
     return Scenario(f"aurora/{split}/{index}", link, duration_s=0.4 * delay, seed=index)
+
+
+def genet_link(split: str, index: int) -> Scenario:
+    """The widest of Genet's ranges (Xia et al., SIGCOMM 2022, section 4.2, and its code).
+
+    Highest rate 0.1-100 Mbit/s (log-uniform), lowest 0.1 Mbit/s or a tenth of it or more; a new
+    rate between them every 1-30 s; RTT 4-400 ms; queue 0.2-3 BDP; loss to 5% (log-uniform).
+    """
+    u = draws("genet", split, index, 6)
+    highest = between(u[0], 0.1, 100.0)
+    lowest = min(max((0.1 + 0.9 * u[1]) * highest, 0.1), highest)
+    rtt, change_s = 4.0 + 396.0 * u[2], 1.0 + 29.0 * u[5]
+    loss = between(u[4], 1e-5, 0.05 + 1e-5)
+    # Each link draws rates of its own.
+    seed = len(SPLITS) * index + SPLITS.index(split)
+    times = np.arange(math.ceil(30.0 / change_s))
+    draws_of_rates = uniform(stream_key(0, "link-family"), seed, times)
+    rates = [round(between(float(draw), lowest, highest), 6) for draw in draws_of_rates]
+    link = Link(
+        rate_mbps=rates[0],
+        delay_ms=round(rtt / 2, 6),
+        loss=0.0 if loss < 1e-4 else round(min(loss, 0.05), 6),
+        queue_packets=max(2, round((0.2 + 2.8 * u[3]) * bdp_packets(highest, rtt))),
+        changes=tuple(
+            Change(round(k * change_s, 6), rate_mbps=rate)
+            for k, rate in enumerate(rates[1:], start=1)
+        ),
+    )
+    return Scenario(f"genet/{split}/{index}", link, duration_s=30.0, seed=seed)
 
 
 _BASE = Link(rate_mbps=30.0, delay_ms=30.0, queue_packets=1000)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,10 @@ from distrlcc.sim.families import (
     bdp_packets,
     between,
     draws,
+    genet_link,
     random_link,
     training_link,
 )
-from distrlcc.sim.link_family import NAMES, LinkRanges
 from distrlcc.sim.scenario import Change, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import NANOSECONDS
@@ -119,14 +119,6 @@ def _cellular(split: str, index: int) -> Scenario:
     return Scenario(f"cellular/{split}/{index}", link, duration_s=20.0, seed=index)
 
 
-def _genet(split: str, index: int) -> Scenario:
-    """Genet's widest ranges: a family of its own for each link (see `LinkRanges`)."""
-    u = draws("genet", split, index, len(NAMES))
-    family = LinkRanges().at(dict(zip(NAMES, u, strict=True)))
-    seed = len(SPLITS) * index + SPLITS.index(split)
-    return family.scenario(f"genet/{split}/{index}", seed, 0, 30.0)
-
-
 def _given(scenario: Scenario, split: str, index: int) -> Scenario:
     """Return a given link as a split has it: ``test`` as it is, the others with other losses."""
     if split == "test":
@@ -156,7 +148,7 @@ SUITES: dict[str, Suite] = {
     "random": Suite("random", _random, TEST_LINKS),
     "dynamic": Suite("dynamic", _dynamic, TEST_LINKS),
     "cellular": Suite("cellular", _cellular, 64),
-    "genet": Suite("genet", _genet, TEST_LINKS),
+    "genet": Suite("genet", genet_link, TEST_LINKS),
     "aurora": Suite("aurora", training_link, TEST_LINKS),
     "aurora-sweep": _links("aurora-sweep", SWEEPS, SWEEP_S),
     "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(LINKS)), 10.0),
@@ -186,14 +178,18 @@ def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
     if not scenarios:
         raise ConfigError(f"suite {name}: it has no scenarios; expected one or more")
     most_flows = max(len(scenario.flows) for scenario in scenarios)
-    # Names are unique: the second of a name is "name (2)".
-    seen: Counter[str] = Counter()
-    named = []
-    for scenario in scenarios:
-        seen[scenario.name] += 1
-        again = f" ({seen[scenario.name]})" if seen[scenario.name] > 1 else ""
-        named.append(replace(scenario, name=scenario.name + again))
-    return Suite(name, partial(_fixed, tuple(named)), len(scenarios), most_flows)
+    names = unique_names(scenario.name for scenario in scenarios)
+    named = tuple(replace(one, name=name) for one, name in zip(scenarios, names, strict=True))
+    return Suite(name, partial(_fixed, named), len(scenarios), most_flows)
+
+
+def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
+    """Number the repetitions of a name, from 2 on, so that none hides another."""
+    found: dict[str, None] = {}
+    for name in names:
+        others = (again.format(name, number) for number in count(2))
+        found[next(each for each in chain([name], others) if each not in found)] = None
+    return list(found)
 
 
 @dataclass(frozen=True)

@@ -115,28 +115,27 @@ class Opening:
     def on_datagram(self, datagram: Buffer) -> None:
         """Take a datagram from the receiver; what is not for this opening is counted."""
         session, nonce, max_datagram = self.hello
-        other_version, answer = None, None
+        answer = None
         try:
             answer = wire.decode(datagram)
         except VersionError as error:
-            if (error.kind, error.session) == (Kind.ANSWER, session):
-                other_version = error.version
+            if self.waiting and (error.kind, error.session) == (Kind.ANSWER, session):
+                self._fail(
+                    f"the receiver speaks version {error.version} of the protocol and this is "
+                    f"version {wire.VERSION}; install the same version on both sides"
+                )
+                return
         except WireError:
             pass
-        mine = isinstance(answer, Answer) and authentic(datagram, session_key(session, nonce))
-        if not self.waiting:
-            self.ignored += 1
-        elif other_version is not None:
-            self._fail(
-                f"the receiver speaks version {other_version} of the protocol and this is version "
-                f"{wire.VERSION}; install the same version on both sides"
-            )
-        elif not (mine and isinstance(answer, Answer)):
+        if (
+            not self.waiting
+            or not isinstance(answer, Answer)
+            or not authentic(datagram, session_key(session, nonce))
+            or answer.max_datagram > max_datagram
+        ):
             self.ignored += 1
         elif answer.refusal:
             self._fail(f"the receiver refuses: {answer.refusal}")
-        elif answer.max_datagram > max_datagram:
-            self.ignored += 1
         else:
             self.answer, self.key = answer, session_key(session, nonce, answer.nonce)
             self._repeat.stop()
@@ -161,34 +160,25 @@ class Session(NamedTuple):
 Reply = tuple[bytes | None, Session | None]
 """What to send back to where a datagram came from, and the session that it has just opened."""
 
+MAX_SESSIONS = 64
+"""Sessions at one time; further senders are refused."""
+MAX_HOST_SESSIONS = 16
+"""Of these, from one host."""
+_MAX_DATAGRAM = 1472
+_MAX_ACK_DELAY_US = 1000
+
 
 class Admission:
     """Answers HELLOs, and knows the open sessions."""
 
-    def __init__(
-        self,
-        *,
-        sessions: int = 64,
-        host_sessions: int = 16,
-        max_datagram: int = 1472,
-        max_ack_delay_us: int = 1000,
-    ) -> None:
-        """Start without sessions.
-
-        Args:
-            sessions: Sessions at one time; further senders are refused.
-            host_sessions: Of these, from one host.
-            max_datagram: Largest UDP payload that the receiver takes, bytes.
-            max_ack_delay_us: Longest time that the owner means to hold an ACK back.
-        """
+    def __init__(self) -> None:
+        """Start without sessions."""
         self.counts: Counter[str] = Counter()
         """``hellos``, of these ``accepted``, ``repeated`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
         self.sessions: dict[int, Session] = {}
         self.ending = False
         """Whether new senders are refused."""
-        self._most, self._most_of_host = sessions, host_sessions
-        self._offer = Answer(0, b"", max_datagram, max_ack_delay_us)
 
     def on_datagram(self, datagram: Buffer, address: Address) -> Reply:
         """Take a datagram that belongs to no session."""
@@ -222,9 +212,9 @@ class Admission:
         of_host = sum(session.address[0] == address[0] for session in self.sessions.values())
         if self.ending:
             return "it is busy (it is about to end)"
-        if len(self.sessions) >= self._most:
+        if len(self.sessions) >= MAX_SESSIONS:
             return f"it is busy ({len(self.sessions)} sessions are open)"
-        if of_host >= self._most_of_host:
+        if of_host >= MAX_HOST_SESSIONS:
             return f"it is busy ({of_host} sessions of yours are open)"
         return ""
 
@@ -235,8 +225,8 @@ class Admission:
 
     def _admit(self, hello: Hello, address: Address) -> Reply:
         number, nonce = hello.session, secrets.token_bytes(wire.NONCE_BYTES)
-        most = min(hello.max_datagram, self._offer.max_datagram)
-        answer = self._offer._replace(session=number, nonce=nonce, max_datagram=most)
+        most = min(hello.max_datagram, _MAX_DATAGRAM)
+        answer = Answer(number, nonce, most, _MAX_ACK_DELAY_US)
         reply = wire.encode_answer(answer, session_key(number, hello.nonce))
         key = session_key(number, hello.nonce, nonce)
         session = self.sessions[number] = Session(number, address, key, hello, reply)

@@ -8,6 +8,9 @@ the least RTT: a packet's own flight is never longer than its sample's interval.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from itertools import takewhile
+
 import numpy as np
 
 from distrlcc.control.base import Controller
@@ -19,8 +22,6 @@ GRANULARITY = 1_000_000
 """Clock granularity, ns (RFC 9002 section 6.1.2); scheduling makes timers no finer."""
 INITIAL_RTO = NANOSECONDS
 """Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
-_COMPACT = 1024
-_LEAST_INTERVAL = 1_000_000
 
 Stamp = tuple[int, int, int, int]
 """A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
@@ -74,69 +75,44 @@ class RttEstimator:
 
 
 class Outstanding:
-    """Stamps of outstanding packets; numbers go up by one from 0.
+    """Stamps of outstanding packets, in the order of their numbers, which go up by one from 0."""
 
-    A list that starts at a base number, with holes where packets are done: looking a packet up
-    costs an index, and the front is cut off now and then. A number's place is ``number - base``.
-    """
-
-    __slots__ = ("_base", "_head", "_stamps", "count")
+    __slots__ = ("_stamps", "next_number")
 
     def __init__(self) -> None:
         """Start with packet number 0 to come."""
-        self._stamps: list[Stamp | None] = []
-        self._base = 0
-        self._head = 0
-        self.count = 0
+        # Not a dict, whose first key is slow to find once many before it are gone.
+        self._stamps = OrderedDict[int, Stamp]()
+        self.next_number = 0
+        """Number of the next packet, which is how many were sent."""
+
+    @property
+    def count(self) -> int:
         """Packets outstanding."""
+        return len(self._stamps)
 
     @property
     def lowest(self) -> int:
         """Least outstanding number; the next one to be sent when none is."""
-        return self._base + self._head
+        return next(iter(self._stamps), self.next_number)
 
-    def add(self, stamp: Stamp) -> None:
-        """Remember the next packet."""
-        self._stamps.append(stamp)
-        self.count += 1
+    def add(self, stamp: Stamp) -> int:
+        """Remember the next packet; return its number."""
+        number = self.next_number
+        self._stamps[number] = stamp
+        self.next_number = number + 1
+        return number
 
     def take(self, start: int, stop: int) -> list[tuple[int, Stamp]]:
-        """Take ``[start, stop)`` out; return what was outstanding of it, lowest first.
-
-        All numbers below ``stop`` must have been sent.
-        """
-        stamps, base = self._stamps, self._base
-        taken = []
-        for place in range(max(start - base, self._head), stop - base):
-            stamp = stamps[place]
-            if stamp is not None:
-                stamps[place] = None
-                taken.append((base + place, stamp))
-        if taken:
-            self.count -= len(taken)
-            self._advance()
-        return taken
-
-    def _advance(self) -> None:
-        """Move the head to the lowest outstanding packet; now and then cut off the front."""
-        stamps, place = self._stamps, self._head
-        while place < len(stamps) and stamps[place] is None:
-            place += 1
-        self._head = place
-        if place >= _COMPACT and 2 * place >= len(stamps):
-            del stamps[:place]
-            self._base += place
-            self._head = 0
+        """Take ``[start, stop)`` out; return what was outstanding of it, lowest first."""
+        stamps = self._stamps
+        numbers = [n for n in range(max(start, self.lowest), stop) if n in stamps]
+        return [(number, stamps.pop(number)) for number in numbers]
 
     def below(self, number: int) -> list[tuple[int, int]]:
         """Return the outstanding packets below a number as (number, send time), lowest first."""
-        base, stamps = self._base, self._stamps
-        found = []
-        for place in range(self._head, number - base):
-            stamp = stamps[place]
-            if stamp is not None:
-                found.append((base + place, stamp[0]))
-        return found
+        found = takewhile(lambda item: item[0] < number, self._stamps.items())
+        return [(number, stamp[0]) for number, stamp in found]
 
 
 class LossDetector:
@@ -157,14 +133,11 @@ class LossDetector:
         self.loss_time = NEVER
         if outstanding.lowest >= largest_acked:
             return []
-        lost = []
-        by_number = largest_acked - self._packets
-        patience = NEVER
+        lost, patience = [], NEVER
         if self._times:
-            longest = max(rtt.smoothed, rtt.latest)
-            patience = max(int(self._times * longest), GRANULARITY)
+            patience = max(int(self._times * max(rtt.smoothed, rtt.latest)), GRANULARITY)
         for number, sent in outstanding.below(largest_acked):
-            if number <= by_number or now - sent >= patience:
+            if number <= largest_acked - self._packets or now - sent >= patience:
                 lost.append(number)
             else:
                 self.loss_time = min(self.loss_time, sent + patience)
@@ -264,13 +237,10 @@ class Interval:
         since it left, itself too, for Vegas' sending rate.
         """
         self._rtt_sum += rtt
-        delay = (rtt - min_rtt) * 1e-6
+        delay, megabits = (rtt - min_rtt) * 1e-6, self._megabits
         # No rate is taken over less than a millisecond.
-        megabits = self._megabits
-        delivery_rate = (
-            delivered * megabits / (interval * 1e-9 if interval > _LEAST_INTERVAL else 1e-3)
-        )
-        send_rate = sent_since * megabits / (rtt * 1e-9 if rtt > _LEAST_INTERVAL else 1e-3)
+        delivery_rate = delivered * megabits / max(interval * 1e-9, 1e-3)
+        send_rate = sent_since * megabits / max(rtt * 1e-9, 1e-3)
         if self._acked == 0:
             self._rtt_min = self._rtt_max = rtt
             self._delay, self._delivery_rate, self._send_rate = delay, delivery_rate, send_rate

@@ -84,8 +84,6 @@ class Sender:
         """Start a flow; ``step_start`` is when the present step began, if not now."""
         options = options or SenderOptions()
         self.controller = controller
-        self.next_number = 0
-        """Number of the next packet, which is how many were sent."""
         self.rtt = RttEstimator()
         self._idle = options.idle_timer_ns
         self._outstanding = Outstanding()
@@ -100,6 +98,11 @@ class Sender:
         self._probe_time = NEVER
         self._unreported = 0  # lost packets that the controller does not know of yet
         self._largest_lost = -1
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next packet, which is how many were sent."""
+        return self._outstanding.next_number
 
     @property
     def inflight(self) -> int:
@@ -135,14 +138,11 @@ class Sender:
                 if now < self._pacer.next_time:
                     return None
                 self._pacer.sent(rate, now=now)
-        outstanding.add(self._rate.stamp(inflight, now=now))
         if inflight == 0:
             self._timer_start = now
         self._activity = now
         self._interval.sent += 1
-        number = self.next_number
-        self.next_number = number + 1
-        return number
+        return outstanding.add(self._rate.stamp(inflight, now=now))
 
     def send_time(self) -> int:
         """Return when the next packet may leave, ns; `NEVER` while the window is full.

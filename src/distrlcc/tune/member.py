@@ -1,4 +1,4 @@
-"""One trial of Ray Tune: trains, scores, reports; goes on from its own or another's checkpoint.
+"""A member of a search: trains, scores, reports; goes on from its own or another's checkpoint.
 
 A trial's checkpoint is a folder of three files: ``state.safetensors``, all that the trainer needs
 to go on bit for bit; ``policy.safetensors``, the policy that was scored; ``report.json``.
@@ -6,10 +6,7 @@ to go on bit for bit; ``policy.safetensors``, the policy that was scored; ``repo
 
 from __future__ import annotations
 
-import logging
 import math
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,16 +23,11 @@ from distrlcc.runs.run_state import env_run
 from distrlcc.runs.train import iterate
 from distrlcc.tune.report import Report, Segment, extended
 from distrlcc.tune.space import parse_space, with_values
-from distrlcc.tune.tune_config import Metric, TuneConfig
+from distrlcc.tune.tune_config import TuneConfig
 
 STATE, POLICY, REPORT = "state.safetensors", "policy.safetensors", "report.json"
 _SCHEDULE = "schedule"
-_WORST: dict[Metric, float] = {
-    "reward": -1e30,
-    "utilisation": -1e30,
-    "queueing_delay": 1e30,
-    "loss": 1e30,
-}
+_WORST = {"reward": -1e30, "utilisation": -1e30, "queueing_delay": 1e30, "loss": 1e30}
 """Scores of a member that diverged, so that they can be compared and written."""
 
 
@@ -43,16 +35,7 @@ class Member:
     """A trainer with the values that it was given, and the schedule that led to them."""
 
     def __init__(self, config: TuneConfig, values: Mapping[str, Any], number: int) -> None:
-        """Build the trainer.
-
-        Args:
-            config: The tuner's.
-            values: Of its keys.
-            number: This member's.
-
-        Raises:
-            ConfigError: The values do not fit.
-        """
+        """Build the trainer; raises ConfigError where the values of its keys do not fit."""
         self._config, self._number = config, number
         self._values = {key: values[key] for key in parse_space(config.space, config.flag)}
         self.trainer = env_run(with_values(config.run, self._values))
@@ -64,13 +47,10 @@ class Member:
         return self.trainer.counters.steps >= self._config.run.total_steps
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint, with this member's values.
+        """Go on from a checkpoint, with this member's values; raises CheckpointError.
 
         The learner reads its values from this member's configuration and not from the checkpoint,
         so that the next update is made with them.
-
-        Raises:
-            CheckpointError: It cannot be read.
         """
         state = load_checkpoint(folder / STATE)
         if _SCHEDULE not in state:
@@ -81,12 +61,7 @@ class Member:
         self.schedule = extended(before, Segment(update, self._number, self._values))
 
     def advance(self, now: Callable[[], float]) -> Report:
-        """Train until the next report is due, and score.
-
-        Args:
-            now: Seconds from any origin.
-        """
-        # Train.
+        """Train until the next report is due, and score; ``now`` gives seconds from any origin."""
         trainer, counters = self.trainer, self.trainer.counters
         begin = now() - counters.seconds
         while True:
@@ -94,7 +69,6 @@ class Member:
             counters.seconds = now() - begin
             if self.done or counters.update % self._config.report_every == 0:
                 break
-        # Score.
         found = trainer.score()
         acting = max(ACTINGS, key=lambda a: found[f"held_out_reward_{a}"])
         scores = {name: found[f"held_out_{name}_{acting}"] for name in _WORST}
@@ -127,58 +101,3 @@ class Member:
         acting = next(a for a in ACTINGS if a == report.acting)
         save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, acting, notes))
         write_atomically(folder / REPORT, msgspec.json.encode(report))
-
-
-def trainable(tuner: TuneConfig) -> Callable[[dict[str, Any]], None]:
-    """Return the function that Ray Tune runs for each member, in a process of its own."""
-
-    def member(config: dict[str, Any]) -> None:
-        run_member(tuner, config)
-
-    member.__mixins__ = (_Quiet,)  # type: ignore[attr-defined]  # bases that Ray's wrapper takes
-    return member
-
-
-class _Quiet:
-    """Keeps Ray's notes on every checkpoint from the user's terminal."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        for name in ("ray.train", "ray.tune"):
-            logging.getLogger(name).setLevel(logging.WARNING)
-        super().setup(config)  # type: ignore[misc]  # Ray's wrapper has one
-
-
-def run_member(tuner: TuneConfig, config: Mapping[str, Any]) -> None:
-    """Train as the trial that Ray Tune started in this process, until its steps are done."""
-    from ray import tune  # noqa: PLC0415 - an optional extra
-
-    member = Member(tuner, config, member_number(tune.get_context().get_trial_name()))
-    checkpoint = tune.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            member.load(Path(folder))
-    while not member.done:
-        report = member.advance(time.perf_counter)
-        metrics = {
-            "score": report.score,
-            "update": report.update,
-            "steps": report.steps,
-            "report": msgspec.json.encode(report).decode(),
-            "done": member.done,
-        }
-        with tempfile.TemporaryDirectory(prefix="distrlcc-member-") as folder:
-            member.save(Path(folder), report)
-            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
-
-
-def member_name(trial: Any) -> str:
-    """Return the name of a new trial of Ray Tune, as ``member-00007``."""
-    number = int(trial.experiment_tag.partition("_")[0])
-    if "_" not in trial.trial_id:  # Ray numbers trials of a sampler from 1, others from 0
-        number -= 1
-    return f"member-{number:05}"
-
-
-def member_number(name: str) -> int:
-    """Return a member's number from its name."""
-    return int(name.rpartition("-")[2])

@@ -28,18 +28,14 @@ from distrlcc.errors import ConfigError, OutputError
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.tune.report import Report, Segment, best_of, decode, read_reports
-from distrlcc.tune.space import parse_space, short, with_values
-from distrlcc.tune.tune_config import TuneConfig, better, steps_per_update
+from distrlcc.tune.report import Report, Segment, decode, read_reports
+from distrlcc.tune.space import short, with_values
+from distrlcc.tune.tune_config import TuneConfig, steps_per_update
 
 REPORTS, BEST, POLICY = "reports.jsonl", "best.json", "policy.safetensors"
 _LINE_SECONDS = 5.0
-_SCHEDULED = {
-    "ppo.lr": "lr_schedule",
-    "ppo.entropy_coeff": "entropy_coeff_schedule",
-    "dagger.lr": "lr_schedule",
-}
-"""Keys whose changes a recipe can hold by itself."""
+_SCHEDULED = ("ppo.lr", "ppo.entropy_coeff", "dagger.lr")
+"""Keys whose changes a recipe can hold, as ``KEY_schedule``."""
 
 
 class Recorder:
@@ -48,16 +44,7 @@ class Recorder:
     def __init__(
         self, folder: Path, config: TuneConfig, show: Callable[[str], None] | None = None
     ) -> None:
-        """Read what earlier attempts have written.
-
-        Args:
-            folder: The tuner's.
-            config: The tuner's.
-            show: Takes a line for the user; None shows nothing.
-
-        Raises:
-            OutputError: A file cannot be read.
-        """
+        """Read what earlier attempts have written; ``show`` takes lines for the user."""
         self._folder, self._config, self._show = folder, config, show
         earlier = read_reports(folder / REPORTS)
         self._attempt = max((report.attempt + 1 for report in earlier), default=0)
@@ -66,11 +53,7 @@ class Recorder:
         self._shown = -_LINE_SECONDS
 
     def record(self, report: Report) -> None:
-        """Append a report.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Append a report; raises OutputError."""
         path = self._folder / REPORTS
         try:
             with path.open("ab") as file:
@@ -92,16 +75,9 @@ class Recorder:
             )
 
     def keep(self, report: Report, policy: Callable[[], bytes]) -> None:
-        """Keep a policy if no better one was reported.
-
-        Args:
-            report: On it.
-            policy: Reads the policy file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        if self.best is None or better(self._config.mode, report.score, self.best.score):
+        """Keep a policy, which ``policy`` reads, if no better one was reported."""
+        worth = _worth(self._config.mode)
+        if self.best is None or worth(report) > worth(self.best):
             write_together(self._folder, {POLICY: policy(), BEST: msgspec.json.encode(report)})
             self.best = report
 
@@ -122,14 +98,19 @@ def standings(reports: Sequence[Report], mode: str) -> list[tuple[Report, Report
     members: dict[int, list[Report]] = {}
     for report in reports:
         members.setdefault(report.member, []).append(report)
-    found = [(best_of(own, mode), own[-1]) for own in members.values()]
-    sign = -1.0 if mode == "max" else 1.0
-    return sorted(found, key=lambda pair: (sign * pair[0].score, pair[0].member))
+    worth = _worth(mode)
+    found = [(max(members[member], key=worth), members[member][-1]) for member in sorted(members)]
+    return sorted(found, key=lambda pair: -worth(pair[0]))
+
+
+def _worth(mode: str) -> Callable[[Report], float]:
+    """Return what the best report has most of."""
+    return lambda report: report.score if mode == "max" else -report.score
 
 
 def table(config: TuneConfig, reports: Sequence[Report], failures: Mapping[int, str]) -> str:
     """Return the members as a table for people, the best first."""
-    keys = tuple(parse_space(config.space, config.flag))
+    keys = tuple(reports[0].values)
     lines = [("member", f"best {config.metric}", "at update", "last", "at update", *keys)]
     for best, last in standings(reports, config.mode):
         member = f"{best.member}{' (failed)' if best.member in failures else ''}"
@@ -142,32 +123,30 @@ def table(config: TuneConfig, reports: Sequence[Report], failures: Mapping[int, 
 
 def schedule_text(schedule: Sequence[Segment]) -> str:
     """Return a schedule as lines for people: which values from which update on."""
-    lines = []
+    text = ""
     for segment in schedule:
         values = ", ".join(f"{key} = {value!r}" for key, value in segment.values.items())
-        lines.append(f"from update {segment.update} on (member {segment.member}): {values}\n")
-    return "".join(lines)
+        text += f"from update {segment.update} on (member {segment.member}): {values}\n"
+    return text
 
 
 def best_config(config: RunConfig, report: Report) -> RunConfig:
     """Return a recipe with a report's values; those that changed as schedules where it has such.
 
-    A changed value without a schedule in a recipe is the last one.
-
-    Raises:
-        ConfigError: The values do not fit.
+    A changed value without a schedule in a recipe is the last one. Raises ConfigError where the
+    values do not fit.
     """
     found = with_values(config, report.values)
     per_update = steps_per_update(config)
-    for key, name in _SCHEDULED.items():
+    for key in _SCHEDULED:
         points = [
             (segment.update * per_update, float(segment.values[key]))
             for segment in report.schedule
             if key in segment.values
         ]
         if len({value for _, value in points}) > 1:
-            section = key.partition(".")[0]
-            changed = replace(getattr(found, section), **{name: _stairs(points)})
+            section, _, name = key.partition(".")
+            changed = replace(getattr(found, section), **{f"{name}_schedule": _stairs(points)})
             found = replace(found, **{section: changed})
     return found
 
@@ -210,9 +189,6 @@ def write_outcome(
 
     Returns:
         The text that was written to ``table.txt``; None if there is no report yet.
-
-    Raises:
-        OutputError: Something cannot be read or written.
     """
     reports, best = read_reports(folder / REPORTS), read_best(folder)
     if not reports or best is None:

@@ -23,23 +23,14 @@ _BEST: dict[str, Any] = {"color": "#D55E00", "lw": 1.6, "zorder": 4.0}
 def population_figures(
     config: TuneConfig, reports: Sequence[Report], best: Report
 ) -> dict[str, bytes]:
-    """Return ``population.png`` and ``population.svg``.
-
-    Args:
-        config: The tuner's.
-        reports: Of all members.
-        best: The best report, whose lineage is highlighted.
-    """
+    """Return ``population.png`` and ``.svg``; the lineage of the best report is highlighted."""
+    png, svg = BytesIO(), BytesIO()
     settings: Any = {"font.size": 8.5, "svg.fonttype": "path", "svg.hashsalt": "distrlcc"}
     with mpl.rc_context(settings):
         figure = _figure(config, reports, best)
-        files = {}
-        for form in ("png", "svg"):
-            file = BytesIO()
-            metadata = {"Date": None} if form == "svg" else None
-            figure.savefig(file, format=form, dpi=200, metadata=metadata)
-            files[f"population.{form}"] = file.getvalue()
-    return files
+        figure.savefig(png, format="png", dpi=200)
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    return {"population.png": png.getvalue(), "population.svg": svg.getvalue()}
 
 
 def lineage(reports: Sequence[Report], best: Report) -> list[Report]:
@@ -63,10 +54,9 @@ def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figu
         scores = [r.score if abs(r.score) < _NO_SCORE else float("nan") for r in way]
         top.plot([r.update for r in way], scores, marker="o", ms=1.8, **form)
         for axes, (key, distribution) in zip(below, space.items(), strict=True):
-            updates = [
-                update for part in pieces(way) for update in (part[0].since, part[-1].update)
-            ]
-            values = [part[0].values[key] for part in pieces(way) for _ in range(2)]
+            parts = pieces(way)
+            updates = [update for part in parts for update in (part[0].since, part[-1].update)]
+            values = [part[0].values[key] for part in parts for _ in range(2)]
             if distribution.kind == "choice":
                 values = [distribution.choices.index(value) for value in values]
             axes.plot(updates, values, **form)

@@ -10,7 +10,6 @@ import msgspec
 
 from distrlcc.errors import OutputError
 from distrlcc.tune.space import Value
-from distrlcc.tune.tune_config import better
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class Segment:
     member: int
     """The member that trained."""
     values: dict[str, Value]
-    """By dotted key."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class Report:
     update: int
     """Updates behind the weights, those of the members that it descends from included."""
     steps: int
-    """Environment steps, likewise."""
     score: float
     """The metric that members are compared by."""
     reward: float
@@ -78,11 +75,7 @@ def extended(schedule: Sequence[Segment], segment: Segment) -> tuple[Segment, ..
 
 
 def read_reports(path: Path) -> list[Report]:
-    """Read a file of reports, without those that a resumed tuner made anew.
-
-    Raises:
-        OutputError: The file cannot be read.
-    """
+    """Read a file of reports, without those that a resumed tuner made anew."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -110,11 +103,3 @@ def pieces(reports: Sequence[Report]) -> list[list[Report]]:
     for report in reports:
         found.setdefault((report.member, repr(report.schedule)), []).append(report)
     return list(found.values())
-
-
-def best_of(reports: Sequence[Report], mode: str) -> Report:
-    """Return the best report, the first of equals."""
-    best = reports[0]
-    for report in reports:
-        best = report if better(mode, report.score, best.score) else best
-    return best

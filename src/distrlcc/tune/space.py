@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
+import pkgutil
 import random
 import sys
 import tomllib
@@ -32,7 +32,11 @@ Value = int | float | bool | str
 Values = dict[str, Any]
 """Values by dotted key."""
 
-_EXAMPLES = {"uniform": "0:0.02", "loguniform": "1e-5:1e-2", "int": "1:8"}
+_BOUNDS = {
+    "uniform": "finite numbers with a below b, as in uniform:0:0.02",
+    "loguniform": "finite numbers above 0 with a below b, as in loguniform:1e-5:1e-2",
+    "int": "whole numbers with a below b, as in int:1:8",
+}
 _FORMS = "uniform:a:b, loguniform:a:b, int:a:b or choice:x,y,…"
 MUTABLE = {
     "ppo": "lr entropy_coeff clip_param gamma lambda_ vf_loss_coeff vf_clip_param grad_clip "
@@ -67,21 +71,15 @@ class Distribution:
         kind, _, rest = text.strip().partition(":")
         if kind == "choice":
             return cls("choice", choices=_choices(text, rest))
-        if kind not in _EXAMPLES:
+        if kind not in _BOUNDS:
             raise ConfigError(f"distribution {text!r}: expected {_FORMS}")
-        bounds, example = rest.split(":"), f"as in {kind}:{_EXAMPLES[kind]}"
-        expected = f"distribution {text!r}: expected {kind}:a:b with "
-        if len(bounds) != 2:
-            raise ConfigError(f"{expected}two bounds, {example}")
         try:
-            low, high = (float(int(b)) if kind == "int" else float(b) for b in bounds)
+            low, high = (float(int(b)) if kind == "int" else float(b) for b in rest.split(":"))
         except ValueError:
-            whole = "whole " if kind == "int" else ""
-            raise ConfigError(f"{expected}{whole}numbers, {example}") from None
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ConfigError(f"{expected}a below b, both finite")
-        if kind == "loguniform" and low <= 0.0:
-            raise ConfigError(f"{expected}bounds above 0, {example}")
+            low, high = math.nan, math.nan
+        above = not (kind == "loguniform" and low <= 0.0)
+        if not (low < high and math.isfinite(high - low) and above):
+            raise ConfigError(f"distribution {text!r}: expected {kind}:a:b, {_BOUNDS[kind]}")
         return cls(kind, low, high)
 
     def ends(self) -> tuple[Value, ...]:
@@ -108,12 +106,11 @@ class Distribution:
     def mutation(self) -> Any:
         """Return it as Ray's population-based training mutates it: a choice is an ordered list.
 
-        Others are functions without arguments, since Ray samples its own domains from NumPy's
-        global generator.
+        Others are functions, since Ray samples its own domains from NumPy's global generator.
         """
-        return list(self.choices) if self.kind == "choice" else self.draw
+        return list(self.choices) if self.kind == "choice" else self._draw
 
-    def draw(self) -> Any:
+    def _draw(self) -> Any:
         """Draw a number from Python's global generator, which the scheduler seeds."""
         if self.kind == "int":
             return random.randint(int(self.low), int(self.high))
@@ -128,15 +125,7 @@ Space = Mapping[str, Distribution]
 
 
 def parse_space(texts: Sequence[str], flag: str) -> Space:
-    """Read ``KEY=DISTRIBUTION`` words.
-
-    Args:
-        texts: The words.
-        flag: The option that they follow, for messages.
-
-    Raises:
-        ConfigError: A word is malformed, or a key is given twice; or there is none.
-    """
+    """Read ``KEY=DISTRIBUTION`` words, which follow the option ``flag``; raises ConfigError."""
     example = "ppo.lr=loguniform:1e-5:1e-2"
     if not texts:
         raise ConfigError(f"nothing to tune: expected {flag} {example}")
@@ -156,11 +145,7 @@ def parse_space(texts: Sequence[str], flag: str) -> Space:
 
 
 def checked_space(config: TuneConfig) -> Space:
-    """Return a tuner's space.
-
-    Raises:
-        ConfigError: A word is malformed, a key cannot be tuned, or a value does not fit.
-    """
+    """Return a tuner's space, if its keys can be tuned and its values fit; raises ConfigError."""
     space = parse_space(config.space, config.flag)
     (check_mutable if config.pbt is not None else check_searchable)(space, config.run)
     return space
@@ -168,20 +153,15 @@ def checked_space(config: TuneConfig) -> Space:
 
 def check_mutable(space: Space, config: RunConfig) -> None:
     """Check that every key may change while a member trains; raises ConfigError."""
+    _check_fits(space, config)
     section = "ppo" if config.ppo is not None else "dagger"
     allowed = [f"{section}.{name}" for name in MUTABLE[section].split()]
     for key in space:
         if key not in allowed:
-            try:
-                with_values(config, {key: "none"})
-            except ConfigError as error:
-                if str(error).startswith(("unknown key", "cannot set")):
-                    raise
             raise ConfigError(
                 f"--mutate {key}: cannot change while a member trains (can: {', '.join(allowed)}); "
                 "give it with --set, or use 'distrlcc tune search'"
             )
-    _check_fits(space, config)
 
 
 def check_searchable(space: Space, config: RunConfig) -> None:
@@ -217,13 +197,9 @@ def short(value: Any) -> str:
 
 
 def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values], Values]:
-    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within bounds.
+    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within the bounds of a space.
 
-    Args:
-        space: The bounds.
-        config: What members train.
-        own: ``package.module:function`` of the user's, which has the last word: it takes and
-            returns a dictionary of values by key.
+    The user's ``own`` function has the last word: it takes and returns values by key.
     """
 
     def explore(values: Values) -> Values:
@@ -246,25 +222,22 @@ def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values
 
 
 def load_function(path: str) -> Callable[[Values], Values]:
-    """Import a function by its path; modules in the working directory are found, too.
-
-    Raises:
-        ConfigError: There is no such function.
-    """
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    """Import a function by its path, from the working directory, too; raises ConfigError."""
+    module, _, name = path.partition(":")
+    if not module or not name:
         raise ConfigError(f"--explore {path!r}: expected package.module:function")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        found = pkgutil.resolve_name(path)
     except ImportError as error:
-        raise ConfigError(f"--explore {path}: cannot import {module_name} ({error})") from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ConfigError(f"--explore {path}: {module_name} has no function {name!r}")
-    found: Callable[[Values], Values] = function
-    return found
+        raise ConfigError(f"--explore {path}: cannot import {module} ({error})") from None
+    except (AttributeError, ValueError):
+        found = None
+    if not callable(found):
+        raise ConfigError(f"--explore {path}: {module} has no function {name!r}")
+    function: Callable[[Values], Values] = found
+    return function
 
 
 def _choices(text: str, rest: str) -> tuple[Value, ...]:
@@ -274,10 +247,8 @@ def _choices(text: str, rest: str) -> tuple[Value, ...]:
     except tomllib.TOMLDecodeError:
         values = [word.strip() for word in rest.split(",")]
     plain = tuple(json.dumps(v) if isinstance(v, list) else v for v in values)
-    if not all(isinstance(v, int | float | str) and v != "" for v in plain):
-        raise ConfigError(
-            f"distribution {text!r}: expected choice:x,y,… of numbers, words or lists"
-        )
-    if len(set(plain)) < 2 or len(set(plain)) < len(plain):
-        raise ConfigError(f"distribution {text!r}: expected two or more different values")
+    known = all(isinstance(v, int | float | str) and v != "" for v in plain)
+    if not known or len(plain) < 2 or len(set(plain)) < len(plain):
+        expected = "two or more different numbers, words or lists"
+        raise ConfigError(f"distribution {text!r}: expected choice:x,y,… of {expected}")
     return plain

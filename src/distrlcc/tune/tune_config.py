@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distrlcc.errors import ConfigError
+from distrlcc.learn.config import check_fields, check_positive
 from distrlcc.runs.run_config import RunConfig
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
@@ -53,15 +54,13 @@ class PBTConfig:
     """Look at all members at the same time, as determinism needs."""
 
     def __post_init__(self) -> None:
-        _check(
-            self,
-            ("population", self.population >= 2, "2 or more; one is 'distrlcc train'"),
-            ("quantile", 0.0 <= self.quantile <= 0.5, "0 to 0.5"),
-            ("resample", 0.0 <= self.resample <= 1.0, "0 to 1"),
-            ("interval", 0.0 < self.interval < math.inf, "more than 0"),
-            ("burn_in", 0.0 <= self.burn_in < math.inf, "0 or more"),
-            ("factors", all(0.0 < f < math.inf for f in self.factors), "two numbers above 0"),
-        )
+        check_fields(self, "population", 2)
+        check_fields(self, "quantile", 0.0, 0.5)
+        check_fields(self, "resample", 0.0, 1.0)
+        check_fields(self, "burn_in", 0.0)
+        check_positive(self, "interval")
+        if not all(0.0 < factor < math.inf for factor in self.factors):
+            raise ConfigError(f"factors is {self.factors}: expected two numbers above 0")
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,10 @@ class SearchConfig:
     """Trials at the same time; 0: as many as there are cores for."""
 
     def __post_init__(self) -> None:
-        least = (("trials", 1), ("grace", 1), ("brackets", 1), ("concurrent", 0))
-        _check(
-            self,
-            *((name, getattr(self, name) >= low, f"{low} or more") for name, low in least),
-            ("reduction", 1.0 < self.reduction < math.inf, "more than 1"),
-        )
+        check_fields(self, "trials grace brackets", 1)
+        check_fields(self, "concurrent", 0)
+        if not 1.0 < self.reduction < math.inf:
+            raise ConfigError(f"reduction is {self.reduction}: expected more than 1")
 
 
 @dataclass(frozen=True)
@@ -118,13 +115,9 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if (self.pbt is None) == (self.search is None):
             raise ConfigError("give exactly one of the sections pbt and search")
-        _check(
-            self,
-            ("report_every", self.report_every >= 1, "1 or more"),
-            ("keep", self.keep >= 1, "1 or more"),
-            ("failures", self.failures >= 0, "0 or more"),
-            ("cpus_per_trial", 0.01 <= self.cpus_per_trial <= 1e4, "0.01 to 10000"),
-        )
+        check_fields(self, "report_every keep", 1)
+        check_fields(self, "failures", 0)
+        check_fields(self, "cpus_per_trial", 0.01, 1e4)
         if self.updates < self.report_every:
             raise ConfigError(
                 f"a member has {self.updates} updates and would report after {self.report_every}; "
@@ -153,15 +146,3 @@ class TuneConfig:
 def steps_per_update(config: RunConfig) -> int:
     """Return the environment steps of one update."""
     return config.num_envs * config.rollout_length
-
-
-def better(mode: str, a: float, b: float) -> bool:
-    """Say whether score ``a`` beats score ``b``; what is no number never does."""
-    return a > b if mode == "max" else a < b
-
-
-def _check(config: object, *rules: tuple[str, bool, str]) -> None:
-    """Raise ConfigError for the first field, of its name, fitness and what is expected."""
-    for name, fits, expected in rules:
-        if not fits:
-            raise ConfigError(f"{name} is {getattr(config, name)}: expected {expected}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import sys
 import threading
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distrlcc.cluster.session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
@@ -19,23 +17,15 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
-from distrlcc.storage import is_folder, storage_filesystem
-from distrlcc.tune.member import member_name, trainable
+from distrlcc.storage import storage_filesystem
 from distrlcc.tune.outcome import Recorder
-from distrlcc.tune.space import checked_space, load_function, parse_space, with_values
+from distrlcc.tune.space import checked_space, load_function, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
 STOP_SECONDS = 7.0
 """Time that a stop takes at most."""
 _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}
 """Packages that a sampler needs beside Optuna."""
-_ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours hears SIGTERM and SIGHUP, too
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports.jsonl holds all that they would write
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-}
 
 
 @dataclass(frozen=True)
@@ -49,20 +39,14 @@ class Ended:
 
 
 def read_config(out: Path) -> TuneConfig:
-    """Return the configuration of the tuner in a folder.
-
-    Raises:
-        OutputError: It holds none.
-    """
+    """Return the configuration of the tuner in a folder; raises OutputError if there is none."""
     try:
         return RunDirectory.read_config(out, TuneConfig)
-    except ConfigError as error:
-        raise OutputError(f"{out} holds no tuner to resume: {error}") from None
-    except OutputError:
-        raise OutputError(
-            f"{out} holds no tuner to resume: expected a folder that 'distrlcc tune' wrote; leave "
-            "out --resume to begin one there"
-        ) from None
+    except (ConfigError, OutputError) as error:
+        reason = str(error)
+        if isinstance(error, OutputError):
+            reason = "expected a folder of 'distrlcc tune'; leave out --resume to begin one there"
+        raise OutputError(f"{out} holds no tuner to resume: {reason}") from None
 
 
 def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -> RunDirectory:
@@ -94,11 +78,8 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
         sampler = config.search.sampler
         for package in ("optuna", *_NEEDS.get(sampler, ())):
             if importlib.util.find_spec(package) is None:
-                what = "'distrlcc[ray]'" if package == "optuna" else package
-                raise ConfigError(
-                    f"--sampler {sampler} needs {package}, which is not installed: pip install "
-                    f"{what}"
-                )
+                install = "pip install " + ("'distrlcc[ray]'" if package == "optuna" else package)
+                raise ConfigError(f"--sampler {sampler}: {package} is not installed: {install}")
     rehearse(config.run)
     one_link = Share(0, config.run.env.agents)
     for key, distribution in space.items():
@@ -117,10 +98,10 @@ def run(
     resume: bool = False,
     show: Callable[[str], None] | None = None,
 ) -> Ended:
-    """Run a tuner until it is done or stopped.
+    """Run a tuner that `prepare` has checked, until it is done or stopped.
 
     Args:
-        config: The tuner's; `prepare` has checked it.
+        config: The tuner's.
         directory: Its folder, locked.
         options: Which Ray.
         resume: Go on from the last reports.
@@ -132,8 +113,7 @@ def run(
         OutputError: The storage does not answer or cannot be written, or cannot be resumed.
     """
     # Open what is written to.
-    place = config.storage or str(directory.path.absolute() / "checkpoints")
-    filesystem, path = storage_filesystem(place)
+    place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
     recorder = Recorder(directory.path, config, show)
     # Connect to Ray, and stop in time even where Ray does not.
     stopper = Stopper()
@@ -150,7 +130,10 @@ def run(
                 "--cpus-per-trial, which may be a fraction"
             )
         with stopper:
-            return _fit(config, filesystem, path, recorder, stopper, resume=resume)
+            from distrlcc.tune.ray_tune import fit  # noqa: PLC0415 - imports Ray
+
+            failures = fit(config, place, recorder, stopper, resume=resume)
+        return Ended(stopper.signal, {}) if failures is None else Ended(0, failures)
 
 
 @contextmanager
@@ -175,99 +158,3 @@ def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
     finally:
         left.set()
         thread.join()
-
-
-def _fit(
-    config: TuneConfig,
-    filesystem: Any,
-    path: str,
-    recorder: Recorder,
-    stopper: Stopper,
-    *,
-    resume: bool,
-) -> Ended:
-    # Ray Tune and what it prints.
-    from distrlcc.tune.schedulers import (  # noqa: PLC0415 - imports Ray
-        SNAPSHOT_SECONDS,
-        WATCH,
-        Interrupted,
-        Watch,
-    )
-
-    os.environ.update(_ENVIRONMENT)
-    os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = str(SNAPSHOT_SECONDS)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what matters is told below
-    logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-    tuner = (_restored if resume else _new)(config, filesystem, path)
-    # Until all members are done, or the watcher has heard a stop.
-    token = WATCH.set(Watch(recorder, stopper))
-    try:
-        results = tuner.fit()
-    except Interrupted:
-        return Ended(stopper.signal, {})
-    finally:
-        WATCH.reset(token)
-    errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
-    return Ended(0, {number: text.splitlines()[-1] for number, text in errors.items()})
-
-
-def _new(config: TuneConfig, filesystem: Any, path: str) -> Any:
-    """Return a tuner that begins."""
-    from ray import tune  # noqa: PLC0415 - an optional extra
-
-    from distrlcc.tune.schedulers import Watcher, chooser  # noqa: PLC0415 - imports Ray
-
-    space = parse_space(config.space, config.flag)
-    return tune.Tuner(
-        _trainable(config),
-        param_space={key: distribution.domain() for key, distribution in space.items()},
-        tune_config=tune.TuneConfig(
-            metric="score",
-            mode=config.mode,
-            num_samples=config.members,
-            reuse_actors=True,
-            trial_name_creator=member_name,
-            trial_dirname_creator=member_name,
-            **chooser(config, space),
-        ),
-        run_config=tune.RunConfig(
-            name=config.name,
-            storage_path=path,
-            storage_filesystem=None if is_folder(filesystem) else filesystem,
-            failure_config=tune.FailureConfig(max_failures=config.failures),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=config.keep),
-            callbacks=[Watcher()],
-            verbose=0,
-        ),
-    )
-
-
-def _restored(config: TuneConfig, filesystem: Any, path: str) -> Any:
-    """Return a tuner that goes on; one that begins, if it was killed before its first snapshot.
-
-    Raises:
-        OutputError: What is there cannot be read.
-    """
-    from pyarrow import fs  # noqa: PLC0415 - Ray brings it
-    from ray import tune  # noqa: PLC0415 - an optional extra
-
-    place = f"{path}/{config.name}"
-    try:
-        found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
-        names = [info.base_name for info in found]
-        if "tuner.pkl" not in names or not any(n.startswith("experiment_state") for n in names):
-            return _new(config, filesystem, path)
-        return tune.Tuner.restore(
-            place,
-            trainable=_trainable(config),
-            storage_filesystem=None if is_folder(filesystem) else filesystem,
-            resume_errored=True,
-        )
-    except (OSError, ValueError, EOFError) as error:
-        raise OutputError(f"{place} cannot be resumed: {error}") from None
-
-
-def _trainable(config: TuneConfig) -> Any:
-    from ray import tune  # noqa: PLC0415 - an optional extra
-
-    return tune.with_resources(trainable(config), {"cpu": config.cpus_per_trial})

@@ -1,14 +1,10 @@
 """A whole flow in virtual time: handshake, packets, end, over a link that loses and reorders."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import pytest
 
 from distrlcc.control.base import Controller
 from distrlcc.sim.link import RateLink
@@ -190,13 +186,3 @@ class Transfer:
     def _answer(self, datagram: bytes | None) -> None:
         if datagram is not None and not self._lost():
             self._travel(DOWN, datagram)
-
-
-@pytest.fixture(scope="session")
-def transfer() -> type[Transfer]:
-    return Transfer
-
-
-@pytest.fixture(scope="session")
-def network() -> type[Network]:
-    return Network

@@ -1,0 +1,127 @@
+"""Admission to a group, the same in both topologies: one identity and one shared secret.
+
+Slot 0 shows in the master's store what all must have in common, and proves that it knows the secret
+(`DISTRLCC_TOKEN`) without saying it; every other process compares before it takes part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import uuid
+from collections.abc import Collection, Mapping
+from time import monotonic, sleep
+from typing import Any
+
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.parallel.place import Place
+from distrlcc.runs.identity import check_identity, from_json, to_json
+
+TOKEN = "DISTRLCC_TOKEN"
+"""Environment variable with the secret."""
+_SHORTEST = 16
+_POLL_SECONDS = 0.05
+
+
+def own_token() -> str:
+    """Return the secret that the environment gives, empty if none."""
+    return os.environ.get(TOKEN, "")
+
+
+def new_token() -> str:
+    """Return a secret that nobody guesses."""
+    return secrets.token_hex(32)
+
+
+def checked_token(token: str, source: str) -> str:
+    """Return a token that may guard a cluster.
+
+    Raises:
+        ConfigError: It is too short to guard anything, or cannot be sent in a header.
+    """
+    if len(token) < _SHORTEST:
+        raise ConfigError(
+            f"{source} has {len(token)} characters; expected {_SHORTEST} or more, such as those of "
+            "'openssl rand -hex 32', as whoever knows it may run code on all machines"
+        )
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigError(f"{source}: expected letters and digits, without spaces")
+    return token
+
+
+def proof(nonce: str, role: str, token: str) -> str:
+    """Return what only a holder of the secret can say in this exchange and role."""
+    return hmac.new(token.encode(), f"{nonce}/{role}".encode(), hashlib.sha256).hexdigest()
+
+
+def proves(claim: object, nonce: str, role: str, token: str) -> bool:
+    """Say whether a claim is the proof; it takes as long to refuse as to accept."""
+    return hmac.compare_digest(str(claim).encode(), proof(nonce, role, token).encode())
+
+
+def agree(store: Any, place: Place, identity: Mapping[str, str]) -> str:
+    """Compare with what slot 0 showed when the attempt began; return the attempt's nonce.
+
+    Args:
+        store: A client of the master's store.
+        place: This process's; slot 0 shows its identity unless it, or its predecessor, has.
+        identity: What all must have in common; see `distrlcc.runs.identity.identity`.
+
+    Raises:
+        GroupError: Slot 0 is not there, or this process does not match it.
+    """
+    key = f"{place.attempt}/identity"
+    if place.slot == 0:
+        nonce = uuid.uuid4().hex
+        told = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
+        store.compare_set(key, "", to_json(told))
+    master = from_json(receive(store, place, key))
+    nonce, claim = master.pop("nonce", ""), master.pop("token", "")
+    check_identity(master, identity)
+    if not proves(claim, nonce, "master", own_token()):
+        raise GroupError(
+            f"the master at {place.address}:{place.port} has another {TOKEN} than this process; "
+            "set the same one on every machine",
+            exit_code=2,
+        )
+    return nonce
+
+
+def receive(store: Any, place: Place, key: str, *, extra: float = 0.0, alive: str = "") -> bytes:
+    """Return a key's value once it is in the store.
+
+    Args:
+        store: A client of the master's store.
+        place: Says how long to wait.
+        key: What to wait for.
+        extra: Time to wait beyond that, s.
+        alive: Key that is counted up meanwhile, to show life.
+
+    Raises:
+        GroupError: It is not there in time.
+    """
+    if missing(store, [key], monotonic() + place.join_seconds + extra, alive):
+        raise GroupError(
+            f"the master at {place.address}:{place.port} did not say {key!r} within "
+            f"{place.join_seconds + extra:.0f} s; is node 0 of this run there?",
+            exit_code=2,
+        )
+    return bytes(store.get(key))
+
+
+def missing(store: Any, keys: Collection[str], deadline: float, alive: str = "") -> list[str]:
+    """Wait until all keys are in the store; return those that are not by the deadline.
+
+    Args:
+        store: A client of the master's store.
+        keys: What to wait for.
+        deadline: By `time.monotonic`.
+        alive: Key that is counted up meanwhile, to show life.
+    """
+    while not (here := store.check(list(keys))) and monotonic() < deadline:
+        if alive:
+            store.add(alive, 1)
+        sleep(_POLL_SECONDS)
+    return [] if here else [key for key in keys if not store.check([key])]

@@ -1,0 +1,319 @@
+"""What runs on Ray Tune: the search, how it chooses trials, how a member's process reports to it.
+
+Imports Ray: import this module where Ray is known to be installed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import tempfile
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyarrow import fs
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.search.basic_variant import BasicVariantGenerator
+
+from distrlcc.errors import OutputError
+from distrlcc.runs.stopper import Stopper
+from distrlcc.storage import is_folder
+from distrlcc.tune.member import POLICY, REPORT, Member
+from distrlcc.tune.outcome import Recorder
+from distrlcc.tune.report import decode
+from distrlcc.tune.space import Space, explorer, parse_space
+from distrlcc.tune.tune_config import SAMPLERS, TuneConfig, steps_per_update
+
+_SNAPSHOT_SECONDS = 1.0
+"""Time between two snapshots of Ray Tune's state."""
+_ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours hears SIGTERM and SIGHUP, too
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports.jsonl holds all that they would write
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": str(_SNAPSHOT_SECONDS),
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+}
+
+
+def fit(
+    config: TuneConfig,
+    place: tuple[Any, str],
+    recorder: Recorder,
+    stopper: Stopper,
+    *,
+    resume: bool,
+) -> dict[int, str] | None:
+    """Run a tuner until all members are done or the stopper has heard a signal.
+
+    Args:
+        config: The tuner's.
+        place: File system and path of the members' checkpoints.
+        recorder: Takes reports and policies.
+        stopper: Hears the stop.
+        resume: Go on with what is there.
+
+    Returns:
+        Why members failed, by their numbers; None after a stop.
+
+    Raises:
+        OutputError: What is there cannot be resumed.
+    """
+    os.environ.update(_ENVIRONMENT)
+    _quiet(logging.CRITICAL)  # what matters is told by others
+    token = _WATCH.set(_Watch(recorder, stopper))
+    try:
+        results: Any = _tuner(config, *place, resume=resume).fit()
+    except _Interrupted:
+        return None
+    finally:
+        _WATCH.reset(token)
+    errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
+    return {number: text.splitlines()[-1] for number, text in errors.items()}
+
+
+def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> tune.Tuner:
+    """Return a tuner that goes on; one that begins, if none was saved before."""
+    trainable = tune.with_resources(_member_process(config), {"cpu": config.cpus_per_trial})
+    elsewhere = None if is_folder(filesystem) else filesystem
+    if resume:
+        place = f"{path}/{config.name}"
+        try:
+            found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
+            names = [info.base_name for info in found]
+            if "tuner.pkl" in names and any(n.startswith("experiment_state") for n in names):
+                return tune.Tuner.restore(
+                    place, trainable, storage_filesystem=elsewhere, resume_errored=True
+                )
+        except (OSError, ValueError, EOFError) as error:
+            raise OutputError(f"{place} cannot be resumed: {error}") from None
+    space = parse_space(config.space, config.flag)
+    return tune.Tuner(
+        trainable,
+        param_space={key: distribution.domain() for key, distribution in space.items()},
+        tune_config=tune.TuneConfig(
+            metric="score",
+            mode=config.mode,
+            num_samples=config.members,
+            reuse_actors=True,
+            trial_name_creator=_member_name,
+            trial_dirname_creator=_member_name,
+            **_chooser(config, space),
+        ),
+        run_config=tune.RunConfig(
+            name=config.name,
+            storage_path=path,
+            storage_filesystem=elsewhere,
+            failure_config=tune.FailureConfig(max_failures=config.failures),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=config.keep),
+            callbacks=[_Watcher()],
+            verbose=0,
+        ),
+    )
+
+
+def _member_process(tuner: TuneConfig) -> Any:
+    """Return the function that Ray Tune runs for each member, in a process of its own."""
+
+    def train(config: dict[str, Any]) -> None:
+        member = Member(tuner, config, _member_number(tune.get_context().get_trial_name()))
+        checkpoint = tune.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                member.load(Path(folder))
+        while not member.done:
+            report = member.advance(time.perf_counter)
+            metrics = {
+                "score": report.score,
+                "update": report.update,
+                "steps": report.steps,
+                "report": msgspec.json.encode(report).decode(),
+                "done": member.done,
+            }
+            with tempfile.TemporaryDirectory(prefix="distrlcc-member-") as folder:
+                member.save(Path(folder), report)
+                tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    train.__mixins__ = (_Quiet,)  # type: ignore[attr-defined]  # bases that Ray's wrapper takes
+    return train
+
+
+class _Quiet:
+    """Keeps Ray's notes on every checkpoint from the user's terminal."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        _quiet(logging.WARNING)
+        super().setup(config)  # type: ignore[misc]  # Ray's wrapper has one
+
+
+def _quiet(level: int) -> None:
+    for name in ("ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(level)
+
+
+def _member_name(trial: Trial) -> str:
+    """Return the name of a new trial, as ``member-00007``."""
+    number = int(trial.experiment_tag.partition("_")[0])
+    if "_" not in trial.trial_id:  # Ray numbers trials of a sampler from 1, others from 0
+        number -= 1
+    return f"member-{number:05}"
+
+
+def _member_number(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
+    """Return the arguments of Ray's ``TuneConfig`` that choose trials and stop them."""
+    seed = config.run.seed % 2**32
+    if config.pbt is not None:
+        generator = BasicVariantGenerator(random_state=seed)
+        return {"scheduler": Population(config, space), "search_alg": generator}
+    search = config.search
+    assert search is not None
+    chosen: dict[str, Any] = {"max_concurrent_trials": search.concurrent or None}
+    if search.asha:  # in steps, since updates of trials with different rollouts are not alike
+        total = config.run.total_steps
+        chosen["scheduler"] = ASHAScheduler(
+            time_attr="steps",
+            max_t=total,
+            grace_period=min(search.grace * steps_per_update(config.run), total),
+            reduction_factor=search.reduction,
+            brackets=search.brackets,
+        )
+    if search.sampler == "random":
+        chosen["search_alg"] = BasicVariantGenerator(random_state=seed)
+        return chosen
+    import optuna  # noqa: PLC0415 - an optional extra, slow to import
+    from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = getattr(optuna.samplers, SAMPLERS[search.sampler])(seed=seed)
+    return chosen | {"search_alg": OptunaSearch(sampler=sampler)}
+
+
+class Population(PopulationBasedTraining):
+    """Ray's population-based training, with draws that a seed decides and a state that survives.
+
+    Ray's own scheduler draws from Python's global generator, and begins anew when a tuner is
+    restored: where members are looked at together, it then waits for ever.
+    """
+
+    def __init__(self, config: TuneConfig, space: Space) -> None:
+        """Take a tuner's configuration."""
+        pbt = config.pbt
+        assert pbt is not None
+        self._seed = config.run.seed
+        super().__init__(
+            time_attr=pbt.time_attr,
+            perturbation_interval=pbt.interval,
+            burn_in_period=pbt.burn_in,
+            hyperparam_mutations={key: space[key].mutation() for key in space},
+            quantile_fraction=pbt.quantile,
+            resample_probability=pbt.resample,
+            perturbation_factors=pbt.factors,
+            custom_explore_fn=explorer(space, config.run, pbt.explore),
+            log_config=pbt.log_config,
+            require_attrs=pbt.require_attrs,
+            synch=pbt.synch,
+        )
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Add a member; a restored one with score and time of what it goes on from."""
+        super().on_trial_add(tune_controller, trial)
+        # Keep one order, however they come: where scores are equal, it decides.
+        ordered = sorted(self._trial_state.items(), key=lambda item: item[0].trial_id)
+        self._trial_state = dict(ordered)
+        # Restore its state from its last checkpoint.
+        checkpoint = trial.latest_checkpoint_result
+        result = checkpoint.metrics if checkpoint is not None else {}
+        if self._time_attr not in result or self._metric not in result or trial.is_finished():
+            return
+        state = self._trial_state[trial]
+        time_ = result[self._time_attr]
+        self._save_trial_state(state, time_, result, trial)
+        state.last_perturbation_time = time_
+        if not self._synch:
+            return
+        # Let it wait for the next look at all members.
+        trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that shall wait
+        times = [s.last_train_time for t, s in self._trial_state.items() if not t.is_finished()]
+        first = max(self._perturbation_interval, self._burn_in_period)
+        looks = max((min(times) - first) // self._perturbation_interval + 1, 0)
+        self._next_perturbation_sync = first + looks * self._perturbation_interval
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Decide as Ray does, with draws that depend on the seed and on when, not on what ran."""
+        drawn = f"{self._seed}/{result.get(self._time_attr)}"
+        if not self._synch:
+            drawn += f"/{_member_number(str(trial))}"
+        before = random.getstate()
+        random.seed(drawn)
+        try:
+            return str(super().on_trial_result(tune_controller, trial, result))
+        finally:
+            random.setstate(before)
+
+    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
+        """Copy as Ray does, and let the next snapshot know: Ray's has the values alone.
+
+        A member that is behind is not copied: its updates would be made again, and once more if the
+        copy is no better.
+        """
+        own, other = self._trial_state[trial], self._trial_state[trial_to_clone]
+        if (other.last_train_time or 0) < (own.last_train_time or 0):
+            return
+        super()._exploit(tune_controller, trial, trial_to_clone)
+        trial.run_metadata.invalidate_cache()
+        tune_controller._mark_trial_to_checkpoint(trial)
+
+
+class _Interrupted(KeyboardInterrupt):
+    """The user or the system said stop, and Ray Tune's state was saved after that."""
+
+
+@dataclass
+class _Watch:
+    """What a tuner that runs is watched with."""
+
+    recorder: Recorder
+    stopper: Stopper
+    heard: float | None = None
+    """When the stop was first seen."""
+
+
+_WATCH: ContextVar[_Watch] = ContextVar("WATCH")
+"""That of this process: Ray pickles callbacks and restores them, so they hold nothing."""
+
+
+class _Watcher(tune.Callback):
+    """Gives reports and policies to the recorder, and hears the stop."""
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        if "report" in result:
+            _WATCH.get().recorder.record(decode(result["report"]))
+
+    def on_checkpoint(
+        self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any
+    ) -> None:
+        def read(name: str) -> bytes:
+            with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/{name}") as file:
+                return bytes(file.read())
+
+        _WATCH.get().recorder.keep(decode(read(REPORT)), lambda: read(POLICY))
+
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        watch = _WATCH.get()
+        if watch.stopper.signal:  # stop once a snapshot has been taken
+            watch.heard = watch.heard or time.monotonic()
+            if time.monotonic() - watch.heard > 1.3 * _SNAPSHOT_SECONDS:
+                raise _Interrupted

@@ -1,0 +1,83 @@
+"""Commands in a session of their own, and what runs have written so far."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.hosts import wait_until
+
+
+def rows(out: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """Return the whole lines of a file in a run's folder."""
+    path = out / name
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def updates(out: Path) -> list[int]:
+    """Return the updates that a run has logged."""
+    return [row["update"] for row in rows(out)]
+
+
+def session(leader: int) -> list[int]:
+    """Return the living processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+class Command:
+    """A Python command in a session of its own; its output goes to a file."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._log = folder / "log"
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> list[str]:
+        return self._log.read_text().splitlines()
+
+    def until_updates(self, out: Path, least: int, seconds: float = 90.0) -> None:
+        """Wait until its run has logged some updates."""
+
+        def done() -> bool:
+            assert self.process.poll() is None, "\n".join(self.said)
+            return len(rows(out)) >= least
+
+        wait_until(done, seconds, f"{least} updates")
+
+    def nothing_is_left(self, seconds: float = 5.0) -> None:
+        wait_until(lambda: not session(self.process.pid), seconds, "the end of all its processes")
+
+
+@contextlib.contextmanager
+def started(folder: Path, *words: str) -> Iterator[Command]:
+    """Start a command; all of its session is killed in the end."""
+    command = Command(folder, *words)
+    try:
+        yield command
+    finally:
+        for pid in session(command.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        command.process.wait(20)
