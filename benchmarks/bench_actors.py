@@ -6,9 +6,9 @@ python -m benchmarks actors --workers 4 --set env.world=emulated
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
+from argparse import Namespace
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from distrlcc.actors.start import start_actors
-from distrlcc.cli.output import check_json_target, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.parser import Parser, number
 from distrlcc.config import override
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.recipes.registry import recipe
@@ -49,7 +49,7 @@ class Delivery:
     """Segments that were not used, except those left over at the end."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     text = "counts to measure (default: 1,2,4,8,16)"
@@ -59,12 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--recipe", default="distrlcc", help="default: distrlcc")
     text = "change a key of the recipe; may be repeated"
     add("--set", action="extend", nargs="+", default=[], dest="assignments", help=text)
-    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add_json(parser, "the figures")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure and print."""
-    check_json_target(args.json)
     config = override(recipe(args.recipe), args.assignments)
     rows = []
     for workers in _counts(args.workers):

@@ -7,7 +7,7 @@ An object on each worker answers without an environment, so that only the engine
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, fields, replace
 from time import monotonic, perf_counter, sleep
@@ -19,8 +19,8 @@ from distrlcc.actors.actor import Segment
 from distrlcc.actors.admission import admit, check_addresses, join
 from distrlcc.actors.engine import Engine, InProcessEngine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
-from distrlcc.cli.output import check_json_target, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.parser import Parser, number
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
@@ -148,7 +148,7 @@ def measure_ray(job: EngineJob) -> EngineFigures:
 ENGINES = {"in-process": measure_in_process, "torch-rpc": measure_torch_rpc, "ray": measure_ray}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add, names = parser.add_argument, ",".join(ENGINES)
     add("--engines", default=names, metavar="NAME,…", help=f"which (default: {names})")
@@ -156,12 +156,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "time for calls, and for segments, s (default: 5)"
     add("--seconds", type=number(0.1, 600.0), default=5.0, help=text)
     add("--recipe", default="distrlcc", help="whose segments and weights (default: distrlcc)")
-    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add_json(parser, "the figures")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure and print; the ratios are to in-process."""
-    check_json_target(args.json)
     names = args.engines.split(",")
     for name in names:
         if name not in ENGINES:

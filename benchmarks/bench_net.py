@@ -6,7 +6,6 @@ python -m benchmarks net --rates 12,96 --flows 8,16 --json -
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -15,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,8 +24,8 @@ from time import process_time
 
 import numpy as np
 
-from distrlcc.cli.output import check_json_target, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.parser import Parser, number
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.net.emulated_world import WorldProcess
@@ -47,7 +47,7 @@ _STEP_NS = 10_000_000
 Figures = dict[str, float]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     seconds = "length of each measurement (default: 5)"
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rates", type=_numbers, default="12,48,96,200", metavar="R,…", help=rates)
     flows = "flows of 12 Mbit/s in real time (default: 4,8,16,32); none: ''"
     add("--flows", type=_numbers, default="4,8,16,32", metavar="N,…", help=flows)
-    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add_json(parser, "the figures")
 
 
 def _numbers(text: str) -> list[float]:
@@ -69,9 +69,8 @@ def _numbers(text: str) -> list[float]:
     return values
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure and print."""
-    check_json_target(args.json)
     run_soon()
     out = sys.stderr if args.json == "-" else sys.stdout
 

@@ -10,9 +10,9 @@ only turns of one round are compared.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.exchange import measure_exchange, project
-from distrlcc.cli.output import check_json_target, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.parser import Parser, number
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -47,11 +47,11 @@ _WARM_UP, _COUNTED = 3, 2
 _NEVER = 10**12
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add, whole = parser.add_argument, number(1, 1000, whole=True)
     add("--processes", default="1,2", metavar="N,…", help="counts to measure (default: 1,2)")
-    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add_json(parser, "the figures")
     add("--rounds", type=whole, default=12, metavar="R", help="rounds of turns (default: 12)")
     slow = "also train with one process whose steps take F times as long, with and without cuts"
     add("--slow", type=number(1.0, 100.0), metavar="F", help=slow)
@@ -67,9 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--set", **keys, dest="assignments", help="change a key of the quickstart recipe")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure and print."""
-    check_json_target(args.json)
     config = override(recipe("quickstart"), args.assignments)
     if config.ppo is None:
         raise ConfigError("this benchmark measures PPO")
@@ -250,9 +249,7 @@ def _scaling(config: RunConfig, processes: int, rounds: int, shown: Any) -> dict
     return found
 
 
-def _slow(
-    config: RunConfig, processes: int, args: argparse.Namespace, shown: Any
-) -> dict[str, Any]:
+def _slow(config: RunConfig, processes: int, args: Namespace, shown: Any) -> dict[str, Any]:
     """Train to the same number of steps with and without cutting slow ranks short."""
     off = replace(config, distributed=replace(config.distributed, straggler_share=0.0))
     speeds, cuts, rewards = np.zeros((3, 2, args.slow_seeds)).tolist()

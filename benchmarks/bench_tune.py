@@ -5,16 +5,16 @@ python -m benchmarks tune --seeds 0,1,2 --updates 120 --out runs/bench-tune --js
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from distrlcc.cli.output import check_json_target, emit_json
-from distrlcc.cli.parser import number
+from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.parser import Parser, number
 from distrlcc.cli.tune import add_member_arguments, core_share, member_config, ray_options
 from distrlcc.errors import ConfigError
 from distrlcc.tune.outcome import REPORTS, standings, write_outcome
@@ -46,7 +46,7 @@ class TunerResult:
     """Time, s, Ray's start included."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("--recipe", default="quickstart", help="default: quickstart")
@@ -60,14 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", default="0,1,2", metavar="N,…", help="default: 0,1,2")
     what = "folder of all tuners' folders"
     add("--out", metavar="DIR", type=Path, required=True, help=what)
-    add("--json", metavar="FILE", help="write the figures as JSON; - for stdout")
+    add_json(parser, "the figures")
     parser.set_defaults(seed=None)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Measure and print."""
     # See that everything fits.
-    check_json_target(args.json)
     seeds = _seeds(args.seeds)
     config = TuneConfig(
         run=member_config(args),

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def run_sim(args: Namespace) -> int:
     """Measure the simulator on one core, beside the reference in the same run."""
     from distrlcc.sim.bench import bench
 
-    check_json_target(args.json)
     result = bench(args.envs, args.steps, args.repeats)
     if args.json != "-":
         for name, row in result["links"].items():
@@ -61,7 +60,6 @@ def run_train(args: Namespace) -> int:
 
     from distrlcc.recipes.registry import recipe
 
-    check_json_target(args.json)
     mlp = recipe("quickstart")
     configs = {
         BASELINE: mlp,

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -85,11 +85,7 @@ def run_start(args: Namespace) -> int:
 
 
 def _ray_flags(args: Namespace) -> list[str]:
-    """Return the arguments of `_add_share` as flags of ``ray start``.
-
-    Raises:
-        ConfigError: A resource that is none.
-    """
+    """Return the arguments of `_add_share` as flags of ``ray start``."""
     named = {
         "--num-cpus": args.cpus,
         "--num-gpus": args.gpus,
@@ -163,7 +159,6 @@ def run_status(args: Namespace) -> int:
     from distrlcc.cluster.session import AUTO, RayOptions, ray_session
     from distrlcc.cluster.state import node_here
 
-    check_json_target(args.json)
     here = node_here()
     with ray_session(RayOptions(AUTO)) as ray:
         nodes = ray_nodes(ray)

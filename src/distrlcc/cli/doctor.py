@@ -10,7 +10,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser
 
 
@@ -31,7 +31,6 @@ def run(args: Namespace) -> int:
     """Check; 1 when anything fails."""
     from distrlcc.doctor.findings import Verdict, print_findings, worst
 
-    check_json_target(args.json)
     if args.cluster:
         from distrlcc.cluster.state import node_here
         from distrlcc.doctor.cluster import check_cluster

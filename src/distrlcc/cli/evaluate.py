@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
+from distrlcc.cli.output import add_json, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, LinkError
 
@@ -85,7 +85,6 @@ def run(args: Namespace) -> int:
     _drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
-    check_json_target(args.json)
     # The runs and their table.
     measured = _measure(args, contenders, scenarios)
     scores = [one.scores for one in measured]
@@ -133,11 +132,7 @@ def _scenarios(args: Namespace) -> list[Scenario]:
 
 
 def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
-    """Return the places of the links that the report draws over time; the first two by default.
-
-    Raises:
-        ConfigError: There is no such link.
-    """
+    """Return the places of the links that the report draws over time; the first two by default."""
     places = {scenario.name: k for k, scenario in enumerate(scenarios)}
     if not names:
         return tuple(range(min(2, len(scenarios))))
@@ -152,12 +147,7 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
 def _measure(
     args: Namespace, contenders: Sequence[Contender], scenarios: list[Scenario]
 ) -> list[Measured]:
-    """Run all; one line for each run that failed or did not keep its time.
-
-    Raises:
-        ConfigError: A link that is to be drawn does not exist.
-        LinkError: All runs failed.
-    """
+    """Run all; one line for each run that failed or did not keep its time."""
     from distrlcc.evaluate.emulated import Measured, evaluate_emulated
     from distrlcc.evaluate.runner import evaluate
 
@@ -311,11 +301,7 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
 
 
 def _preferences(args: Namespace) -> list[float | None]:
-    """Return the preferences of ``--prefer``; None: the policies' own.
-
-    Raises:
-        ConfigError: It is no list of numbers from 0 to 1.
-    """
+    """Return the preferences of ``--prefer``; None: the policies' own."""
     words = names_in(args.prefer)
     if not words:
         return [None]

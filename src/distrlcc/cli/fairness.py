@@ -13,7 +13,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
-from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
+from distrlcc.cli.output import add_json, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -58,7 +58,6 @@ def run(args: Namespace) -> int:
             )
     if args.out is not None:
         require_writable(args.out)
-    check_json_target(args.json)
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
     for name, scenarios in suites.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable
 
-from distrlcc.cli.output import add_json, check_json_target, console, emit_json
+from distrlcc.cli.output import add_json, console, emit_json
 from distrlcc.cli.parser import Parser
 
 KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards")
@@ -51,7 +51,6 @@ def run_policies(args: Namespace) -> int:
     from distrlcc.recipes.experiment import PREFER
     from distrlcc.recipes.result_row import shipped_rows
 
-    check_json_target(args.json)
     rows, listed = shipped_rows(), []
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("policy", "network", "observation", "action", "kB", "scored on", "power"):

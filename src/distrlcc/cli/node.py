@@ -162,10 +162,9 @@ def with_actors(config: RunConfig, args: Namespace) -> RunConfig:
     actors = config.actors
     if args.nodes is not None:
         actors = replace(actors, nodes=read_nodes(args.nodes))
-    for name in ("envs_per_worker", "max_lag", "wait_workers"):
-        value = getattr(args, name)
-        if value is not None:
-            actors = replace(actors, **{name: value})
+    names = ("envs_per_worker", "max_lag", "wait_workers")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    actors = replace(actors, **given)
     count, known = args.node_num, len(actors.nodes)
     if count > known:
         raise ConfigError(

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 
 def add_json(parser: Parser, what: str = "all figures") -> None:
-    """Add ``--json``, which `console`, `check_json_target` and `emit_json` take."""
-    parser.add("--json FILE", f"write {what} as JSON; - for stdout")
+    """Add ``--json``, which `console` and `emit_json` take; what cannot be written is refused."""
+    parser.add("--json FILE", f"write {what} as JSON; - for stdout", _json_target)
+
+
+def _json_target(text: str) -> str:
+    if text != "-":
+        check_writable(Path(text).resolve().parent)
+    return text
 
 
 def console(target: str | None) -> Console:
@@ -32,16 +38,6 @@ def console(target: str | None) -> Console:
 def counted(things: Sequence[object], noun: str = "link") -> str:
     """Return their number with its noun: ``1 link``, ``12 links``."""
     return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
-
-
-def check_json_target(target: str | None) -> None:
-    """See that ``--json``'s file can be written, before the work whose result it takes.
-
-    Raises:
-        OutputError: It cannot.
-    """
-    if target not in (None, "-"):
-        check_writable(Path(str(target)).resolve().parent)
 
 
 def emit_json(target: str | None, value: Any) -> None:

@@ -11,7 +11,7 @@ from argparse import SUPPRESS, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.cli.send import PORT, refuse_files
 
@@ -42,7 +42,6 @@ def run(args: Namespace) -> int:
     # Refuse what cannot work before anything runs.
     refuse_files("--folder", args.folder)
     refuse_files("--max-mb", args.max_mb)
-    check_json_target(args.json)
     out = sys.stderr if args.json == "-" else sys.stdout
     ended: list[Received] = []
 

@@ -13,7 +13,7 @@ import sys
 from argparse import Namespace
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of
-from distrlcc.cli.output import add_json, check_json_target, console, counted, emit_json
+from distrlcc.cli.output import add_json, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -48,7 +48,6 @@ def run(args: Namespace) -> int:
     changes = sum(c.at_s < s.duration_s for s in scenarios for c in s.link.changes)
     if not changes:
         raise ConfigError(f"--suite {args.suite}: none of its links changes; take --suite dynamic")
-    check_json_target(args.json)
     # The runs, a table, and JSON, in which None stands for never.
     table = Table(title=f"{changes} changes on {counted(scenarios)}", box=box.SIMPLE_HEAD)
     table.add_column("scheme")

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrlcc.cli.output import add_json, check_json_target, emit_json
+from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 
@@ -73,7 +73,6 @@ def run(args: Namespace) -> int:
 
     # Refuse what cannot work before anything runs.
     refuse_files("--file", args.file)
-    check_json_target(args.json)
     if args.plot is not None:
         if args.plot.suffix not in (".png", ".svg"):
             raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
@@ -130,16 +129,11 @@ def run(args: Namespace) -> int:
     emit_json(args.json, {"name": name} | _figures(sent))
     if sent.failure:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
-        return 128 + stopper.signal if stopper.signal else 1
-    return 128 + stopper.signal if stopper.signal else 0
+    return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
 
 
 def refuse_files(flag: str, value: str | None) -> None:
-    """Refuse a flag of the file transfer, which is gone.
-
-    Raises:
-        ConfigError: The flag was given.
-    """
+    """Refuse a flag of the file transfer, which is gone."""
     if value is not None:
         raise ConfigError(
             f"{flag} is gone, as 'send' and 'receive' measure alone; copy files with scp or rsync, "
@@ -167,13 +161,12 @@ def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
         controller.begin(now=time.monotonic_ns())
 
 
-def _controller(
-    args: Namespace,
-) -> tuple[str, Controller, Callable[[float], int]]:
+def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:
     """Return a controller that is ready to act at once, its name and the length of its steps."""
-    from distrlcc.control.schemes import SchemeController
+    from distrlcc.control.schemes import SCHEMES, SchemeController
     from distrlcc.control.state import INITIAL_CWND
     from distrlcc.errors import unknown_name
+    from distrlcc.types import Ack
 
     if args.cwnd is not None and args.scheme != "fixed":
         raise ConfigError("--cwnd is for --scheme fixed")
@@ -186,32 +179,23 @@ def _controller(
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
     if args.scheme in ("agent", "oracle"):
-        from distrlcc.control.schemes import SCHEMES
-
-        raise unknown_name(
-            "scheme", args.scheme, [n for n in SCHEMES if n not in ("agent", "oracle")]
-        )
+        known = [name for name in SCHEMES if name not in ("agent", "oracle")]
+        raise unknown_name("scheme", args.scheme, known)
     cwnd = args.cwnd if args.cwnd is not None else INITIAL_CWND
-    _warm_up(SchemeController(args.scheme, parameter=cwnd))
+    # Compile what the first acknowledgements would have to wait for.
+    now, trial = time.monotonic_ns(), SchemeController(args.scheme, parameter=cwnd)
+    trial.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
+    trial.on_timeout(now=now + 1, sent=10)
     now = time.monotonic_ns()
     scheme = SchemeController(args.scheme, now=now, seed=args.seed, parameter=cwnd)
     return args.scheme, scheme, lambda _: 10_000_000
-
-
-def _warm_up(scheme: Controller) -> None:
-    """Compile what the first acknowledgements would have to wait for."""
-    from distrlcc.types import Ack
-
-    now = time.monotonic_ns()
-    scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
-    scheme.on_timeout(now=now + 1, sent=10)
 
 
 class _LiveLine:
     """What a flow is at, twice a second, on a terminal."""
 
     def __init__(self, wire_bytes: int) -> None:
-        self._bytes, self._shown = wire_bytes, 0.0
+        self._bytes = wire_bytes
         self._since, self._acked, self._lost, self._rtt = 0.0, 0.0, 0.0, 0.0
         self._tty = sys.stderr.isatty()
 
@@ -248,13 +232,10 @@ def _summary(name: str, sent: Sent) -> str:
 
 
 def _figures(sent: Sent) -> dict[str, Any]:
-    values = {k: v for k, v in asdict(sent).items() if k != "series"}
-    values = {k: None if v != v else v for k, v in values.items()}
-    values |= {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
-    return values | {"steps_columns": _columns(sent)}
-
-
-def _columns(sent: Sent) -> dict[str, list[float]]:
     from distrlcc.net.flow_record import Step
 
-    return {name: [round(getattr(step, name), 6) for step in sent.series] for name in Step._fields}
+    values = {k: v for k, v in asdict(sent).items() if k != "series"}
+    values = {k: None if v != v else v for k, v in values.items()}
+    columns = {k: [round(getattr(step, k), 6) for step in sent.series] for k in Step._fields}
+    shares = {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
+    return values | shares | {"steps_columns": columns}

@@ -153,11 +153,7 @@ def _with_resources(config: RunConfig, args: Namespace) -> RunConfig:
 
 
 def _refuse(args: Namespace, flags: Sequence[str], why: str) -> None:
-    """Refuse arguments that mean nothing here.
-
-    Raises:
-        ConfigError: One of them was given.
-    """
+    """Refuse arguments that mean nothing here."""
     for flag in flags:
         if getattr(args, _name(flag)) is not None:
             raise ConfigError(f"{flag.split()[0]} {why}")

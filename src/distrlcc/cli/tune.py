@@ -167,15 +167,7 @@ def member_config(args: Namespace) -> RunConfig:
 
 
 def _tune_config(args: Namespace, method: PBTConfig | SearchConfig) -> TuneConfig:
-    """Return the tuner that the arguments describe.
-
-    Args:
-        args: The arguments.
-        method: How members' values are chosen.
-
-    Raises:
-        ConfigError: Something does not exist or fit.
-    """
+    """Return the tuner that the arguments describe."""
     from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
     shrinks = args.metric in ("queueing_delay", "loss")
@@ -227,15 +219,12 @@ def core_share(args: Namespace, members: int, *, synch: bool) -> float:
 
 
 def _run_tuner(args: Namespace, command: str, build: Callable[[], TuneConfig]) -> int:
-    """Begin or go on with a tuner; return the exit code.
+    """Begin or go on with a tuner, ``pbt`` or ``search``; return the exit code.
 
     Args:
         args: The arguments.
-        command: ``pbt`` or ``search``.
-        build: Returns the configuration of a new tuner.
-
-    Raises:
-        DistrlccError: What does not fit, or what ended the tuner.
+        command: The tuner.
+        build: Returns the configuration of a new one.
     """
     # Find what does not fit before what takes seconds to import.
     from distrlcc.tune.space import checked_space

@@ -199,14 +199,12 @@ class ExpertRounds:
                 steps[n], final[n] = t, info["final_obs"][n]
                 scores[n] = {key: float(row[n]) for key, row in info["link_episode"].items()}
             running &= ~truncated
-        return [
-            Episode(
-                link, observations[n, : steps[n]], actions[n, : steps[n]],
-                experts[n, : steps[n]], rewards[n, : steps[n]], outcomes[n, : steps[n]],
-                final[n], scores[n],
-            )
-            for n, link in enumerate(env.link_names())
-        ]  # fmt: skip
+        arrays = (observations, actions, experts, rewards, outcomes)
+        episodes = []
+        for k, link in enumerate(env.link_names()):
+            seen, acted, advised, earned, came = (array[k, : steps[k]] for array in arrays)
+            episodes.append(Episode(link, seen, acted, advised, earned, came, final[k], scores[k]))
+        return episodes
 
     def _actions(self) -> NDArray[Any]:
         shape = (self.count, self._length)

@@ -44,10 +44,8 @@ class HeldOut:
 
     def __init__(self, config: RunConfig | ImitateConfig, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
-        self._config = replace(
-            config.env.undisturbed(), world="simulated", stagger=False,
-            episode_s=config.held_out.seconds,
-        )  # fmt: skip
+        env, seconds = config.env.undisturbed(), config.held_out.seconds
+        self._config = replace(env, world="simulated", stagger=False, episode_s=seconds)
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
@@ -78,9 +76,14 @@ class HeldOut:
         agents = self._config.agents
         count = self._links * agents
         env = LinkVectorEnv(
-            count, self._config, split="validation", seed=0, with_labels=False, autoreset=False,
+            count,
+            self._config,
+            split="validation",
+            seed=0,
+            with_labels=False,
+            autoreset=False,
             preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
-        )  # fmt: skip
+        )
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
         state = policy.initial_state(count)
         key, rows = stream_key(self._seed, "held-out"), np.arange(count)
