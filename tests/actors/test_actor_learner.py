@@ -23,7 +23,7 @@ from distrlcc.errors import GroupError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 
@@ -59,9 +59,7 @@ def _config(config: RunConfig, *assignments: str) -> RunConfig:
 
 
 def _begin(out: Path, config: RunConfig) -> ActorRun:
-    RunDirectory.create(
-        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
-    ).close()
+    RunDirectory.create(out, config, tensorboard=False).close()
     return ActorRun(config, out, tensorboard=False)
 
 

@@ -14,7 +14,7 @@ from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.runs.feed import Feed
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, build_learner
 from distrlcc.runs.stopper import Stopper
@@ -38,9 +38,7 @@ class ActorRun:
 
     def directory(self) -> RunDirectory:
         """Open the run's directory."""
-        directory = RunDirectory.resume(
-            self.out, self.config, tensorboard=self.tensorboard, extendable=EXTENDABLE
-        )
+        directory = RunDirectory.resume(self.out, self.config, tensorboard=self.tensorboard)
         directory.storage = self.storage
         return directory
 

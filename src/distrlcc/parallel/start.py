@@ -25,7 +25,7 @@ from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import ImitateConfig, RunConfig, extendable
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import RunState, rehearse
 from distrlcc.runs.source import Share
@@ -58,17 +58,10 @@ def open_directory(
         if storage is not None:
             stack.enter_context(stored(storage, options.out, resume=options.resume))
         if options.resume:
-            directory = RunDirectory.resume(
-                options.out, config, tensorboard=options.tensorboard, extendable=extendable(config)
-            )
+            directory = RunDirectory.resume(options.out, config, tensorboard=options.tensorboard)
         else:
             directory = RunDirectory.create(
-                options.out,
-                config,
-                recipe=config.recipe,
-                seeds={"seed": config.seed},
-                tensorboard=options.tensorboard,
-                extendable=extendable(config),
+                options.out, config, seed=config.seed, tensorboard=options.tensorboard
             )
         directory.storage = storage
         stack.enter_context(directory)

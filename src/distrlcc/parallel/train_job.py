@@ -17,7 +17,7 @@ from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
 from distrlcc.runs.progress import Display, Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import ImitateConfig, RunConfig, extendable
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.source import Share
@@ -52,19 +52,11 @@ class TrainJob:
     def _directory(self, run: str) -> RunDirectory:
         out = self.out
         if _run_of(out) == run:
-            return RunDirectory.resume(
-                out, self.config, tensorboard=self.tensorboard, extendable=extendable(self.config)
-            )
+            return RunDirectory.resume(out, self.config, tensorboard=self.tensorboard)
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             out = out.with_name(f"{out.name}-{run[:8]}")
-        directory = RunDirectory.create(
-            out,
-            self.config,
-            recipe=self.config.recipe,
-            seeds={"seed": self.config.seed},
-            tensorboard=self.tensorboard,
-            extendable=extendable(self.config),
-        )
+        seed, tensorboard = self.config.seed, self.tensorboard
+        directory = RunDirectory.create(out, self.config, seed=seed, tensorboard=tensorboard)
         mark_run(out, run)
         return directory
 

@@ -114,7 +114,7 @@ class Member:
         """Write a checkpoint of the state that a report is of."""
         schedule = msgspec.json.encode(self.schedule).decode()
         state = self.trainer.state_dict() | {_SCHEDULE: schedule}
-        save_checkpoint(folder / STATE, state, config_digest="", versions=package_versions())
+        save_checkpoint(folder / STATE, state, versions=package_versions())
         config = self.trainer.config
         notes = {
             "recipe": config.recipe,
