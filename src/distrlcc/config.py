@@ -16,7 +16,6 @@ Left out on purpose: strings that name classes, files that include files, interp
 from __future__ import annotations
 
 import difflib
-import hashlib
 import tomllib
 import types
 import typing
@@ -93,16 +92,6 @@ def override(config: C, assignments: Sequence[str]) -> C:
             raise ConfigError(f"bad setting {assignment!r}: expected key=value, as in seed=7")
         _assign(type(config), data, key, text)
     return _build(type(config), data, prefix="")
-
-
-def digest(config: DataclassInstance) -> str:
-    """Return the SHA-256 of a configuration's TOML, as 64 hexadecimal digits."""
-    return hashlib.sha256(to_toml(config).encode()).hexdigest()
-
-
-def differences(a: DataclassInstance, b: DataclassInstance) -> list[str]:
-    """List the keys in which two configurations differ, as ``"ppo.lr: 0.001 != 0.0003"``."""
-    return toml_differences(to_toml(a), to_toml(b))
 
 
 def toml_differences(a: str, b: str) -> list[str]:

@@ -22,7 +22,7 @@ from distrlcc.errors import GroupError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from tests.parallel.commands import rows
@@ -47,9 +47,7 @@ LONG = 60.0
 
 
 def _begin(out: Path, config: RunConfig) -> ActorRun:
-    RunDirectory.create(
-        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
-    ).close()
+    RunDirectory.create(out, config, tensorboard=False).close()
     return ActorRun(config, out, tensorboard=False)
 
 

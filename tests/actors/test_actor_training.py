@@ -22,7 +22,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.stopper import Stopper
@@ -136,15 +136,13 @@ def _trained(config: RunConfig, updates: int = 5) -> RunState:
 
 def _saved(out: Path, training: RunState) -> RunDirectory:
     config = training.config
-    with RunDirectory.create(
-        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
-    ) as run:
+    with RunDirectory.create(out, config, tensorboard=False) as run:
         run.save(training.state_dict())
     return _opened(out, config)
 
 
 def _opened(out: Path, config: RunConfig) -> RunDirectory:
-    return RunDirectory.resume(out, config, tensorboard=False, extendable=EXTENDABLE)
+    return RunDirectory.resume(out, config, tensorboard=False)
 
 
 @CONFIGS

@@ -14,7 +14,7 @@ from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.interface import _is_tunnel, interfaces
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 
 ADDRESS = ("--ip", "127.0.0.1")
@@ -156,9 +156,7 @@ def test_a_public_address_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
 
 def _run(out: Path, config: RunConfig) -> Path:
     """Make a run with a checkpoint."""
-    with RunDirectory.create(
-        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
-    ) as run:
+    with RunDirectory.create(out, config, tensorboard=False) as run:
         run.save({"nothing": 0})
     return out
 
@@ -181,7 +179,7 @@ def test_the_newest_run_of_the_recipe_is_loaded() -> None:
         path = _run(Path("runs") / name, config) / "checkpoints" / "latest.safetensors"
         os.utime(path, (1e9 - age, 1e9 - age))
     RunDirectory.create(  # has no checkpoint yet
-        Path("runs/begun"), indigo, recipe="indigo", tensorboard=False, extendable=EXTENDABLE
+        Path("runs/begun"), indigo, tensorboard=False
     ).close()
     damaged = _run(Path("runs/damaged"), indigo)
     (damaged / "config.toml").write_text("nothing = 1")

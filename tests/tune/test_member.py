@@ -9,7 +9,8 @@ import numpy as np
 from distrlcc.config import override
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.member import POLICY, Member
+from distrlcc.tune.member import Member
+from distrlcc.tune.outcome import POLICY
 from distrlcc.tune.report import decode
 from distrlcc.tune.tune_config import SearchConfig, TuneConfig
 

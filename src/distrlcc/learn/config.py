@@ -61,7 +61,7 @@ def check_fields(
     Raises:
         ConfigError: If one is not.
     """
-    bounds = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+    bounds = f"{low} or more" if high == math.inf else f"{low} to {high}"
     for name in names.split():
         value = getattr(config, name)
         if not low <= value <= high:

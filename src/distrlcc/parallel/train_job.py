@@ -17,7 +17,7 @@ from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
 from distrlcc.runs.progress import Display, Progress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.run_config import ImitateConfig, RunConfig, extendable
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.source import Share
@@ -64,17 +64,9 @@ def run_directory(
     Raises:
         DistrlccError: See `RunDirectory.create` and `RunDirectory.resume`.
     """
-    extend = extendable(config)
     if resume:
-        return RunDirectory.resume(out, config, tensorboard=tensorboard, extendable=extend)
-    return RunDirectory.create(
-        out,
-        config,
-        recipe=config.recipe,
-        seeds={"seed": config.seed},
-        tensorboard=tensorboard,
-        extendable=extend,
-    )
+        return RunDirectory.resume(out, config, tensorboard=tensorboard)
+    return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
 
 
 _ID = ".run"

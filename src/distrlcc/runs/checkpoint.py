@@ -6,15 +6,16 @@ tensors ``"0"``, ``"1"``, ...; the tree, the configuration and the versions are 
 metadata; a CRC-32 covers the tree and every tensor. Everything comes back bit for bit; tensors come
 back on the CPU. No pickle, and torch is imported only when a tensor is met::
 
-    save_checkpoint(path, {"weights": module.state_dict(), "update": 7}, config_digest=digest)
-    state = load_checkpoint(path, config_digest=digest)
+    save_checkpoint(path, {"weights": module.state_dict(), "update": 7}, config_toml=text)
+    state = load_checkpoint(path, config_toml=text)
 
 A file is written under a temporary name beside its place, synced and renamed over the old one, so
-whoever is killed while writing leaves the last good file.
+a process that is killed while writing leaves the last good file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import zlib
@@ -44,7 +45,6 @@ def save_checkpoint(
     path: Path,
     state: Mapping[str, Any],
     *,
-    config_digest: str,
     config_toml: str = "",
     versions: Mapping[str, str] | None = None,
 ) -> None:
@@ -53,8 +53,7 @@ def save_checkpoint(
     Args:
         path: The file; its folder must exist.
         state: The tree; see the module.
-        config_digest: The configuration's digest, compared on loading.
-        config_toml: The configuration, so that a refusal can name the keys that differ.
+        config_toml: The configuration, compared on loading.
         versions: Versions of packages, for people.
 
     Raises:
@@ -65,11 +64,15 @@ def save_checkpoint(
         state,
         format=FORMAT,
         version=VERSION,
-        config_digest=config_digest,
+        config_digest=_digest(config_toml),
         config_toml=config_toml,
         versions=json.dumps(dict(versions or {})),
     )
     write_atomically(path, data)
+
+
+def _digest(config_toml: str) -> str:
+    return hashlib.sha256(config_toml.encode()).hexdigest()
 
 
 def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
@@ -78,8 +81,7 @@ def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
     Raises:
         TypeError: The tree holds something that cannot be stored.
     """
-    arrays: list[NDArray[Any]] = []
-    tree = json.dumps(_encode(state, arrays, "state"))
+    tree, arrays = _flatten(state)
     metadata |= {"state": tree, "checksum": str(_checksum(tree, arrays))}
     tensors = {str(index): array for index, array in enumerate(arrays)}
     return safetensors.numpy.save(tensors, metadata)
@@ -87,9 +89,13 @@ def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
 
 def checksum(state: Mapping[str, Any]) -> int:
     """Return a CRC-32 of a state, the same wherever every bit is."""
+    return _checksum(*_flatten(state))
+
+
+def _flatten(state: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
+    """Return a state's tree as JSON, and its arrays."""
     arrays: list[NDArray[Any]] = []
-    tree = json.dumps(_encode(state, arrays, "state"))
-    return _checksum(tree, arrays)
+    return json.dumps(_encode(state, arrays, "state")), arrays
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -102,15 +108,12 @@ def unpack(data: bytes) -> dict[str, Any]:
     return state
 
 
-def load_checkpoint(
-    path: Path, *, config_digest: str | None = None, config_toml: str = ""
-) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, Any]:
     """Read a state.
 
     Args:
         path: The file.
-        config_digest: Digest that the file must bear; None takes any.
-        config_toml: The caller's configuration, to name the keys that differ.
+        config_toml: Configuration that the file must be of; None takes any.
 
     Raises:
         CheckpointError: The file is missing, truncated or corrupt (DamagedCheckpointError), of
@@ -119,7 +122,7 @@ def load_checkpoint(
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
-            _check(path, metadata, config_digest, config_toml)
+            _check(path, metadata, config_toml)
             arrays = [file.get_tensor(str(index)) for index in range(len(file.keys()))]
         tree = metadata["state"]
         if metadata["checksum"] != str(_checksum(tree, arrays)):
@@ -137,9 +140,7 @@ def load_checkpoint(
     return state
 
 
-def _check(
-    path: Path, metadata: Mapping[str, str], config_digest: str | None, config_toml: str
-) -> None:
+def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> None:
     """Refuse a foreign file, another version of the layout or another configuration."""
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a distrlcc checkpoint")
@@ -148,17 +149,12 @@ def _check(
             f"checkpoint {path} has format version {metadata.get('version')}, this distrlcc reads "
             f"version {VERSION}; use the distrlcc that wrote it"
         )
-    if config_digest is not None and metadata.get("config_digest") != config_digest:
-        stored = metadata.get("config_toml", "")
-        changed = toml_differences(stored, config_toml) if stored and config_toml else []
+    if config_toml is not None and metadata.get("config_digest") != _digest(config_toml):
+        changed = toml_differences(metadata.get("config_toml", ""), config_toml)
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise CheckpointError(
-            f"checkpoint {path} is from another config"
-            + (
-                f" (checkpoint's value != this run's): {shown}; put these back in config.toml"
-                if shown
-                else ""
-            )
+            f"checkpoint {path} is from another config (checkpoint's value != this run's): "
+            f"{shown}; put these back in config.toml"
         )
 
 

@@ -19,16 +19,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from distrlcc.config import to_toml
-from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin, Spaces
+from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
+from distrlcc.learn.config import check_fields
+from distrlcc.runs.identity import package_versions
 from distrlcc.runs.progress import Progress
-from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_one_price, check_prompt_actions
+from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_expert
+from distrlcc.runs.source import spaces_of
 from distrlcc.runs.stopper import Stopper
 from distrlcc.seeding import stream_key, uniform
-from distrlcc.runs.identity import package_versions
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,17 @@ class CollectConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
 
     def __post_init__(self) -> None:
-        check_one_price(self.env, "collect")
-        check_prompt_actions(self.env, "collect")
+        check_expert(self.env, "collect")
         if (self.steps == 0) == (self.episodes == 0):
             raise ConfigError("give either steps or episodes")
-        for name, low, high in (
-            ("steps", 0, MAX_VALUE),
-            ("episodes", 0, MAX_VALUE),
-            ("num_envs", 1, MAX_ENVS),
-            ("seed", 0, MAX_VALUE),
-            ("shard_steps", 1, 2**31),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
-
+        check_fields(self, "steps episodes seed", 0, MAX_VALUE)
+        check_fields(self, "num_envs", 1, MAX_ENVS)
+        check_fields(self, "shard_steps", 1, 2**31)
         if self.env.agents > 1:
             raise ConfigError(
                 f"env.agents is {self.env.agents}; expected 1: data sets are of one agent on a link"
             )
-        if not 0.0 <= self.disturb <= 0.5:
-            raise ConfigError(f"disturb is {self.disturb}; expected 0 to 0.5")
+        check_fields(self, "disturb", 0, 0.5)
         if self.disturb and self.scheme != "oracle":
             raise ConfigError(
                 f"disturb is {self.disturb}; expected 0, as {self.scheme} drives the link itself"
@@ -211,19 +204,6 @@ class ExpertRounds:
         if self.spaces.action_kind == "discrete":
             return np.zeros(shape, np.int32)
         return np.zeros((*shape, self.spaces.action_size), np.float32)
-
-
-def spaces_of(env: LinkVectorEnv) -> Spaces:
-    """Return what an environment's agents see and do."""
-    space = env.single_action_space
-    discrete = isinstance(space, gymnasium.spaces.Discrete)
-    return Spaces(
-        env.config.observation,
-        env.batch.observation_size,
-        env.config.action,
-        "discrete" if discrete else "continuous",
-        int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 1,
-    )
 
 
 def collect_data(

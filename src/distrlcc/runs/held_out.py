@@ -23,6 +23,7 @@ from distrlcc.seeding import normal, stream_key, uniform
 Acting = Literal["argmax", "sample"]
 ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
 
+_LINK_VALUES = ("utilisation", "queueing_delay", "loss")
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it fill the preferences from 0 to 1 evenly, however many links there are."""
 
@@ -86,36 +87,36 @@ class HeldOut:
         )
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
         state = policy.initial_state(count)
-        key, rows = stream_key(self._seed, "held-out"), np.arange(count)
+        sums, counts = np.zeros((2, 4, count))
+        running, step = np.ones(count, bool), 0
         observation, info = env.reset()
-        rewards = np.zeros(count)
-        steps = np.zeros(count)
-        seen = np.zeros((3, count))
-        episodes = np.zeros(count)
-        running = np.ones(count, bool)
-        step = 0
         while running.any():
-            if self._spec.action_kind == "discrete":
-                draws = uniform(key, rows, step)
-            else:
-                draws = normal(key, rows[:, None], step, np.arange(self._spec.action_size)[None])
+            # All act, with draws of their own; rewards count while an agent's episode runs.
             active = info.get("active", running)
-            actions, state = policy.act(observation, state, draws)
+            actions, state = policy.act(observation, state, self._draws(count, step))
             observation, reward, _, truncated, info = env.step(actions)
-            rewards += np.where(running, reward, 0.0)
-            steps += running & active
+            sums[0] += np.where(running, reward, 0.0)
+            counts[0] += running & active
             step += 1
-            if agents > 1:  # who joins starts without a past
+            if agents > 1:  # an agent that joins starts without a past
                 state = np.where((info["active"] & ~active)[:, None], np.float32(0.0), state)
+            # What the link says of an episode counts once it ends.
             ended = running & truncated
             if ended.any():
-                for row, name in zip(seen, ("utilisation", "queueing_delay", "loss"), strict=True):
+                for row, name in zip(sums[1:], _LINK_VALUES, strict=True):
                     row[ended] = info["link_episode"][name][ended]
-                episodes += ended
+                counts[1:] += ended
+            # A link on which all agents are done needs no more steps.
             for n in np.flatnonzero(env.over & running[::agents]):
                 env.batch.retire(int(n))
             running &= ~np.repeat(env.over, agents)
-        sums = np.vstack([rewards, seen]).reshape(4, self._links, agents).sum(axis=2)
-        counts = np.stack([steps] + 3 * [episodes]).reshape(4, self._links, agents).sum(axis=2)
+        sums, counts = np.stack([sums, counts]).reshape(2, 4, self._links, agents).sum(axis=3)
         with np.errstate(invalid="ignore"):  # links on which no agent ran
             return np.asarray(sums / counts)
+
+    def _draws(self, count: int, step: int) -> NDArray[np.float64]:
+        """Return the draws by which actions of a step are sampled."""
+        key, rows = stream_key(self._seed, "held-out"), np.arange(count)
+        if self._spec.action_kind == "discrete":
+            return uniform(key, rows, step)
+        return normal(key, rows[:, None], step, np.arange(self._spec.action_size)[None])

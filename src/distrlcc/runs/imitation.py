@@ -14,12 +14,12 @@ from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
 from distrlcc.learn.learner import Reducer, Weights
-from distrlcc.learn.imitation import Indices, SequenceDataset
+from distrlcc.learn.imitation import SequenceDataset
 from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_state import RunState
-from distrlcc.runs.source import Stop
+from distrlcc.runs.source import Stop, spec_in
 from distrlcc.seeding import stream_key, uniform
 
 
@@ -40,23 +40,25 @@ class SequenceSource:
         Raises:
             ConfigError: The configuration does not fit the data set.
         """
-        self.spec = policy_spec(config, data)
+        self.spec = _checked_spec(config, data)
         self._config, self._rank, self._size, self._epoch = config, rank, size, 0
         section, recurrent = config.imitation, self.spec.state_size > 0
+        # Hold some episodes out, the same ones on every rank.
         count = len(data.steps)
-        key = stream_key(config.seed, "validation")
-        order = np.argsort(uniform(key, np.arange(count)), kind="stable")
+        draws = uniform(stream_key(config.seed, "validation"), np.arange(count))
+        order = np.argsort(draws, kind="stable")
         share = section.validation_share
         held = min(round(share * count) or int(share > 0), count - 1)
-        episodes: Indices = np.sort(order[held:])
+        validation, episodes = np.sort(order[:held]), np.sort(order[held:])
+        # Train on short sequences.
         burn_in = section.burn_in if recurrent else 0
         self._training = SequenceDataset(data, episodes, section.sequence_length, burn_in)
+        first, last = (len(episodes) * edge // size for edge in (rank, rank + 1))
+        self._own_episodes = episodes[first:last]
         # An LSTM is measured as it acts: over whole episodes.
-        validation = np.sort(order[:held])
         longest = int(data.steps[validation].max(initial=1))
         self._length = longest if recurrent else section.sequence_length
         self._validation = SequenceDataset(data, validation, self._length)
-        self._own_episodes = episodes[len(episodes) * rank // size : len(episodes) * (rank + 1) // size]
         self.interrupted: Stop = lambda steps: False
         """Asked now and then, with the steps of this epoch so far; True breaks it off."""
 
@@ -69,20 +71,18 @@ class SequenceSource:
         """Return the next epoch; neither what acts nor what the others do matters to it."""
         section, number = self._config.imitation, self._epoch
         self._epoch += 1
-        rank, size, most = self._rank, self._size, section.minibatch_size
+        most, where = section.minibatch_size, (self._rank, self._size)
+        training, validation = self._training, self._validation
         own = share_of_minibatches(
-            self._training, most // section.sequence_length, rank, size, self._config.seed, number
+            training, most // section.sequence_length, *where, self._config.seed, number
         )
-        epoch = Epoch(
-            number,
-            self._training,
-            own,
-            self._validation,
-            share_of_minibatches(self._validation, most // self._length, rank, size),
-            self._own_episodes,
-            lambda steps: self.interrupted(number * self._training.steps + steps),
-        )
-        steps = sum(int(self._training.counts(part).sum()) for part in own)
+        checked = share_of_minibatches(validation, most // self._length, *where)
+
+        def interrupted(steps: int) -> bool:
+            return self.interrupted(number * training.steps + steps)
+
+        epoch = Epoch(number, training, own, validation, checked, self._own_episodes, interrupted)
+        steps = sum(int(training.counts(part).sum()) for part in own)
         return epoch, CollectStats(steps=float(steps))
 
     def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
@@ -128,41 +128,28 @@ def imitation_run(
     return RunState(config, source, learner, total_steps=source.total_steps, notes=notes)
 
 
-def policy_spec(config: ImitateConfig, data: StoredData) -> PolicySpec:
+def _checked_spec(config: ImitateConfig, data: StoredData) -> PolicySpec:
     """Return the spec of the policy that a run trains.
 
     Raises:
         ConfigError: The environment's spaces or steps are not those of the data set.
         DatasetError: Those of the data set are not those of this distrlcc.
     """
-    spaces, env = data.manifest.spaces, config.env
-    collected = data_env(data)
+    spaces, collected = data.manifest.spaces, data_env(data)
     for name in ("observation", "action", "step_ms", "interval_rtts"):
-        has, expected = getattr(env, name), getattr(collected, name)
+        has, expected = getattr(config.env, name), getattr(collected, name)
         if has != expected:
             raise ConfigError(
                 f"env.{name} is {has!r}, the data set was collected with {expected!r}; leave it "
                 "so, or collect again"
             )
-    batch = LinkBatch(1, env)
-    if batch.observation_size != spaces.observation_size:
+    size = LinkBatch(1, config.env).observation_size
+    if size != spaces.observation_size:
         raise DatasetError(
             f"{data.folder}: its {spaces.observation!r} observations have "
-            f"{spaces.observation_size} elements, this distrlcc's have {batch.observation_size}; "
-            "collect again"
+            f"{spaces.observation_size} elements, this distrlcc's have {size}; collect again"
         )
-    return PolicySpec(
-        observation=spaces.observation,
-        observation_size=spaces.observation_size,
-        action=spaces.action,
-        action_kind=spaces.action_kind,
-        action_size=spaces.action_size,
-        kind=config.network.kind,
-        hidden=config.network.hidden,
-        activation=config.network.activation,
-        step_ms=env.step_ms,
-        interval_rtts=env.interval_rtts or None,
-    )
+    return spec_in(spaces, config)
 
 
 def data_env(data: StoredData) -> EnvConfig:

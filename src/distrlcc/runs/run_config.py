@@ -8,12 +8,13 @@ from typing import ClassVar, Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import ImitationConfig
-from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, PPOConfig
+from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, ImitationConfig, PPOConfig, check_fields
 
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
+MAX_AMOUNT = 999_999
+"""Most of a resource."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,6 @@ class HeldOutConfig:
     which act by sampling as in training; then the reward decides nothing."""
 
     def __post_init__(self) -> None:
-        if self.keep not in ("best", "newest"):
-            raise ConfigError(f"held_out.keep is {self.keep!r}: expected 'best' or 'newest'")
         if self.every < 1 or self.links < 1 or self.seconds <= 0:
             raise ConfigError("held_out: every, links and seconds must be above 0")
 
@@ -65,15 +64,10 @@ class DistributedConfig:
     """Time limit of one exchange, s; the work between two must not take longer either."""
 
     def __post_init__(self) -> None:
-        for name in ("straggler_share", "straggler_minimum"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected 0 to 1")
-        if not self.straggler_grace >= 0.0:
-            raise ConfigError(f"straggler_grace is {self.straggler_grace!r}: expected 0 or more")
-        if self.sync_check_every < 1:
-            raise ConfigError(f"sync_check_every is {self.sync_check_every}: expected 1 or more")
-        if not 0.5 <= self.timeout_s <= 3600.0:
-            raise ConfigError(f"timeout_s is {self.timeout_s!r}: expected 0.5 to 3600")
+        check_fields(self, "straggler_share straggler_minimum", 0, 1)
+        check_fields(self, "straggler_grace", 0)
+        check_fields(self, "sync_check_every", 1)
+        check_fields(self, "timeout_s", 0.5, 3600)
 
 
 @dataclass(frozen=True)
@@ -99,16 +93,13 @@ class ActorsConfig:
     def __post_init__(self) -> None:
         if not self.nodes or not any(self.nodes):
             raise ConfigError("nodes is empty: expected a list of links for each machine")
-        for name, least in (("envs_per_worker", 1), ("segments_per_update", 0), ("max_lag", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected {least} or more")
+        check_fields(self, "envs_per_worker", 1)
+        check_fields(self, "segments_per_update max_lag wait_workers", 0)
         environments = self.envs_per_worker * len(self.links)
         if environments > MAX_ENVS:
             raise ConfigError(
                 f"workers have {environments} environments; expected at most {MAX_ENVS}"
             )
-        if not self.wait_workers >= 0.0:
-            raise ConfigError(f"wait_workers is {self.wait_workers!r}: expected 0 or more")
 
     @property
     def links(self) -> list[str]:
@@ -123,8 +114,6 @@ class ActorsConfig:
 
 Needs = dict[str, float]
 """Amounts by resource: ``CPU``, ``GPU`` and whatever the cluster's machines offer."""
-
-
 RESERVED = ("CPU", "GPU", "memory", "object_store_memory")
 """Resources that have options of their own."""
 
@@ -153,12 +142,9 @@ class ResourcesConfig:
     """Few machines or many; STRICT: on one, or each process on another."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "max_workers"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"resources.{name} is {getattr(self, name)}: expected 0 or more")
-        for name in ("worker_cpus", "worker_gpus", "learner_cpus", "learner_gpus"):
-            if not 0.0 <= getattr(self, name) < 1e6:
-                raise ConfigError(f"resources.{name} is {getattr(self, name)}: expected 0 or more")
+        check_fields(self, "workers max_workers", 0, prefix="resources.")
+        amounts = "worker_cpus worker_gpus learner_cpus learner_gpus"
+        check_fields(self, amounts, 0, MAX_AMOUNT, prefix="resources.")
         if self.learner_gpus > 1.0:
             raise ConfigError(
                 f"resources.learner_gpus is {self.learner_gpus}: expected at most 1; a learner "
@@ -192,7 +178,7 @@ def _amount(key: str, text: str) -> tuple[str, float]:
         value = float(amount)
     except ValueError:
         value = 0.0
-    if not name or name in RESERVED or not 0.0 < value < 1e6:
+    if not name or name in RESERVED or not 0.0 < value <= MAX_AMOUNT:
         raise ConfigError(f"{key} has {text!r}: expected name=amount, as in fast_disk=1")
     return name, value
 
@@ -248,26 +234,26 @@ class RunConfig:
         "curriculum": "curricula are gone, as four seeds showed no gain (LOG.md); leave the key out"
     }
     """Keys of earlier versions, and what to do about them."""
+    EXTENDABLE: ClassVar[tuple[str, ...]] = (
+        *("total_steps", "max_seconds", "start_from"),
+        *("distributed", "actors", "resources"),
+    )
+    """Keys that a resumed run may change: when it ends and how processes work together. What it
+    started from matters no more once there is a checkpoint."""
+    command: ClassVar[str] = "train"
+    """The command that trains it."""
+    unit: ClassVar[str] = "update"
+    """What `held_out.every` and the like count."""
 
     def __post_init__(self) -> None:
         self._check_sections()
         self._check_agents()
-        for name, value, low in (
-            ("total_steps", self.total_steps, 1),
-            ("checkpoint_every", self.checkpoint_every, 1),
-            ("max_seconds", self.max_seconds, 0),
-            ("seed", self.seed, 0),
-        ):
-            if not low <= value <= MAX_VALUE:
-                raise ConfigError(f"{name} is {value}; expected {low} to {MAX_VALUE}")
-        if not 1 <= self.num_envs <= MAX_ENVS:
-            raise ConfigError(f"num_envs is {self.num_envs}; expected 1 to {MAX_ENVS}")
-        if self.ppo is not None:
-            self.ppo.validate()
-        if self.dagger is not None:
-            self.dagger.validate()
-        if self.gail is not None:
-            self.gail.validate()
+        check_fields(self, "total_steps checkpoint_every", 1, MAX_VALUE)
+        check_fields(self, "max_seconds seed", 0, MAX_VALUE)
+        check_fields(self, "num_envs", 1, MAX_ENVS)
+        for section in (self.ppo, self.dagger, self.gail):
+            if section is not None:
+                section.validate()
 
     def _check_sections(self) -> None:
         if (self.ppo is None) == (self.dagger is None):
@@ -275,8 +261,7 @@ class RunConfig:
         if self.gail is not None and self.ppo is None:
             raise ConfigError("the section gail needs the section ppo: its generator's settings")
         if self.ppo is None or self.gail is not None:
-            check_one_price(self.env, "gail" if self.gail is not None else "dagger")
-            check_prompt_actions(self.env, "gail" if self.gail is not None else "dagger")
+            check_expert(self.env, "gail" if self.gail is not None else "dagger")
 
     def _check_agents(self) -> None:
         agents = self.env.agents
@@ -291,11 +276,6 @@ class RunConfig:
                 "env.agents=1, or ppo without gail"
             )
 
-    command: ClassVar[str] = "train"
-    """The command that trains it."""
-    unit: ClassVar[str] = "update"
-    """What `held_out.every` and the like count."""
-
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
         if steps < self.total_steps:
@@ -307,11 +287,15 @@ class RunConfig:
         return update % self.held_out.every == 0
 
     @property
-    def rollout_length(self) -> int:
-        """Steps of each environment between two updates."""
+    def _learner(self) -> PPOConfig | DaggerConfig:
         section = self.ppo or self.dagger
         assert section is not None
-        return section.rollout_length
+        return section
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of each environment between two updates."""
+        return self._learner.rollout_length
 
     @property
     def outcomes(self) -> int:
@@ -321,9 +305,7 @@ class RunConfig:
     @property
     def sequence_length(self) -> int:
         """Steps through which an LSTM's gradient flows."""
-        section = self.ppo or self.dagger
-        assert section is not None
-        return section.sequence_length
+        return self._learner.sequence_length
 
 
 @dataclass(frozen=True)
@@ -345,6 +327,7 @@ class ImitateConfig:
     """``every`` counts epochs; the last one is scored in any case."""
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
 
+    EXTENDABLE: ClassVar[tuple[str, ...]] = ("data", "epochs")
     recipe: ClassVar[str] = "imitate"
     command: ClassVar[str] = "imitate"
     unit: ClassVar[str] = "epoch"
@@ -353,9 +336,8 @@ class ImitateConfig:
     distributed: ClassVar[DistributedConfig] = DistributedConfig(straggler_share=0.0)
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("seed", 0)):
-            if not low <= getattr(self, name) <= MAX_VALUE:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected {low} to {MAX_VALUE}")
+        check_fields(self, "epochs", 1, MAX_VALUE)
+        check_fields(self, "seed", 0, MAX_VALUE)
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
@@ -368,41 +350,19 @@ class ImitateConfig:
         return update % self.held_out.every == 0 or update == self.epochs
 
 
-def check_one_price(env: EnvConfig, who: str) -> None:
-    """Refuse preferences where a scheme matters that has none.
+def check_expert(env: EnvConfig, who: str) -> None:
+    """Refuse preferences and delayed actions where an expert is followed: it has neither.
 
     Raises:
-        ConfigError: The reward asks for preferences.
+        ConfigError: The reward asks for preferences, or actions are delayed.
     """
     if env.reward.delay_weights:
         raise ConfigError(
             f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
             "train with PPO alone, or set env.reward.delay_weights=[]"
         )
-
-
-def check_prompt_actions(env: EnvConfig, who: str) -> None:
-    """Refuse delayed actions where an expert is followed whose take effect at once.
-
-    Raises:
-        ConfigError: They are delayed.
-    """
     if env.action_delay_steps:
         raise ConfigError(
             f"{who} with env.action_delay_steps: the expert's actions are for now, not for later; "
             "train with PPO, or set env.action_delay_steps=0"
         )
-
-
-EXTENDABLE = ("total_steps", "max_seconds", "start_from", "distributed", "actors", "resources")
-"""Keys that a resumed run may change: they say when it ends and how processes work together.
-
-What it started from matters no more once there is a checkpoint.
-"""
-
-
-def extendable(config: RunConfig | ImitateConfig) -> tuple[str, ...]:
-    """Return the keys that a resumed run may change; of imitation where the same data are, and
-    when it ends.
-    """
-    return EXTENDABLE if isinstance(config, RunConfig) else ("data", "epochs")

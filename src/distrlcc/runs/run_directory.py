@@ -24,14 +24,14 @@ import errno
 import fcntl
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from distrlcc.config import differences, digest, from_toml, to_toml
+from distrlcc.config import from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.files import write_atomically
 from distrlcc.runs.checkpoint import (
@@ -39,8 +39,8 @@ from distrlcc.runs.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from distrlcc.runs.metrics_log import MetricsLog, cut_after, jsonable
 from distrlcc.runs.identity import package_versions, versions
+from distrlcc.runs.metrics_log import MetricsLog, cut_after
 from distrlcc.storage import StorageKeeper
 
 if TYPE_CHECKING:
@@ -55,54 +55,35 @@ C = TypeVar("C", bound="DataclassInstance")
 class RunDirectory:
     """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
 
-    def __init__(
-        self,
-        path: Path,
-        config: DataclassInstance,
-        *,
-        tensorboard: bool = True,
-        extendable: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
         """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
         self.storage: Storage | None = None
         """Where its durable copy goes."""
         self._keeper: StorageKeeper | None = None
-        self._toml = to_toml(config)
-        self._identity_toml = to_toml(_identity(config, extendable))
-        self._digest = digest(_identity(config, extendable))
+        self._config = config
         self._lock: TextIO | None = None
         self.metrics = MetricsLog(path, tensorboard=tensorboard)
 
     @classmethod
     def create(
-        cls,
-        out: Path | None,
-        config: DataclassInstance,
-        *,
-        recipe: str,
-        seeds: Mapping[str, int] | None = None,
-        tensorboard: bool = True,
-        root: Path = Path("runs"),
-        extendable: Sequence[str] = (),
+        cls, path: Path, config: DataclassInstance, *, seed: int = 0, tensorboard: bool = True
     ) -> RunDirectory:
         """Begin a run in a new or empty folder.
 
         Args:
-            out: The folder; None means ``<root>/<recipe>-<time>``.
-            config: The configuration, written to ``config.toml``.
-            recipe: The recipe's name, for the default folder.
-            seeds: The run's seeds, written to ``versions.json``.
+            path: The folder.
+            config: The configuration, written to ``config.toml``. Its class may name keys that a
+                later resume may change, as ``EXTENDABLE``.
+            seed: The run's seed, written to ``versions.json``.
             tensorboard: Whether to write TensorBoard event files.
-            root: Where default folders go.
-            extendable: Keys that a later resume may change.
 
         Raises:
             ConfigError: The configuration does not fit its own types.
             OutputError: The folder holds a run or something else, or cannot be written.
         """
-        path = out if out is not None else fresh_folder(root, recipe)
-        run = cls(path, config, tensorboard=tensorboard, extendable=extendable)
+        run = cls(path, config, tensorboard=tensorboard)
+        text = to_toml(config)
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path} is a file; give a folder as --out")
         try:
@@ -116,21 +97,16 @@ class RunDirectory:
                 raise OutputError(
                     f"{path} is not empty and is not a run: give an empty or new folder as --out"
                 )
-            write_atomically(path / "config.toml", run._toml.encode())
+            write_atomically(path / "config.toml", text.encode())
             (path / "checkpoints").mkdir()
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
-        run.write_json("versions.json", {**versions(), "seeds": dict(seeds or {}), "resumed": []})
+        run._write_versions({**versions(), "seeds": {"seed": seed}, "resumed": []})
         return run
 
     @classmethod
     def resume(
-        cls,
-        out: Path,
-        config: DataclassInstance,
-        *,
-        tensorboard: bool = True,
-        extendable: Sequence[str] = (),
+        cls, out: Path, config: DataclassInstance, *, tensorboard: bool = True
     ) -> RunDirectory:
         """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
 
@@ -138,20 +114,18 @@ class RunDirectory:
             out: The folder.
             config: The run's configuration; where extendable keys differ, they are the run's now.
             tensorboard: Whether to write TensorBoard event files.
-            extendable: Keys that may differ, such as when the run ends.
 
         Raises:
             CheckpointError: The run has another configuration; names the keys that differ.
             OutputError: The folder holds no run.
         """
         began = cls.read_config(out, type(config))
-        changed = differences(_identity(began, extendable), _identity(config, extendable))
+        changed = toml_differences(_identity(began), _identity(config))
         if changed:
             raise CheckpointError(
                 f"{out} is a run of another config (its value != this one's): {'; '.join(changed)}"
             )
-        run = cls(out, config, tensorboard=tensorboard, extendable=extendable)
-        return run
+        return cls(out, config, tensorboard=tensorboard)
 
     @staticmethod
     def read_config(out: Path, cls: type[C]) -> C:
@@ -195,42 +169,31 @@ class RunDirectory:
                 _keep(path, self.checkpoint_path("previous"))
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
-        save_checkpoint(
-            path,
-            state,
-            config_digest=self._digest,
-            config_toml=self._identity_toml,
-            versions=package_versions(),
-        )
+        identity = _identity(self._config)
+        save_checkpoint(path, state, config_toml=identity, versions=package_versions())
         return path
 
-    def load(self, *, best: bool = False) -> tuple[dict[str, Any], Path] | None:
-        """Load the newest whole checkpoint and say which file it was.
+    def load(self) -> dict[str, Any] | None:
+        """Load the newest whole checkpoint: the previous one where the latest is damaged.
 
         Returns:
-            The state and its file, or None if the run has not saved one yet. The file is
-            ``previous`` where ``latest`` is damaged.
+            The state, or None if the run has not saved one yet.
 
         Raises:
             CheckpointError: No checkpoint is whole, or it is from another configuration.
         """
-        names = ("best",) if best else ("latest", "previous")
-        paths = [p for name in names if (p := self.checkpoint_path(name)).exists()]
         damage: CheckpointError | None = None
-        for path in paths:
+        for path in map(self.checkpoint_path, ("latest", "previous")):
             try:
-                state = load_checkpoint(
-                    path, config_digest=self._digest, config_toml=self._identity_toml
-                )
+                if path.exists():
+                    return load_checkpoint(path, config_toml=_identity(self._config))
             except DamagedCheckpointError as error:
                 damage = damage or error
-            else:
-                return state, path
         if damage is not None:
             raise damage
-        if not best and self.metrics.path.exists():
-            metrics = self.metrics.path.read_bytes()
-            if self.policy_path.exists() and metrics.strip():
+        # A policy is written with the first checkpoint, or later.
+        if self.metrics.path.exists() and self.policy_path.exists():
+            if self.metrics.path.read_bytes().strip():
                 raise CheckpointError(
                     f"{self.path} has metrics and a policy but no checkpoint; restore "
                     f"{self.checkpoint_path('latest')}, or begin a new run"
@@ -243,20 +206,18 @@ class RunDirectory:
         Args:
             update: Updates done in the checkpoint; lines of updates 1 to ``update`` are kept.
         """
-        write_atomically(self.path / "config.toml", self._toml.encode())
+        write_atomically(self.path / "config.toml", to_toml(self._config).encode())
         with suppress(OSError, ValueError, AttributeError, TypeError):
             # A lost note of versions does not stop a run.
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
             noted.setdefault("resumed", []).append(versions())
-            self.write_json("versions.json", noted)
+            self._write_versions(noted)
         self.metrics.rewind(update)
         if (self.path / "workers.jsonl").exists():
             cut_after(self.path / "workers.jsonl", update)
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file of the run atomically."""
-        text = json.dumps(jsonable(value), indent=2) + "\n"
-        write_atomically(self.path / name, text.encode())
+    def _write_versions(self, noted: dict[str, Any]) -> None:
+        write_atomically(self.path / "versions.json", (json.dumps(noted, indent=2) + "\n").encode())
 
     def store(self) -> None:
         """Let the newest checkpoint and all else be stored, where there is a storage; at once."""
@@ -306,14 +267,14 @@ class RunDirectory:
         self.close()
 
 
-def _identity(config: C, extendable: Sequence[str]) -> C:
-    """Return a configuration with its extendable keys at their defaults."""
+def _identity(config: DataclassInstance) -> str:
+    """Return a configuration as TOML, with its extendable keys at their defaults."""
     defaults = {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()
         for f in fields(config)
-        if f.name in extendable
+        if f.name in getattr(config, "EXTENDABLE", ())
     }
-    return replace(config, **defaults)
+    return to_toml(replace(config, **defaults))
 
 
 def fresh_folder(root: Path, recipe: str) -> Path:

@@ -284,7 +284,7 @@ class RunState:
         """
         loaded = run.load()
         if loaded is not None:
-            self.load_state_dict(loaded[0])
+            self.load_state_dict(loaded)
         if self.over:
             raise ConfigError(f"{run.path} has done {self.over}")
 

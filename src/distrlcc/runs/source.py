@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import gymnasium
 
+from distrlcc.data.manifest import Spaces
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
-from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
 
 Stop = Callable[[int], bool]
 """Asked with the rows collected so far; True cuts the batch short."""
@@ -162,25 +163,35 @@ class EnvSource:
         """Nothing is held that would outlive this process."""
 
 
+def spaces_of(env: LinkVectorEnv) -> Spaces:
+    """Return what an environment's agents see and do."""
+    space, discrete = env.single_action_space, gymnasium.spaces.Discrete
+    return Spaces(
+        observation=env.config.observation,
+        observation_size=env.batch.observation_size,
+        action=env.config.action,
+        action_kind="discrete" if isinstance(space, discrete) else "continuous",
+        action_size=int(space.n) if isinstance(space, discrete) else 1,
+    )
+
+
 def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
     """Return the spec of the policy that a run trains on an environment."""
-    space = env.single_action_space
-    discrete = isinstance(space, gymnasium.spaces.Discrete)
-    prices, options = config.env.reward.delay_weights, dict[str, str]()
-    if prices:
-        options = {PREFERENCE: "0.5", DELAY_WEIGHTS: " ".join(map(str, prices))}
+    prices = config.env.reward.delay_weights
+    options = {PREFERENCE: "0.5", DELAY_WEIGHTS: " ".join(map(str, prices))} if prices else {}
+    return spec_in(spaces_of(env), config, options)
+
+
+def spec_in(
+    spaces: Spaces, config: RunConfig | ImitateConfig, options: dict[str, str] | None = None
+) -> PolicySpec:
+    """Return the spec of a configuration's policy in some spaces."""
     return PolicySpec(
-        observation=config.env.observation,
-        observation_size=env.batch.observation_size,
-        action=config.env.action,
-        action_kind="discrete" if discrete else "continuous",
-        action_size=int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 1,
-        kind=config.network.kind,
-        hidden=config.network.hidden,
-        activation=config.network.activation,
+        **asdict(spaces),
+        **asdict(config.network),
         step_ms=config.env.step_ms,
         interval_rtts=config.env.interval_rtts or None,
-        options=options,
+        options=options or {},
     )
 
 

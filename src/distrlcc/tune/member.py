@@ -83,7 +83,7 @@ class Member:
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""
         state, versions = self.trainer.state_dict(), package_versions()
-        save_checkpoint(folder / STATE, state, config_digest="", versions=versions)
+        save_checkpoint(folder / STATE, state, versions=versions)
         config = self.trainer.config
         notes = {
             "recipe": config.recipe,

@@ -25,8 +25,8 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from distrlcc.errors import OutputError
 from distrlcc.runs.stopper import Stopper
 from distrlcc.storage import is_folder
-from distrlcc.tune.member import POLICY, REPORT, Member
-from distrlcc.tune.outcome import Recorder
+from distrlcc.tune.member import REPORT, Member
+from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
 from distrlcc.tune.space import Space, explorer, parse_space
 from distrlcc.tune.tune_config import SAMPLERS, TuneConfig, steps_per_update

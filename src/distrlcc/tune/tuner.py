@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distrlcc.cluster.session import RayOptions, ray_session, require_ray
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
@@ -58,8 +58,8 @@ def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -
     if resume and out is not None:
         directory = RunDirectory.resume(out, config, tensorboard=False)
     else:
-        name, seeds = f"tune-{config.run.recipe}", {"seed": config.run.seed}
-        directory = RunDirectory.create(out, config, recipe=name, seeds=seeds, tensorboard=False)
+        folder = out or fresh_folder(Path("runs"), f"tune-{config.run.recipe}")
+        directory = RunDirectory.create(folder, config, seed=config.run.seed, tensorboard=False)
     directory.lock()
     return directory
 
