@@ -105,19 +105,14 @@ def test_the_oldest_make_room(make_spec: MakeSpec) -> None:
 
 
 def test_loss_by_hand(make_spec: MakeSpec) -> None:
-    learner = Dagger(TOY, make_spec())
+    learner = Dagger(dataclasses.replace(TOY, num_epochs=1), make_spec())
     with torch.no_grad():
         for parameter in learner.model.network.parameters():
             parameter.zero_()
         learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
-    batch = Batch(
-        obs=torch.zeros(1, 2, 4),
-        actions=torch.tensor([[0, 2]]),
-        columns=torch.zeros(0, 1, 2),
-        starts=torch.zeros(1, 2, dtype=torch.bool),
-        states=torch.zeros(2, 2, 0),
-        valid=None,
-    )
-    loss, accuracy = learner._loss(batch)
-    assert loss.item() == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
-    assert accuracy.item() == 0.5
+    rollout = Rollout.allocate(make_spec(), 1, 2)
+    rollout.steps = 1
+    rollout.expert_actions[:] = [0, 2]
+    metrics = learner.update(rollout)
+    assert metrics["imitation_loss"] == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
+    assert metrics["imitation_accuracy"] == 0.5
