@@ -89,21 +89,6 @@ def test_a_sequence_equals_its_steps(make_spec: MakeSpec) -> None:
         torch.testing.assert_close(head[0], whole[t])
 
 
-def test_categorical_by_hand() -> None:
-    distribution = Categorical.of(torch.log(torch.tensor([[1.0, 1.0, 2.0]])))
-    assert distribution.log_prob(torch.tensor([2])).item() == pytest.approx(math.log(0.5))
-    assert distribution.entropy().item() == pytest.approx(1.5 * math.log(2.0))
-
-
-def test_gaussian_by_hand() -> None:
-    distribution = Gaussian.of(torch.tensor([[1.0]]), torch.tensor([math.log(2.0)]))
-    expected = -0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
-    assert distribution.log_prob(torch.tensor([[3.0]])).item() == pytest.approx(expected)
-    entropy = 0.5 * math.log(2.0 * math.pi * math.e * 4.0)
-    assert distribution.entropy().tolist() == pytest.approx([entropy])
-    assert Gaussian.of(torch.zeros(1, 1), torch.tensor([-99.0])).log_std.item() == -5.0
-
-
 def test_kl_estimate_is_unbiased_and_never_negative() -> None:
     generator = torch.Generator().manual_seed(0)
     old = torch.log_softmax(torch.randn(4, generator=generator), 0)
@@ -134,19 +119,24 @@ def test_numpy_agrees_with_torch() -> None:
     assert numpy_policy.gaussian_entropy(log_std) == pytest.approx(gaussian.entropy()[0].item())
 
 
-def test_inverse_cdf() -> None:
+def test_distributions_by_hand() -> None:
+    distribution = Categorical.of(torch.log(torch.tensor([[1.0, 1.0, 2.0]])))
+    assert distribution.log_prob(torch.tensor([2])).item() == pytest.approx(math.log(0.5))
+    assert distribution.entropy().item() == pytest.approx(1.5 * math.log(2.0))
+    gaussian = Gaussian.of(torch.tensor([[1.0]]), torch.tensor([math.log(2.0)]))
+    expected = -0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
+    assert gaussian.log_prob(torch.tensor([[3.0]])).item() == pytest.approx(expected)
+    entropy = 0.5 * math.log(2.0 * math.pi * math.e * 4.0)
+    assert gaussian.entropy().tolist() == pytest.approx([entropy])
+    assert Gaussian.of(torch.zeros(1, 1), torch.tensor([-99.0])).log_std.item() == -5.0
+
+
+def test_draws_are_by_the_inverse_cdf_and_never_impossible() -> None:
     log_probs = np.log(np.tile(np.array([[0.25, 0.5, 0.25]], np.float32), (6, 1)))
     uniforms = np.array([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1.0 - 2.0**-53])
     assert numpy_policy.sample_categorical(log_probs, uniforms).tolist() == [0, 0, 1, 1, 2, 2]
-
-
-def test_impossible_actions_are_not_drawn() -> None:
     log_probs = numpy_policy.log_softmax(np.array([[-200.0, 0.0, -200.0]] * 2, np.float32))
     assert numpy_policy.sample_categorical(log_probs, np.array([0.0, 1 - 1e-16])).tolist() == [1, 1]
-
-
-def test_gaussian_draws() -> None:
-    mean = np.array([[1.0], [2.0]], np.float32)
-    log_std = np.array([math.log(3.0)], np.float32)
+    mean, log_std = np.array([[1.0], [2.0]], np.float32), np.array([math.log(3.0)], np.float32)
     actions = numpy_policy.sample_gaussian(mean, log_std, np.array([[0.0], [-1.0]]))
     np.testing.assert_allclose(actions, [[1.0], [-1.0]], rtol=1e-6)

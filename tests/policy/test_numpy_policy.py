@@ -73,16 +73,11 @@ def test_sampling_needs_draws(make_policy: MakePolicy) -> None:
         policy.act(obs, state)
     actions, _ = policy.act(obs, state, np.array([0.0, 1.0 - 1e-12]))
     assert actions.tolist() == [0, 2]
-
-
-def test_continuous_sampling(make_policy: MakePolicy) -> None:
     file = replace(make_policy(action_kind="continuous", action_size=1), acting="sample")
     policy = NumpyPolicy(file)
-    obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
-    mean = policy.step(obs, state)[0]
     actions, _ = policy.act(obs, state, np.array([[0.0], [1.0]]))
     std = np.exp(file.arrays["log_std"][0])
-    np.testing.assert_allclose(actions - mean, [[0.0], [std]], atol=1e-6)
+    np.testing.assert_allclose(actions - policy.step(obs, state)[0], [[0.0], [std]], atol=1e-6)
 
 
 def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
@@ -121,15 +116,19 @@ def test_updates_equal_the_plain_moments() -> None:
     assert normalizer.count == 1000
 
 
-def test_merge_equals_one_that_saw_all() -> None:
+def test_merge_equals_one_that_saw_all_and_a_state_keeps_it() -> None:
     rows = _rows()
     parts = [Normalizer(3) for _ in range(3)]
     for part, chunk in zip(parts, np.split(rows, [100, 700]), strict=True):
         part.update(chunk.reshape(-1, 2, 3) if len(chunk) % 2 == 0 else chunk)
     for other in (parts[0], parts[1], Normalizer(3)):
         parts[2].merge(other.count, other.mean, other.m2)
-    np.testing.assert_allclose(parts[2].mean, rows.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(parts[2].std, rows.std(0), rtol=1e-9)
+    again = Normalizer(3)
+    again.load_state_dict(parts[2].state_dict())
+    for each in (parts[2], again):
+        np.testing.assert_allclose(each.mean, rows.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(each.std, rows.std(0), rtol=1e-9)
+        assert each.count == 1000
 
 
 def test_normalize_by_hand_and_clip() -> None:
@@ -137,19 +136,7 @@ def test_normalize_by_hand_and_clip() -> None:
     mean, std = np.array([1, 0, 0], np.float32), np.array([4, 1, 1], np.float32)
     assert normalize(obs, mean, std).tolist() == [[0.5, 10.0, -10.0]]
     assert obs[0, 1] == 1e6
-
-
-def test_without_data_or_variance_std_is_one() -> None:
-    normalizer = Normalizer(2)
+    normalizer = Normalizer(2)  # without data or variance it divides by one
     assert normalizer.std.tolist() == [1.0, 1.0]
     normalizer.update(np.full((7, 2), 3.0))
     assert normalizer.std.tolist() == [1.0, 1.0]
-
-
-def test_state_round_trip() -> None:
-    normalizer, again = Normalizer(3), Normalizer(3)
-    normalizer.update(_rows())
-    again.load_state_dict(normalizer.state_dict())
-    assert again.count == normalizer.count
-    np.testing.assert_array_equal(again.mean, normalizer.mean)
-    np.testing.assert_array_equal(again.std, normalizer.std)

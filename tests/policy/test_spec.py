@@ -10,15 +10,11 @@ from distrlcc.errors import ConfigError
 from distrlcc.policy.spec import PolicySpec
 
 
-def test_json_round_trip(make_spec: Callable[..., PolicySpec]) -> None:
-    spec = make_spec(kind="lstm", hidden=(32,), interval_rtts=1.0, options={"ewma": "0.125"})
+def test_json_round_trip_and_layers(make_spec: Callable[..., PolicySpec]) -> None:
+    spec = make_spec(kind="lstm", hidden=(16, 8), interval_rtts=1.0, options={"ewma": "0.125"})
     assert PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
-
-
-def test_layers(make_spec: Callable[..., PolicySpec]) -> None:
+    assert (spec.dense, spec.state_size) == ((16,), 8)
     assert (make_spec().dense, make_spec().state_size) == ((16, 8), 0)
-    lstm = make_spec(kind="lstm", hidden=(16, 8))
-    assert (lstm.dense, lstm.state_size) == ((16,), 8)
 
 
 @pytest.mark.parametrize(
