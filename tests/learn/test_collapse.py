@@ -11,7 +11,7 @@ from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.config import AlarmConfig, PPOConfig
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
-from tests.learn.toys import ToyEnv, make_spec
+from tests.learn.toys import ToyEnv, collected, make_spec
 
 FINE = CollectStats(steps=100, entropy=80)
 CERTAIN = CollectStats(steps=100, entropy=0.1)
@@ -145,8 +145,7 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(acts: bool) -> N
     recovery = Restorer(AlarmConfig(patience=2, keep_every=5), learner)
     rewards = []
     for update in range(1, 51):
-        collector.set_weights(learner.weights())
-        stats = collector.collect(rollout)
+        stats = collected(learner, collector, rollout)
         rewards.append(stats.metrics()["reward"])
         version = learner.model.version
         learner.update(rollout)

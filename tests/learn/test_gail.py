@@ -23,7 +23,7 @@ from distrlcc.learn.gail import (
 )
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import EPISODES, STEPS, ToyEnv, make_spec, write_data
+from tests.learn.toys import EPISODES, STEPS, ToyEnv, collected, make_spec, write_data
 
 PPO = PPOConfig(gamma=0.0, lr=3e-3, minibatch_size=256, rollout_length=32)
 
@@ -70,8 +70,7 @@ def _train(
     collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16, 3)
     rewards, rows = [], []
     for _ in range(updates):
-        collector.set_weights(learner.weights())
-        rewards.append(collector.collect(rollout).metrics()["reward"])
+        rewards.append(collected(learner, collector, rollout).metrics()["reward"])
         rollout.rewards[:] = np.nan
         rows.append(learner.update(rollout))
         assert rollout.rewards.mean() == pytest.approx(0.0, abs=1e-5)

@@ -18,7 +18,7 @@ from distrlcc.learn.model import Model
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import ToyEnv, make_spec
+from tests.learn.toys import ToyEnv, collected, make_spec
 
 
 def _model(spec: PolicySpec, **options: Any) -> Model:
@@ -150,8 +150,7 @@ def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict
     collector = Collector(env, spec, seed=0)
     rollout = Rollout.allocate(spec, 16, env.num_envs, 4)
     for _ in range(2):
-        collector.set_weights(learner.weights())
-        collector.collect(rollout, stop)
+        collected(learner, collector, rollout, stop)
         metrics = learner.update(rollout)
     return metrics
 

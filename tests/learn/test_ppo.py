@@ -16,7 +16,7 @@ from distrlcc.learn.ppo import PPO
 from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import ToyEnv, make_spec, train
+from tests.learn.toys import ToyEnv, collected, make_spec, train
 
 TOY = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=256, rollout_length=32)
 
@@ -108,8 +108,7 @@ def test_memory_needs_the_recurrent_network() -> None:
 
 def test_explained_variance_is_of_the_returns() -> None:
     learner, collector, rollout = _setup(make_spec(), "match", TOY)
-    collector.set_weights(learner.weights())
-    collector.collect(rollout)
+    collected(learner, collector, rollout)
     estimate = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
     advantages, returns = estimate.advantages, estimate.targets
     explained = 1.0 - float(advantages.var() / returns.var())
@@ -184,8 +183,7 @@ def _collected(spec: PolicySpec, task: str, config: PPOConfig) -> tuple[PPO, Rol
     learner = PPO(config, spec)
     collector = Collector(ToyEnv(12, task), spec, 0)
     rollout = Rollout.allocate(spec, config.rollout_length, 12, config.sequence_length)
-    collector.set_weights(learner.weights())
-    collector.collect(rollout)
+    collected(learner, collector, rollout)
     return learner, rollout
 
 

@@ -1,7 +1,6 @@
 """Networks and distributions in torch by hand, and NumPy's against torch's."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ import torch
 
 from distrlcc.policy import numpy_policy
 from distrlcc.policy.network import ActorCritic, Categorical, Gaussian, kl_estimate
-from distrlcc.policy.spec import PolicySpec, expected_shapes
-
-MakeSpec = Callable[..., PolicySpec]
+from distrlcc.policy.spec import expected_shapes
+from tests.policy.random_policies import make_spec
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 @pytest.mark.parametrize("action_kind", ["discrete", "continuous"])
-def test_names_and_shapes(make_spec: MakeSpec, kind: str, action_kind: str) -> None:
+def test_names_and_shapes(kind: str, action_kind: str) -> None:
     spec = make_spec(kind=kind, action_kind=action_kind)
     network = ActorCritic(spec)
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
@@ -30,20 +28,20 @@ def test_names_and_shapes(make_spec: MakeSpec, kind: str, action_kind: str) -> N
     assert network.distribution(head).entropy().shape == (4, 6)
 
 
-def test_the_same_seed_gives_the_same_weights(make_spec: MakeSpec) -> None:
+def test_the_same_seed_gives_the_same_weights() -> None:
     a, b, c = (ActorCritic(make_spec(), seed) for seed in (7, 7, 8))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not torch.equal(a.policy_head.weight, c.policy_head.weight)
 
 
-def test_first_policy_is_nearly_uniform(make_spec: MakeSpec) -> None:
+def test_first_policy_is_nearly_uniform() -> None:
     network = ActorCritic(make_spec())
     starts = torch.zeros(1, 9, dtype=torch.bool)
     head, _, _ = network(torch.randn(1, 9, 5), starts, network.initial_state(9))
     assert network.distribution(head).entropy().min() > 1.09  # ln 3 = 1.0986
 
 
-def test_trunk_by_hand(make_spec: MakeSpec) -> None:
+def test_trunk_by_hand() -> None:
     network = ActorCritic(make_spec(observation_size=2, hidden=(2,), action_size=2))
     with torch.no_grad():
         network.trunk[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
@@ -58,7 +56,7 @@ def test_trunk_by_hand(make_spec: MakeSpec) -> None:
     assert values.tolist() == [[8.5]]
 
 
-def test_a_start_cuts_memory_and_gradient(make_spec: MakeSpec) -> None:
+def test_a_start_cuts_memory_and_gradient() -> None:
     network = ActorCritic(make_spec(kind="lstm", hidden=(8,)))
     obs = torch.randn(6, 2, 5, requires_grad=True)
     starts = torch.zeros(6, 2, dtype=torch.bool)
@@ -79,7 +77,7 @@ def test_a_start_cuts_memory_and_gradient(make_spec: MakeSpec) -> None:
     assert obs.grad[:3, 1].abs().sum() > 0
 
 
-def test_a_sequence_equals_its_steps(make_spec: MakeSpec) -> None:
+def test_a_sequence_equals_its_steps() -> None:
     network = ActorCritic(make_spec(kind="lstm", hidden=(12, 8)))
     obs, starts = torch.randn(5, 3, 5), torch.rand(5, 3) < 0.3
     state = network.initial_state(3)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import PolicyFile, save_policy
+from tests.policy.random_policies import make_policy
 
-MakePolicy = Callable[..., PolicyFile]
 STEPS, COUNT = 20, 30
 
 
@@ -38,9 +37,7 @@ def _torch_network(policy: PolicyFile) -> ActorCritic:
         {"action_kind": "continuous", "action_size": 1},
     ],
 )
-def test_agrees_with_torch_on_recorded_states(
-    make_policy: MakePolicy, changes: dict[str, Any]
-) -> None:
+def test_agrees_with_torch_on_recorded_states(changes: dict[str, Any]) -> None:
     policy = make_policy(**changes)
     network, numpy_policy = _torch_network(policy), NumpyPolicy(policy)
     recorded = np.random.default_rng(0).normal(0, 2, (STEPS, COUNT, 5)).astype(np.float32)
@@ -66,7 +63,7 @@ def test_agrees_with_torch_on_recorded_states(
             )
 
 
-def test_sampling_needs_draws(make_policy: MakePolicy) -> None:
+def test_sampling_needs_draws() -> None:
     policy = NumpyPolicy(replace(make_policy(), acting="sample"))
     obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
     with pytest.raises(ValueError, match="pass draws"):
@@ -80,7 +77,7 @@ def test_sampling_needs_draws(make_policy: MakePolicy) -> None:
     np.testing.assert_allclose(actions - policy.step(obs, state)[0], [[0.0], [std]], atol=1e-6)
 
 
-def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
+def test_a_batch_of_many_equals_many_of_one() -> None:
     policy = NumpyPolicy(make_policy(kind="lstm", hidden=(8,)))
     obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
     together, _, after = policy.step(obs, policy.initial_state(4))
@@ -90,7 +87,7 @@ def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
         np.testing.assert_allclose(state[:, 0], after[:, n], atol=1e-6)
 
 
-def test_loads_without_torch(tmp_path: Path, make_policy: MakePolicy) -> None:
+def test_loads_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     save_policy(path, make_policy())
     program = (

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,17 @@ from safetensors.numpy import load_file, save_file
 from distrlcc.errors import OutputError, PolicyFileError
 from distrlcc.policy.policy_file import (
     FORMAT,
-    PolicyFile,
     find_policy,
     load_policy,
     save_policy,
     shipped_policies,
 )
 from distrlcc.recipes.registry import RECIPES, recipe
-
-MakePolicy = Callable[..., PolicyFile]
+from tests.policy.random_policies import make_policy
 
 
 @pytest.fixture
-def written(tmp_path: Path, make_policy: MakePolicy) -> Path:
+def written(tmp_path: Path) -> Path:
     path = tmp_path / "policy.safetensors"
     save_policy(path, make_policy())
     return path
@@ -41,7 +38,7 @@ def _rewrite(path: Path, **metadata: str) -> None:
     "changes",
     [{}, {"kind": "lstm", "hidden": (32,), "action_size": 5}, {"action_kind": "continuous"}],
 )
-def test_round_trip(tmp_path: Path, make_policy: MakePolicy, changes: dict) -> None:
+def test_round_trip(tmp_path: Path, changes: dict) -> None:
     policy = make_policy(**changes)
     path = tmp_path / "deep" / "policy.safetensors"
     save_policy(path, policy)
@@ -54,9 +51,7 @@ def test_round_trip(tmp_path: Path, make_policy: MakePolicy, changes: dict) -> N
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_overwrites_whole_or_not_at_all(
-    written: Path, make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwrites_whole_or_not_at_all(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = written.read_bytes()
 
     def fail(*_: object) -> None:
@@ -83,7 +78,7 @@ def test_truncated_or_foreign(written: Path, keep: int | None) -> None:
         load_policy(written)
 
 
-def _header(make_policy: MakePolicy, acting: str = "argmax", **changes: Any) -> str:
+def _header(acting: str = "argmax", **changes: Any) -> str:
     spec = make_policy(**changes).spec.to_dict()
     return json.dumps({"spec": spec, "acting": acting, "notes": {}})
 
@@ -95,11 +90,11 @@ def test_damaged_header(written: Path, policy: str) -> None:
         load_policy(written)
 
 
-def test_a_file_that_does_not_fit_is_refused(written: Path, make_policy: MakePolicy) -> None:
+def test_a_file_that_does_not_fit_is_refused(written: Path) -> None:
     for changes, words in (
         ({"format_version": "2"}, "version '2', this distrlcc reads version 1"),
-        ({"policy": _header(make_policy, "guess")}, "'guess', expected 'argmax' or 'sample'"),
-        ({"policy": _header(make_policy, hidden=(16, 9))}, "its spec asks for"),
+        ({"policy": _header("guess")}, "'guess', expected 'argmax' or 'sample'"),
+        ({"policy": _header(hidden=(16, 9))}, "its spec asks for"),
     ):
         _rewrite(written, **changes)
         with pytest.raises(PolicyFileError, match=words):
@@ -114,16 +109,12 @@ def test_a_file_that_does_not_fit_is_refused(written: Path, make_policy: MakePol
     [
         ("policy_head.bias", None, "lacks policy_head.bias"),
         ("log_std", np.zeros(3, "f4"), "has log_std"),
-        (
-            "trunk.0.weight",
-            np.zeros((16, 6), "f4"),
-            r"\(16, 6\), its spec asks for \(16, 5\)",
-        ),
+        ("trunk.0.weight", np.zeros((16, 6), "f4"), r"\(16, 6\), its spec asks for \(16, 5\)"),
         ("value_head.bias", np.array([np.nan], "f4"), "not finite"),
     ],
 )
 def test_missing_extra_misshaped_and_infinite(
-    tmp_path: Path, make_policy: MakePolicy, name: str, array: Any, words: str
+    tmp_path: Path, name: str, array: Any, words: str
 ) -> None:
     policy = make_policy()
     arrays = {k: v for k, v in {**policy.arrays, name: array}.items() if v is not None}
