@@ -145,21 +145,17 @@ def test_resume_is_bit_identical() -> None:
     assert again_stats.silent_episodes == stats.silent_episodes
 
 
-def test_weights_come_first() -> None:
-    collector = Collector(ToyEnv(2, "match"), make_spec(), seed=0)
-    with pytest.raises(RuntimeError, match="set_weights"):
-        collector.collect(Rollout.allocate(make_spec(), 4, 2))
-
-
-def test_draws_are_those_promised() -> None:
+def test_weights_come_first_and_draws_are_those_promised() -> None:
     spec = make_spec()
     weights = PPO(PPOConfig(), spec).weights()
     weights.arrays["policy_head.weight"][:] = 0.0  # uniform over three actions
     collector = Collector(ToyEnv(4, "match", first_index=10), spec, seed=9)
-    collector.set_weights(weights)
     rollout = Rollout.allocate(spec, 5, 4)
-    collector.collect(rollout)
-    collector.collect(rollout)
+    with pytest.raises(RuntimeError, match="set_weights"):
+        collector.collect(rollout)
+    collector.set_weights(weights)
+    for _ in range(2):
+        collector.collect(rollout)
     uniform = seeding.uniform(seeding.stream_key(9, "act"), np.arange(10, 14), 7)
     np.testing.assert_array_equal(rollout.actions[2], (uniform * 3).astype(int))
 

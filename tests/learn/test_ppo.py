@@ -22,11 +22,10 @@ TOY = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=256, rollout_length=32)
 
 
 def _setup(
-    spec: PolicySpec, task: str, config: PPOConfig, seed: int = 0
+    spec: PolicySpec, task: str, config: PPOConfig, seed: int = 0, count: int = 32
 ) -> tuple[PPO, Collector, Rollout]:
-    env = ToyEnv(32, task)
-    rollout = Rollout.allocate(spec, config.rollout_length, 32, config.sequence_length)
-    return PPO(config, spec, seed), Collector(env, spec, seed), rollout
+    rollout = Rollout.allocate(spec, config.rollout_length, count, config.sequence_length)
+    return PPO(config, spec, seed), Collector(ToyEnv(count, task), spec, seed), rollout
 
 
 def _batch(**columns: list[float]) -> Batch:
@@ -180,9 +179,7 @@ KINDS = [("match", {}), ("track", {}), ("memory", LSTM), ("track", LSTM)]
 
 
 def _collected(spec: PolicySpec, task: str, config: PPOConfig) -> tuple[PPO, Rollout]:
-    learner = PPO(config, spec)
-    collector = Collector(ToyEnv(12, task), spec, 0)
-    rollout = Rollout.allocate(spec, config.rollout_length, 12, config.sequence_length)
+    learner, collector, rollout = _setup(spec, task, config, count=12)
     collected(learner, collector, rollout)
     return learner, rollout
 
