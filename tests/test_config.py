@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -63,34 +64,22 @@ def test_toml_round_trip(value: Train) -> None:
     assert config.to_toml(again) == text
 
 
-def test_arrays_stand_on_one_line() -> None:
-    text = config.to_toml(Train("x", names=("a", "b,"), gail=Gail(hidden=())))
-    assert 'names = ["a", "b,"]' in text.splitlines()
-    assert "schedule = [[0.0, 1.0], [1000000.0, 0.1]]" in text.splitlines()
-    assert "hidden = []" in text.splitlines()
-
-
-def test_none_is_left_out_unless_leaving_out_means_something_else() -> None:
-    text = config.to_toml(Train("x", ppo=Ppo(clip=None)))
+def test_arrays_stand_on_one_line_and_none_is_left_out_unless_that_means_something_else() -> None:
+    text = config.to_toml(Train("x", names=("a", "b,"), ppo=Ppo(clip=None), gail=Gail(hidden=())))
+    lines = ('names = ["a", "b,"]', "schedule = [[0.0, 1.0], [1000000.0, 0.1]]", "hidden = []")
+    assert {*lines, 'clip = "none"'} <= set(text.splitlines())
     assert "kl" not in text
-    assert 'clip = "none"' in text
-    assert "gail" not in text
+    assert "gail" not in config.to_toml(Train("x"))
 
 
-def test_equal_values_give_equal_texts() -> None:
+def test_equal_values_give_equal_texts_and_differences_name_dotted_keys() -> None:
     a = Train("x", ppo=Ppo(lr=1, schedule=((0, 1),)))
     b = Train("x", ppo=Ppo(lr=1.0, schedule=((0.0, 1.0),)))
-    c = Train("x", ppo=Ppo(lr=float(np.float64(1.0)), schedule=((0.0, 1.0),), epochs=5))
+    c = replace(b, ppo=replace(b.ppo, lr=float(np.float64(1.0)), epochs=5), gail=Gail())
     a, b, c = map(config.to_toml, (a, b, c))
     assert a == b != c
-    assert config.toml_differences(a, c) == ["ppo.epochs: 4 != 5"]
-
-
-def test_differences_name_dotted_keys_and_absent_sections() -> None:
-    a = Train("x", ppo=Ppo(lr=0.001))
-    b = Train("x", ppo=Ppo(lr=0.0003), gail=Gail())
-    assert config.toml_differences(config.to_toml(a), config.to_toml(b)) == [
-        "ppo.lr: 0.001 != 0.0003",
+    assert config.toml_differences(a, c) == [
+        "ppo.epochs: 4 != 5",
         "gail.reward_scale: (absent) != 1.0",
         "gail.hidden: (absent) != [64, 64]",
     ]
@@ -98,23 +87,10 @@ def test_differences_name_dotted_keys_and_absent_sections() -> None:
 
 def test_override_sets_each_type() -> None:
     before = Train("x", gail=Gail())
-    after = config.override(
-        before,
-        [
-            "recipe=2024-01-02",
-            "seed = 7",
-            "updates=1e3",
-            "span=[1, 2.5]",
-            "names=['a', \"b\"]",
-            "ppo.lr=1",
-            "ppo.kl=3e-2",
-            "ppo.clip=none",
-            "ppo.schedule=[[0, 1], [10, 0.5]]",
-            "ppo.kind=lstm",
-            "ppo.shuffle=False",
-            "gail.hidden=[8]",
-        ],
-    )
+    top = ["recipe=2024-01-02", "seed = 7", "updates=1e3", "span=[1, 2.5]", "names=['a', \"b\"]"]
+    ppo = ["lr=1", "kl=3e-2", "clip=none", "schedule=[[0, 1], [10, 0.5]]", "kind=lstm"]
+    dotted = [f"ppo.{each}" for each in (*ppo, "shuffle=False")]
+    after = config.override(before, [*top, *dotted, "gail.hidden=[8]"])
     assert after == Train(
         "2024-01-02",
         seed=7,
@@ -180,8 +156,12 @@ def test_override_makes_and_removes_an_optional_section() -> None:
     ],
 )
 def test_a_bad_override_is_one_line(assignment: str, expected: str) -> None:
+    _refused(lambda: config.override(Train("x"), [assignment]), expected)
+
+
+def _refused(call: Callable[[], object], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.override(Train("x"), [assignment])
+        call()
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
 
@@ -199,10 +179,7 @@ def test_a_bad_override_is_one_line(assignment: str, expected: str) -> None:
     ],
 )
 def test_a_bad_file_is_one_line(text: str, expected: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config.from_toml(Train, text, source="run.toml")
-    assert str(caught.value).startswith(expected)
-    assert "\n" not in str(caught.value)
+    _refused(lambda: config.from_toml(Train, text, source="run.toml"), expected)
 
 
 def test_a_wrong_type_set_in_python_is_found_when_written() -> None:

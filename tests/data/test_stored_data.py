@@ -17,18 +17,14 @@ ORIGIN = Origin("oracle", ("random",), "train", 0, 1, 0.0, "", {})
 LENGTHS = (5, 7, 1, 12, 3)
 
 
-def _episode(number: int, length: int) -> Episode:
+def _episode(number: int, length: int, actions: int = 0) -> Episode:
     rng = np.random.default_rng(number)
-    return Episode(
-        f"toy/{number}",
-        rng.normal(size=(length, 3)).astype(np.float32),
-        rng.integers(0, 4, length),
-        rng.integers(0, 4, length),
-        rng.normal(size=length).astype(np.float32),
-        rng.normal(size=(length, 3)).astype(np.float32),
-        rng.normal(size=3).astype(np.float32),
-        {"return": 1.5 * number, "utilisation": 0.5, "queueing_delay": 0.25, "loss": 0.125},
-    )
+    taken = rng.normal(size=(2, length, actions)) if actions else rng.integers(0, 4, (2, length))
+    columns = (rng.normal(size=shape).astype(np.float32) for shape in (length, (length, 3), 3))
+    scores = {"return": 1.5 * number, "utilisation": 0.5, "queueing_delay": 0.25, "loss": 0.125}
+    observations = rng.normal(size=(length, 3)).astype(np.float32)
+    taken = taken.astype(np.float32) if actions else taken
+    return Episode(f"toy/{number}", observations, *taken, *columns, scores)
 
 
 def _write(folder: Path, shard_steps: int = 12) -> StoredData:
@@ -66,23 +62,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_continuous_actions(tmp_path: Path) -> None:
+    episode = _episode(0, 4, actions=2)
     spaces = Spaces("toy", 3, "toy", "continuous", 2)
-    episode = _episode(0, 4)
-    actions = np.arange(8, dtype=np.float32).reshape(4, 2)
-    episode = Episode(
-        "toy/0",
-        episode.observations,
-        actions,
-        2 * actions,
-        episode.rewards,
-        episode.outcomes,
-        episode.final_observation,
-        episode.scores,
-    )
     with DatasetWriter(tmp_path / "d", spaces, ORIGIN, 12) as writer:
         writer.add(episode)
         writer.finish()
-    np.testing.assert_array_equal(StoredData(tmp_path / "d").episode(0).expert_actions, 2 * actions)
+    stored = StoredData(tmp_path / "d").episode(0)
+    np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
 
 
 def test_steps_are_mapped_and_not_loaded(tmp_path: Path) -> None:
@@ -122,21 +108,15 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_taken(tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("mine")
-    with pytest.raises(OutputError, match="not empty"):
-        DatasetWriter(tmp_path, SPACES, ORIGIN, 12)
-    with pytest.raises(OutputError, match="is a file"):
-        DatasetWriter(tmp_path / "notes", SPACES, ORIGIN, 12)
-
-
-def test_a_data_set_in_the_place(tmp_path: Path) -> None:
-    folder = tmp_path / "d"
+    notes, folder = tmp_path / "notes", tmp_path / "d"
+    notes.write_text("mine")
     _write(folder)
-    with pytest.raises(OutputError, match="already holds a data set"):
-        DatasetWriter(folder, SPACES, ORIGIN, 12)
-    (folder / NAME).unlink()
-    with pytest.raises(OutputError, match="holds an unfinished data set; delete it"):
-        DatasetWriter(folder, SPACES, ORIGIN, 12)
+    cases = [(tmp_path, "not empty"), (notes, "is a file"), (folder, "already holds a data set")]
+    for place, words in [*cases, (folder, "holds an unfinished data set; delete it")]:
+        with pytest.raises(OutputError, match=words):
+            DatasetWriter(place, SPACES, ORIGIN, 12)
+        if place == folder:
+            (folder / NAME).unlink(missing_ok=True)
 
 
 def _refused(folder: Path, words: str) -> None:

@@ -31,8 +31,12 @@ def test_the_contract_notices_a_broken_environment(monkeypatch: pytest.MonkeyPat
     assert check(EnvConfig(episode_s=0.3)) is not None
 
 
+def _make(seconds: float = 0.1) -> Any:
+    return gymnasium.make("distrlcc/Link-v0", episode_s=seconds)
+
+
 def test_the_registered_environment_is_made_by_name() -> None:
-    env = gymnasium.make("distrlcc/Link-v0", episode_s=0.1)
+    env = _make()
     _, info = env.reset(seed=4)
     assert info["cwnd"] == 10
     for k in range(10):
@@ -48,8 +52,7 @@ def test_truncation_keeps_the_final_observation_apart() -> None:
     for _ in range(20):
         observation, _, terminated, truncated, info = env.step(np.full(4, 3))
     assert truncated.all()
-    assert not terminated.any()
-    assert (observation == 0).all()
+    assert not np.concatenate([terminated, observation.ravel()]).any()
     assert (info["final_obs"] != 0).any(axis=1).all()
     assert info["link_episode"]["utilisation"].shape == (4,)
 
@@ -75,12 +78,9 @@ def test_the_oracle_fills_the_links_without_a_queue() -> None:
 
 
 def test_suites_without_weights_are_drawn_alike() -> None:
-    suites = ("random", "cellular")
-    plain, equal = EnvConfig(suites), EnvConfig(suites, (2.0, 2.0))
-    assert plain.weights == (1.0, 1.0)
-    rates = []
-    for config in (plain, equal):
-        env = LinkVectorEnv(64, config)
+    suites, rates = ("random", "cellular"), []
+    for weights in ((), (2.0, 2.0)):
+        env = LinkVectorEnv(64, EnvConfig(suites, weights))
         env.reset(seed=1)
         rates.append(env.batch.mean_rate)
         assert 20 <= int((env.batch.simulator.links[:, col.IS_TRACE] == 1).sum()) <= 44
@@ -99,26 +99,19 @@ def test_configurations_with_weights_written_out_still_load() -> None:
 def test_sb3_trains_on_the_environment() -> None:
     from stable_baselines3 import PPO
 
-    model = PPO(
-        "MlpPolicy",
-        gymnasium.make("distrlcc/Link-v0", episode_s=2.0),
-        n_steps=512,
-        batch_size=128,
-        n_epochs=4,
-        seed=0,
-        device="cpu",
-    )
+    sizes = {"n_steps": 512, "batch_size": 128, "n_epochs": 4}
+    model = PPO("MlpPolicy", _make(2.0), seed=0, device="cpu", **sizes)
     before = [p.detach().clone() for p in model.policy.parameters()]
-    model.learn(3072)
+    model.learn(1024)
     assert any((a != b).any() for a, b in zip(before, model.policy.parameters(), strict=True))
-    assert model.num_timesteps == 3072
+    assert model.num_timesteps == 1024
 
 
 def test_gymnasiums_statistics_wrappers_work() -> None:
     from gymnasium.wrappers import RecordEpisodeStatistics
     from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorStatistics
 
-    single = RecordEpisodeStatistics(gymnasium.make("distrlcc/Link-v0", episode_s=0.2))
+    single = RecordEpisodeStatistics(_make(0.2))
     single.reset(seed=1)
     for _ in range(20):
         *_, info = single.step(3)
@@ -131,22 +124,19 @@ def test_gymnasiums_statistics_wrappers_work() -> None:
 
 
 def test_unseeded_environments_differ_and_each_reset_is_the_next_link() -> None:
-    envs = [gymnasium.make("distrlcc/Link-v0", episode_s=0.1) for _ in range(4)]
-    rates = set()
-    for env in envs:
-        env.reset()
-        rates.add(env.unwrapped._vector.batch.mean_rate[0])  # type: ignore[attr-defined]
-    assert len(rates) == 4
-    again = [gymnasium.make("distrlcc/Link-v0", episode_s=0.1) for _ in range(2)]
-    sequences: list[list[float]] = [[], []]
-    for env, sequence, step in zip(again, sequences, (True, False), strict=True):
-        env.reset(seed=5)
-        for _ in range(3):
-            sequence.append(env.unwrapped._vector.batch.mean_rate[0])  # type: ignore[attr-defined]
-            for _ in range(10 if step else 0):
-                _, _, _, truncated, info = env.step(5)
-            assert not step or (truncated and info["cwnd"] > 10)
-            env.reset()
+    def seen(env: Any, seed: int | None = None) -> tuple[float, ...]:
+        env.reset(seed=seed)
+        return tuple(np.concatenate([env.step(5)[0] for _ in range(9)]))
+
+    assert len({seen(_make()) for _ in range(4)}) == 4
+    early, late = _make(), _make()
+    sequences = [seen(early, seed=5)], [seen(late, seed=5)]
+    for _ in range(2):
+        *_, truncated, info = late.step(5)
+        assert truncated
+        assert info["cwnd"] > 10
+        sequences[0].append(seen(early))  # an episode that was not ended counts as one
+        sequences[1].append(seen(late))
     assert sequences[0] == sequences[1]
 
 
@@ -203,45 +193,38 @@ def test_two_processes_have_the_links_of_one(name: str) -> None:
     _check_same(_steps(whole, 0, 150), joined)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"observation": "scalefree"}, "did you mean scale-free"),
-        ({"action": "indgo"}, "did you mean indigo"),
-        ({"suites": ()}, "expected a tuple of names"),
-        ({"suite_weights": (1.0, 2.0)}, "expected one for each, or none"),
-        ({"suites": ("random", "dynamic"), "suite_weights": (1.0,)}, "1 entries for 2 suites"),
-        ({"suite_weights": (-1.0,)}, "positive sum"),
-        ({"step_ms": 0.0}, "step_ms is 0.0; expected 0.1 to 100000"),
-        ({"episode_s": float("nan")}, "episode_s"),
-        ({"jitter_ms": -1.0}, "jitter_ms"),
-        ({"jitter_ms": float("nan")}, "jitter_ms"),
-        ({"jitter_ms": 1.0, "world": "emulated"}, "own"),
-        ({"action_delay_steps": 101}, "action_delay_steps"),
-        ({"agents": 99}, "agents is 99; expected 1 to 16"),
-        ({"agents": 4, "world": "emulated"}, "links have one agent each"),
-    ],
-)
-def test_a_bad_configuration_is_refused(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        EnvConfig(**change)
+BAD: list[tuple[type, dict[str, Any], str]] = [
+    (EnvConfig, {"observation": "scalefree"}, "did you mean scale-free"),
+    (EnvConfig, {"action": "indgo"}, "did you mean indigo"),
+    (EnvConfig, {"world": "emulate"}, "did you mean emulated"),
+    (EnvConfig, {"suites": ()}, "expected a tuple of names"),
+    (EnvConfig, {"suite_weights": (1.0, 2.0)}, "expected one for each, or none"),
+    (EnvConfig, {"suites": ("random", "dynamic"), "suite_weights": (1.0,)}, "1 entries for 2"),
+    (EnvConfig, {"suite_weights": (-1.0,)}, "positive sum"),
+    (EnvConfig, {"step_ms": 0.0}, "step_ms is 0.0; expected 0.1 to 100000"),
+    (EnvConfig, {"step_ms": 0.5, "world": "emulated"}, r"step_ms is 0\.5"),
+    (EnvConfig, {"interval_rtts": 1.0, "world": "emulated"}, "interval_rtts must be 0"),
+    (EnvConfig, {"episode_s": float("nan")}, "episode_s"),
+    (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
+    (EnvConfig, {"jitter_ms": float("nan")}, "jitter_ms"),
+    (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
+    (EnvConfig, {"action_delay_steps": 101}, "action_delay_steps"),
+    (EnvConfig, {"agents": 99}, "agents is 99; expected 1 to 16"),
+    (EnvConfig, {"agents": 4, "world": "emulated"}, "links have one agent each"),
+    (RewardConfig, {"name": "indigo"}, "unknown reward"),
+    (RewardConfig, {"delay_weights": (0.5,)}, "least and the greatest"),
+    (RewardConfig, {"delay_weights": (5.0, 0.05)}, "least and the greatest"),
+    (RewardConfig, {"delay_weights": (0.0, 1.0)}, "above 0"),
+    (RewardConfig, {"delay_weights": (0.1, float("inf"))}, "least and the greatest"),
+    (RewardConfig, {"delay_weights": (0.1, 1.0), "window_weight": 1.0}, "with delay_weights"),
+    (RewardConfig, {"delay_weights": (0.1, 1.0), "name": "aurora"}, "aurora"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"name": "indigo"}, "unknown reward"),
-        ({"delay_weights": (0.5,)}, "least and the greatest"),
-        ({"delay_weights": (5.0, 0.05)}, "least and the greatest"),
-        ({"delay_weights": (0.0, 1.0)}, "above 0"),
-        ({"delay_weights": (0.1, float("inf"))}, "least and the greatest"),
-        ({"delay_weights": (0.1, 1.0), "window_weight": 1.0}, "window_weight with delay_weights"),
-        ({"delay_weights": (0.1, 1.0), "name": "aurora"}, "aurora"),
-    ],
-)
-def test_a_bad_reward_is_refused(change: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("kind", "change", "says"), BAD)
+def test_a_bad_configuration_is_refused(kind: type, change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        RewardConfig(**change)
+        kind(**change)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +235,7 @@ def test_a_bad_reward_is_refused(change: dict[str, Any], says: str) -> None:
         (4, SHARED, "cubic", "oracle's labels alone"),
         (1, EnvConfig(), "cubik", "did you mean cubic"),
         (1, EnvConfig(), "agent", "unknown scheme 'agent'"),
+        (1, EnvConfig(world="emulated"), "cubic", "expert 'cubic'"),
     ],
 )
 def test_what_does_not_fit_is_said(count: int, config: EnvConfig, expert: str, says: str) -> None:

@@ -31,11 +31,8 @@ def _actions(t: int, n: int, first: int = 0) -> Any:
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:
-    return all(
-        np.array_equal(x, y)
-        for one, two in zip(a, b, strict=True)
-        for x, y in zip(one, two, strict=True)
-    )
+    pairs = zip(a, b, strict=True)
+    return all(np.array_equal(*both) for pair in pairs for both in zip(*pair, strict=True))
 
 
 def test_off_it_changes_nothing_and_on_it_does() -> None:

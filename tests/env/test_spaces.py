@@ -1,5 +1,7 @@
 """Actions and observations by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree, S
 from distrlcc.types import IntervalStats
 
 ONES = np.ones(1)
+TIMES = ("duration", "rtt_sum", "rtt_last", "rtt_min", "min_rtt")
 
 
 def _stats(n: int = 1, **values: float) -> IntervalStats:
@@ -15,15 +18,11 @@ def _stats(n: int = 1, **values: float) -> IntervalStats:
     return IntervalStats(**{k: np.full(n, v) for k, v in filled.items()})
 
 
-def test_indigos_actions_are_its_five() -> None:
+def test_indigos_actions_are_its_five_and_windows_stay_in_bounds() -> None:
     windows, _ = ACTIONS["indigo"].apply(np.arange(5), np.full(5, 100.0), np.zeros(5))
     assert windows.tolist() == [50, 90, 100, 110, 200]
-
-
-def test_windows_stay_in_bounds() -> None:
-    space = ACTIONS["multiplicative"]
-    assert space.apply(np.array([0]), np.array([2.5]), np.zeros(1))[0] == MIN_CWND
-    assert space.apply(np.array([5]), np.array([7000.0]), np.zeros(1))[0] == MAX_CWND
+    ends = ACTIONS["multiplicative"].apply(np.array([0, 5]), np.array([2.5, 7000.0]), np.zeros(2))
+    assert ends[0].tolist() == [MIN_CWND, MAX_CWND]
 
 
 def test_fine_actions_undo_one_another_within_a_hundredth() -> None:
@@ -75,30 +74,11 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
     """A link ten times as fast and as short gives the same ratios."""
     slow, fast = ScaleFree(1), ScaleFree(1)
     ratios = [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12]
+    same = {"sent": 100, "acked": 100, "cwnd": 80, "inflight": 80}
     for k in range(30):
         rtt = 0.08 if k < 20 else 0.11
-        a = _stats(
-            duration=0.1,
-            sent=100,
-            acked=100,
-            rtt_sum=100 * rtt,
-            rtt_last=rtt,
-            rtt_min=rtt,
-            min_rtt=0.08,
-            cwnd=80,
-            inflight=80,
-        )
-        b = _stats(
-            duration=0.01,
-            sent=100,
-            acked=100,
-            rtt_sum=10 * rtt,
-            rtt_last=rtt / 10,
-            rtt_min=rtt / 10,
-            min_rtt=0.008,
-            cwnd=80,
-            inflight=80,
-        )
+        a = _stats(duration=0.1, rtt_sum=100 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.08, **same)
+        b = replace(a, **{name: getattr(a, name) / 10 for name in TIMES})
         x, y = slow.observe(a)[0], fast.observe(b)[0]
         assert x[ratios] == pytest.approx(y[ratios], abs=1e-9)
     assert x[0] == pytest.approx(np.log(0.11 / 0.08))
@@ -106,9 +86,7 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
 
 def test_silence_counts_as_delay() -> None:
     space = ScaleFree(1)
-    space.observe(
-        _stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_last=0.05, rtt_min=0.05, min_rtt=0.05)
-    )
+    _path(space, 0.05, 1)
     for _ in range(30):
         seen = space.observe(_stats(duration=0.01, rtt_last=0.05, min_rtt=0.05, cwnd=10))
     assert seen[0, 0] == pytest.approx(np.log(0.3 / 0.05), rel=0.01)
@@ -116,19 +94,9 @@ def test_silence_counts_as_delay() -> None:
 
 def _path(space: ScaleFree, rtt: float, steps: int, cwnd: float = 40.0) -> np.ndarray:
     """Return what a sender sees last that has 4 ACKs of so long a round trip in each step."""
+    rtts = {"rtt_sum": 4 * rtt, "rtt_last": rtt, "rtt_min": rtt, "min_rtt": 0.05}
     for _ in range(steps):
-        seen = space.observe(
-            _stats(
-                duration=0.01,
-                acked=4,
-                rtt_sum=4 * rtt,
-                rtt_last=rtt,
-                rtt_min=rtt,
-                min_rtt=0.05,
-                cwnd=cwnd,
-                inflight=cwnd,
-            )
-        )
+        seen = space.observe(_stats(duration=0.01, acked=4, cwnd=cwnd, inflight=cwnd, **rtts))
     return np.asarray(seen[0])
 
 
@@ -186,12 +154,8 @@ def test_a_queue_that_has_stood_for_long_is_known_by_the_least_rtt_ever() -> Non
 
 def test_a_longer_path_is_noticed_after_two_windows() -> None:
     space = ScaleFree(1)
-    for k in range(1000):
-        rtt = 0.05 if k < 100 else 0.1
-        seen = space.observe(
-            _stats(duration=0.01, acked=1, rtt_sum=rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.05)
-        )
-        if k == 300:
-            assert seen[0, 0] == pytest.approx(np.log(2.0))
-    assert seen[0, 0] == 0.0
-    assert seen[0, 7] == pytest.approx(np.log(0.1 * 30))
+    _path(space, 0.05, 100)
+    assert _path(space, 0.1, 201)[0] == pytest.approx(np.log(2.0))
+    seen = _path(space, 0.1, 699)
+    assert seen[0] == 0.0
+    assert seen[7] == pytest.approx(np.log(0.1 * 30))

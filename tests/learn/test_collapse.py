@@ -11,6 +11,7 @@ from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.config import AlarmConfig, PPOConfig
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
+from tests.learn.toys import ToyEnv, collected, make_spec
 
 FINE = CollectStats(steps=100, entropy=80)
 CERTAIN = CollectStats(steps=100, entropy=0.1)
@@ -129,9 +130,7 @@ def test_extra_entropy_falls_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("acts", [True, False])
-def test_a_policy_that_collapsed_learns_again_if_it_is_restored(
-    make_env: Any, make_spec: Any, acts: bool
-) -> None:
+def test_a_policy_that_collapsed_learns_again_if_it_is_restored(acts: bool) -> None:
     # Two updates at a learning rate of 3 make a policy that does the same everywhere.
     steps = 32 * 16
     ends = (25 * steps, 27 * steps)
@@ -140,14 +139,13 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(
         gamma=0.5, lr_schedule=spikes, minibatch_size=512, rollout_length=16, entropy_coeff=0.0
     )
     spec = make_spec("match")
-    learner, collector = PPO(config, spec, 0), Collector(make_env(32, "match"), spec, 0)
+    learner, collector = PPO(config, spec, 0), Collector(ToyEnv(32, "match"), spec, 0)
     rollout = Rollout.allocate(spec, 16, 32, 16)
     alarm = CollapseAlarm(silent_share_bound=1.0)
     recovery = Restorer(AlarmConfig(patience=2, keep_every=5), learner)
     rewards = []
     for update in range(1, 51):
-        collector.set_weights(learner.weights())
-        stats = collector.collect(rollout)
+        stats = collected(learner, collector, rollout)
         rewards.append(stats.metrics()["reward"])
         version = learner.model.version
         learner.update(rollout)

@@ -1,6 +1,5 @@
 """What a collector writes, judged by what the environment did."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import ToyEnv, make_spec
 
-MakeSpec = Callable[..., PolicySpec]
 Fields = ("obs", "actions", "logp", "rewards", "truncated", "values", "final_values")
 
 
@@ -38,9 +37,9 @@ def _collect(
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_rows_are_consistent(make_env: Any, make_spec: MakeSpec, kind: str) -> None:
+def test_rows_are_consistent(kind: str) -> None:
     spec = make_spec("memory", kind=kind, hidden=(8,))
-    rollout, stats, _ = _collect(make_env(6, "memory"), spec)
+    rollout, stats, _ = _collect(ToyEnv(6, "memory"), spec)
     network = NumpyNetwork(spec, _weights(spec).arrays)
     assert (rollout.steps, rollout.version) == (20, 4)
     ages = np.round(rollout.obs[..., 3] * 8).astype(int)
@@ -75,47 +74,45 @@ def test_rows_are_consistent(make_env: Any, make_spec: MakeSpec, kind: str) -> N
 
 
 @pytest.mark.parametrize("task", ["match", "track"])
-def test_two_collectors_of_n_act_as_one_of_2n(
-    make_env: Any, make_spec: MakeSpec, task: Any
-) -> None:
+def test_two_collectors_of_n_act_as_one_of_2n(task: Any) -> None:
     spec = make_spec(task)
-    whole, _, _ = _collect(make_env(6, task), spec)
-    halves = [_collect(make_env(3, task, first), spec)[0] for first in (0, 3)]
+    whole, _, _ = _collect(ToyEnv(6, task), spec)
+    halves = [_collect(ToyEnv(3, task, first), spec)[0] for first in (0, 3)]
     joined = concatenate(halves)
     for name in Fields:
         np.testing.assert_allclose(getattr(joined, name), getattr(whole, name), atol=1e-5)
     np.testing.assert_array_equal(joined.last_values.shape, whole.last_values.shape)
 
 
-def test_actions_follow_the_distribution(make_env: Any, make_spec: MakeSpec) -> None:
-    rollout, stats, _ = _collect(make_env(64, "match"), make_spec(), length=100)
+def test_actions_follow_the_distribution() -> None:
+    rollout, stats, _ = _collect(ToyEnv(64, "match"), make_spec(), length=100)
     # The mean of -log p over drawn actions estimates the entropy.
     assert -rollout.logp.mean() == pytest.approx(stats.entropy / stats.steps, abs=0.02)
 
 
-def test_argmax_and_expert(make_env: Any, make_spec: MakeSpec) -> None:
+def test_argmax_and_expert() -> None:
     spec = make_spec()
     network = NumpyNetwork(spec, _weights(spec).arrays)
-    rollout, _, _ = _collect(make_env(5, "match"), spec, acting="argmax")
+    rollout, _, _ = _collect(ToyEnv(5, "match"), spec, acting="argmax")
     head = network.step(rollout.obs[3], network.initial_state(5))[0]
     np.testing.assert_array_equal(rollout.actions[3], head.argmax(1))
-    rollout, stats, _ = _collect(make_env(5, "match"), spec, share=1.0)
+    rollout, stats, _ = _collect(ToyEnv(5, "match"), spec, share=1.0)
     np.testing.assert_array_equal(rollout.actions, rollout.expert_actions)
     assert stats.metrics()["reward"] == 1.0
-    rollout, _, _ = _collect(make_env(40, "match"), spec, share=0.5, length=50)
-    plain, _, _ = _collect(make_env(40, "match"), spec, length=50)
+    rollout, _, _ = _collect(ToyEnv(40, "match"), spec, share=0.5, length=50)
+    plain, _, _ = _collect(ToyEnv(40, "match"), spec, length=50)
     hits = rollout.actions == rollout.expert_actions
     assert (hits | (rollout.actions == plain.actions)).all()  # either the expert or the same draw
     assert 0.55 < hits.mean() < 0.8
     track = make_spec("track")
-    rollout, _, _ = _collect(make_env(5, "track"), track, share=1.0)
+    rollout, _, _ = _collect(ToyEnv(5, "track"), track, share=1.0)
     np.testing.assert_array_equal(rollout.actions, rollout.expert_actions)
 
 
-def test_cut_short_goes_on_where_it_stopped(make_env: Any, make_spec: MakeSpec) -> None:
+def test_cut_short_goes_on_where_it_stopped() -> None:
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    whole, _, _ = _collect(make_env(4, "memory"), spec, length=14)
-    collector = Collector(make_env(4, "memory"), spec, seed=1)
+    whole, _, _ = _collect(ToyEnv(4, "memory"), spec, length=14)
+    collector = Collector(ToyEnv(4, "memory"), spec, seed=1)
     collector.set_weights(_weights(spec))
     rollout = Rollout.allocate(spec, 14, 4, 4)
     asked: list[int] = []
@@ -128,9 +125,9 @@ def test_cut_short_goes_on_where_it_stopped(make_env: Any, make_spec: MakeSpec) 
     np.testing.assert_allclose(rollout.values[:8], whole.values[6:], atol=1e-6)
 
 
-def test_resume_is_bit_identical(make_env: Any, make_spec: MakeSpec) -> None:
+def test_resume_is_bit_identical() -> None:
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    env = make_env(4, "memory")
+    env = ToyEnv(4, "memory")
     rollout, _, collector = _collect(env, spec)
     state = collector.state_dict()
     changing = ("age", "clock", "returns", "label")
@@ -148,21 +145,17 @@ def test_resume_is_bit_identical(make_env: Any, make_spec: MakeSpec) -> None:
     assert again_stats.silent_episodes == stats.silent_episodes
 
 
-def test_weights_come_first(make_env: Any, make_spec: MakeSpec) -> None:
-    collector = Collector(make_env(2, "match"), make_spec(), seed=0)
-    with pytest.raises(RuntimeError, match="set_weights"):
-        collector.collect(Rollout.allocate(make_spec(), 4, 2))
-
-
-def test_draws_are_those_promised(make_env: Any, make_spec: MakeSpec) -> None:
+def test_weights_come_first_and_draws_are_those_promised() -> None:
     spec = make_spec()
     weights = PPO(PPOConfig(), spec).weights()
     weights.arrays["policy_head.weight"][:] = 0.0  # uniform over three actions
-    collector = Collector(make_env(4, "match", first_index=10), spec, seed=9)
-    collector.set_weights(weights)
+    collector = Collector(ToyEnv(4, "match", first_index=10), spec, seed=9)
     rollout = Rollout.allocate(spec, 5, 4)
-    collector.collect(rollout)
-    collector.collect(rollout)
+    with pytest.raises(RuntimeError, match="set_weights"):
+        collector.collect(rollout)
+    collector.set_weights(weights)
+    for _ in range(2):
+        collector.collect(rollout)
     uniform = seeding.uniform(seeding.stream_key(9, "act"), np.arange(10, 14), 7)
     np.testing.assert_array_equal(rollout.actions[2], (uniform * 3).astype(int))
 

@@ -19,6 +19,7 @@ from distrlcc.learn.config import (
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.ppo import PPO
 from distrlcc.recipes.ours import quickstart
+from tests.learn.toys import make_spec
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_bad_settings(config: Any, name: str, value: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(("learner", "config"), [(PPO, PPOConfig), (Dagger, DaggerConfig)])
-def test_a_minibatch_holds_a_sequence(make_spec: Any, learner: Any, config: Any) -> None:
+def test_a_minibatch_holds_a_sequence(learner: Any, config: Any) -> None:
     small = config(minibatch_size=15, sequence_length=16)
     learner(small, make_spec())
     with pytest.raises(ConfigError, match="minibatch_size is 15: expected 16 or more"):

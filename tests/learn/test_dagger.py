@@ -1,7 +1,6 @@
 """DAgger: learning on toys, the data set's ring, seeds and resumes."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,43 +13,38 @@ from distrlcc.learn.dagger import Dagger, LabelledSteps
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import ToyEnv, make_spec, train
 
-MakeSpec = Callable[..., PolicySpec]
-Train = Callable[..., list[float]]
 TOY = DaggerConfig(lr=5e-3, minibatch_size=256, rollout_length=32)
 
 
 def _setup(
-    make_env: Any, spec: PolicySpec, task: str, config: DaggerConfig, seed: int = 0
+    spec: PolicySpec, task: str, config: DaggerConfig, seed: int = 0
 ) -> tuple[Dagger, Collector, Rollout]:
     rollout = Rollout.allocate(spec, config.rollout_length, 32, config.sequence_length)
-    return Dagger(config, spec, seed), Collector(make_env(32, task), spec, seed), rollout
+    return Dagger(config, spec, seed), Collector(ToyEnv(32, task), spec, seed), rollout
 
 
 @pytest.mark.parametrize(
     ("task", "changes", "least"),
     [("match", {}, 0.93), ("track", {}, 0.9), ("memory", {"kind": "lstm", "hidden": (16,)}, 0.97)],
 )
-def test_learns(
-    make_env: Any, make_spec: MakeSpec, train: Train, task: str, changes: Any, least: float
-) -> None:
+def test_learns(task: str, changes: Any, least: float) -> None:
     spec = make_spec(task, **changes)
-    learner, collector, rollout = _setup(make_env, spec, task, TOY)
+    learner, collector, rollout = _setup(spec, task, TOY)
     rewards = train(learner, collector, rollout, 6)
     assert rewards[0] == 1.0  # the expert acts in the first round
     assert rewards[-1] > least
     assert learner.weights().expert_share == 0.0
 
 
-def test_expert_rounds_and_rounds_that_end_early_without_gain(
-    make_env: Any, make_spec: MakeSpec, train: Train
-) -> None:
+def test_expert_rounds_and_rounds_that_end_early_without_gain() -> None:
     config = dataclasses.replace(TOY, expert_rounds=2, num_epochs=1)
-    rewards = train(*_setup(make_env, make_spec(), "match", config), 3)
+    rewards = train(*_setup(make_spec(), "match", config), 3)
     assert rewards[:2] == [1.0, 1.0]
     assert rewards[2] < 1.0
     config = dataclasses.replace(TOY, min_gain=10.0)
-    learner, collector, rollout = _setup(make_env, make_spec(), "match", config)
+    learner, collector, rollout = _setup(make_spec(), "match", config)
     train(learner, collector, rollout, 1)
     metrics = learner.update(rollout)
     assert (metrics["epochs"], metrics["dataset_samples"]) == (2.0, 2048.0)
@@ -58,12 +52,10 @@ def test_expert_rounds_and_rounds_that_end_early_without_gain(
 
 
 @pytest.mark.parametrize("changes", [{}, {"kind": "lstm", "hidden": (8,)}])
-def test_resume_is_bit_identical(
-    make_env: Any, make_spec: MakeSpec, train: Train, changes: Any
-) -> None:
+def test_resume_is_bit_identical(changes: Any) -> None:
     spec = make_spec("memory", **changes)
     config = dataclasses.replace(TOY, capacity=2500, num_epochs=2)
-    learner, collector, rollout = _setup(make_env, spec, "memory", config)
+    learner, collector, rollout = _setup(spec, "memory", config)
     train(learner, collector, rollout, 3)
     again = Dagger(config, spec)
     again.load_state_dict(learner.state_dict())
@@ -86,7 +78,7 @@ def _sequences(first: int, count: int) -> Batch:
     )
 
 
-def test_the_oldest_make_room(make_spec: MakeSpec) -> None:
+def test_the_oldest_make_room() -> None:
     spec = make_spec(kind="lstm", hidden=(8,))
     dataset = LabelledSteps(spec, capacity=5, count=2, length=2)
     assert dataset.rows == 0
@@ -104,20 +96,15 @@ def test_the_oldest_make_room(make_spec: MakeSpec) -> None:
     assert sorted(again.ring.take(torch.arange(10)).actions[0].tolist()) == list(range(30, 40))
 
 
-def test_loss_by_hand(make_spec: MakeSpec) -> None:
-    learner = Dagger(TOY, make_spec())
+def test_loss_by_hand() -> None:
+    learner = Dagger(dataclasses.replace(TOY, num_epochs=1), make_spec())
     with torch.no_grad():
         for parameter in learner.model.network.parameters():
             parameter.zero_()
         learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
-    batch = Batch(
-        obs=torch.zeros(1, 2, 4),
-        actions=torch.tensor([[0, 2]]),
-        columns=torch.zeros(0, 1, 2),
-        starts=torch.zeros(1, 2, dtype=torch.bool),
-        states=torch.zeros(2, 2, 0),
-        valid=None,
-    )
-    loss, accuracy = learner._loss(batch)
-    assert loss.item() == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
-    assert accuracy.item() == 0.5
+    rollout = Rollout.allocate(make_spec(), 1, 2)
+    rollout.steps = 1
+    rollout.expert_actions[:] = [0, 2]
+    metrics = learner.update(rollout)
+    assert metrics["imitation_loss"] == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
+    assert metrics["imitation_accuracy"] == 0.5

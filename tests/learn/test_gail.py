@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import GailConfig, PPOConfig
@@ -25,17 +23,14 @@ from distrlcc.learn.gail import (
 )
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import EPISODES, STEPS, ToyEnv, collected, make_spec, write_data
 
-MakeSpec = Callable[..., PolicySpec]
-WriteData = Callable[..., StoredData]
 PPO = PPOConfig(gamma=0.0, lr=3e-3, minibatch_size=256, rollout_length=32)
-EPISODES, STEPS = 40, 21
-"""Of `write_data`."""
 
 
 @pytest.fixture
-def config(make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData) -> GailConfig:
-    write_data(tmp_path / "match", make_env(EPISODES, "match"), make_spec())
+def config(tmp_path: Path) -> GailConfig:
+    write_data(tmp_path / "match", "match", make_spec())
     return GailConfig(str(tmp_path / "match"), lr=3e-3, minibatch_size=256)
 
 
@@ -75,8 +70,7 @@ def _train(
     collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16, 3)
     rewards, rows = [], []
     for _ in range(updates):
-        collector.set_weights(learner.weights())
-        rewards.append(collector.collect(rollout).metrics()["reward"])
+        rewards.append(collected(learner, collector, rollout).metrics()["reward"])
         rollout.rewards[:] = np.nan
         rows.append(learner.update(rollout))
         assert rollout.rewards.mean() == pytest.approx(0.0, abs=1e-5)
@@ -93,39 +87,33 @@ def _train(
     ],
 )
 def test_learns_without_the_reward(
-    make_env: Any,
-    make_spec: MakeSpec,
-    tmp_path: Path,
-    write_data: WriteData,
-    task: str,
-    bound: float,
-    changes: dict[str, Any],
+    tmp_path: Path, task: str, bound: float, changes: dict[str, Any]
 ) -> None:
     spec = make_spec(task, **changes)
-    write_data(tmp_path / "d", make_env(EPISODES, task), spec, discrete=task != "track")
+    write_data(tmp_path / "d", task, spec)
     learner = Gail(GailConfig(str(tmp_path / "d"), lr=3e-3, minibatch_size=256), PPO, spec)
-    rewards, rows = _train(learner, make_env(32, task), spec, 40)
+    rewards, rows = _train(learner, ToyEnv(32, task), spec, 40)
     assert np.mean(rewards[-5:]) > bound > rewards[0]
     # Who imitates well is hard to tell from the expert.
     assert rows[-1]["gail_divergence"] < max(row["gail_divergence"] for row in rows)
     assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows)
 
 
-def test_the_same_seed_and_a_resume(make_env: Any, make_spec: MakeSpec, config: GailConfig) -> None:
+def test_the_same_seed_and_a_resume(config: GailConfig) -> None:
     spec = make_spec()
     one, other = Gail(config, PPO, spec), Gail(config, PPO, spec)
-    first = _train(one, make_env(32, "match"), spec, 3)
-    assert _train(other, make_env(32, "match"), spec, 3) == first
+    first = _train(one, ToyEnv(32, "match"), spec, 3)
+    assert _train(other, ToyEnv(32, "match"), spec, 3) == first
     resumed = Gail(config, PPO, spec)
     resumed.load_state_dict(one.state_dict())
     before = one.shared_state()
-    ahead = _train(one, make_env(32, "match"), spec, 2)
-    assert _train(resumed, make_env(32, "match"), spec, 2) == ahead
+    ahead = _train(one, ToyEnv(32, "match"), spec, 2)
+    assert _train(resumed, ToyEnv(32, "match"), spec, 2) == ahead
     one.undo_update(before)
-    assert _train(one, make_env(32, "match"), spec, 2) == ahead
+    assert _train(one, ToyEnv(32, "match"), spec, 2) == ahead
 
 
-def test_demonstrations_are_bounded_and_drawn(make_spec: MakeSpec, config: GailConfig) -> None:
+def test_demonstrations_are_bounded_and_drawn(config: GailConfig) -> None:
     few = Demonstrations(dataclasses.replace(config, steps=50), make_spec(), 0)
     assert few.features.shape == (50, 4 + 3 + 3)
     states, actions, outcomes = few.features.split([4, 3, 3], dim=1)
@@ -141,16 +129,14 @@ def test_demonstrations_are_bounded_and_drawn(make_spec: MakeSpec, config: GailC
     assert not torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 9, 8))
 
 
-def test_bad_demonstrations(
-    make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: WriteData, config: GailConfig
-) -> None:
+def test_bad_demonstrations(tmp_path: Path, config: GailConfig) -> None:
     with pytest.raises(ConfigError, match=r"gail.demonstrations is empty: collect an expert"):
         Gail(GailConfig(), PPO, make_spec())
     with pytest.raises(DatasetError, match="no data set at"):
         Gail(GailConfig(str(tmp_path / "none")), PPO, make_spec())
     with pytest.raises(DatasetError, match="has action_kind discrete, action_size 3; expected act"):
         Gail(config, PPO, make_spec("track"))
-    write_data(tmp_path / "other", make_env(EPISODES, "memory"), make_spec())
+    write_data(tmp_path / "other", "memory", make_spec())
     other = Gail(
         dataclasses.replace(config, demonstrations=str(tmp_path / "other")), PPO, make_spec()
     )

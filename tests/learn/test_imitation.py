@@ -17,23 +17,9 @@ from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_m
 from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import EPISODES, STEPS, make_spec, write_data
 
-MakeSpec = Callable[..., PolicySpec]
 CONFIG = ImitationConfig(lr=5e-3, minibatch_size=128, sequence_length=8, burn_in=8)
-EPISODES, STEPS = 40, 21
-"""Of `write_data`."""
-Data = Callable[..., StoredData]
-
-
-@pytest.fixture
-def data(make_env: Any, make_spec: MakeSpec, tmp_path: Path, write_data: Any) -> Data:
-    """Return a function that writes a task's episodes and opens them."""
-
-    def write(task: str, spec: PolicySpec) -> StoredData:
-        env = make_env(EPISODES, task)
-        return write_data(tmp_path / "d", env, spec, discrete=task != "track")
-
-    return write
 
 
 def _epoch(
@@ -69,11 +55,9 @@ def _fit(
         ("memory", {"kind": "lstm", "hidden": (16,)}, "validation_accuracy", 0.97),
     ],
 )
-def test_learns(
-    make_spec: MakeSpec, data: Data, task: str, changes: Any, key: str, bound: float
-) -> None:
+def test_learns(tmp_path: Path, task: str, changes: Any, key: str, bound: float) -> None:
     spec = make_spec(task, **changes)
-    stored = data(task, spec)
+    stored = write_data(tmp_path, task, spec)
     _, rows = _fit(stored, spec, 25)
     assert (rows[-1][key] < bound) if "loss" in key else (rows[-1][key] > bound)
     assert ("validation_accuracy" in rows[-1]) == (task != "track")
@@ -81,10 +65,10 @@ def test_learns(
     assert again == rows[:3]
 
 
-def test_an_lstm_is_validated_as_it_acts(make_spec: MakeSpec, data: Data) -> None:
+def test_an_lstm_is_validated_as_it_acts(tmp_path: Path) -> None:
     """The validation's accuracy is that of the NumPy network, one step after another."""
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    stored = data("memory", spec)
+    stored = write_data(tmp_path, "memory", spec)
     learner, rows = _fit(stored, spec, 3)
     network = NumpyNetwork(spec, learner.weights().arrays)
     hits = []
@@ -96,10 +80,10 @@ def test_an_lstm_is_validated_as_it_acts(make_spec: MakeSpec, data: Data) -> Non
     assert np.mean(hits) == pytest.approx(rows[-1]["validation_accuracy"], abs=0.01)
 
 
-def test_loss_by_hand(make_spec: MakeSpec, data: Data) -> None:
+def test_loss_by_hand(tmp_path: Path) -> None:
     """A network that always says 0.2, 0.3 and 0.5 is measured before it learns."""
     spec = make_spec()
-    stored = data("match", spec)
+    stored = write_data(tmp_path, "match", spec)
     learner, epoch = Cloning(CONFIG, spec), _epoch(stored, spec)
     with torch.no_grad():
         for parameter in learner.model.network.parameters():
@@ -113,9 +97,9 @@ def test_loss_by_hand(make_spec: MakeSpec, data: Data) -> None:
     assert metrics["imitation_accuracy"] == pytest.approx((actions == 2).mean())
 
 
-def test_moments_are_those_of_the_training_episodes(make_spec: MakeSpec, data: Data) -> None:
+def test_moments_are_those_of_the_training_episodes(tmp_path: Path) -> None:
     spec = make_spec()
-    stored = data("match", spec)
+    stored = write_data(tmp_path, "match", spec)
     episodes = np.array([0, 3, 4, 17])
     epoch = dataclasses.replace(_epoch(stored, spec), own_episodes=episodes)
     learner = Cloning(CONFIG, spec)
@@ -130,9 +114,9 @@ def test_moments_are_those_of_the_training_episodes(make_spec: MakeSpec, data: D
     assert plain.model.normalizer.count == 0
 
 
-def test_a_state_goes_on_bit_for_bit(make_spec: MakeSpec, data: Data) -> None:
+def test_a_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
     spec = make_spec("memory", kind="lstm", hidden=(8,))
-    stored = data("memory", spec)
+    stored = write_data(tmp_path, "memory", spec)
     learner, _ = _fit(stored, spec, 2)
     again = Cloning(CONFIG, spec)
     again.load_state_dict(copy.deepcopy(learner.state_dict()))
@@ -142,9 +126,9 @@ def test_a_state_goes_on_bit_for_bit(make_spec: MakeSpec, data: Data) -> None:
         np.testing.assert_array_equal(values, again.weights().arrays[name])
 
 
-def test_an_epoch_that_is_broken_off_can_be_undone(make_spec: MakeSpec, data: Data) -> None:
+def test_an_epoch_that_is_broken_off_can_be_undone(tmp_path: Path) -> None:
     spec, asked = make_spec(), list[int]()
-    stored = data("match", spec)
+    stored = write_data(tmp_path, "match", spec)
     learner = Cloning(dataclasses.replace(CONFIG, minibatch_size=8), spec)
     before = learner.state_dict()
 
@@ -161,8 +145,8 @@ def test_an_epoch_that_is_broken_off_can_be_undone(make_spec: MakeSpec, data: Da
     assert learner.model.normalizer.count == learner.model.version == 0
 
 
-def test_values_of_another_space_are_refused(make_spec: MakeSpec, data: Data) -> None:
-    stored, spec = data("match", make_spec()), make_spec(action_size=2)
+def test_values_of_another_space_are_refused(tmp_path: Path) -> None:
+    stored, spec = write_data(tmp_path, "match", make_spec()), make_spec(action_size=2)
     with pytest.raises(DatasetError, match="episode 0: an action is not of the action space"):
         Cloning(CONFIG, spec).update(_epoch(stored, spec))
 

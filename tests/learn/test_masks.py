@@ -11,6 +11,7 @@ from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import make_spec
 
 T, N, CUT, L = 12, 5, 6, 4
 ROWS = ("obs", "rewards", "values", "logp", "final_values")
@@ -65,7 +66,7 @@ LEARNERS = {
 
 @pytest.mark.parametrize("network", [{}, LSTM])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_what_is_learned_is_the_same(make_spec: Any, network: Any, name: str) -> None:
+def test_what_is_learned_is_the_same(network: Any, name: str) -> None:
     spec, (kind, config) = make_spec(**network), LEARNERS[name]
     dense = _dense(spec)
     wide = _wide(dense, spec)
@@ -79,7 +80,7 @@ def test_what_is_learned_is_the_same(make_spec: Any, network: Any, name: str) ->
         np.testing.assert_allclose(learned[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
 
 
-def test_minibatches_without_an_agent_are_steps_of_no_weight(make_spec: Any) -> None:
+def test_minibatches_without_an_agent_are_steps_of_no_weight() -> None:
     spec = make_spec()
     rollout = _wide(_dense(spec), spec)
     rollout.active[:] = False

@@ -1,6 +1,5 @@
 """The network under training: flat views, one step by hand, ranks that act as one."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from threading import Barrier, Thread
 from typing import Any
@@ -19,15 +18,14 @@ from distrlcc.learn.model import Model
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-
-MakeSpec = Callable[..., PolicySpec]
+from tests.learn.toys import ToyEnv, collected, make_spec
 
 
 def _model(spec: PolicySpec, **options: Any) -> Model:
     return Model(spec, 0, LocalReducer(), normalize_observations=True, **options)
 
 
-def test_parameters_and_clipped_gradients_are_views(make_spec: MakeSpec) -> None:
+def test_parameters_and_clipped_gradients_are_views() -> None:
     model = _model(make_spec())
     before = [p.detach().clone() for p in model.network.parameters()]
     norm = model.optimizer.step(
@@ -57,7 +55,7 @@ def _loss(model: Model) -> torch.Tensor:
     return sum((p.square().sum() + p.sum() for p in model.network.parameters()), torch.zeros(()))
 
 
-def test_weights_are_copies_and_fit(make_spec: MakeSpec) -> None:
+def test_weights_are_copies_and_fit() -> None:
     model = _model(make_spec())
     model.learn_normalization(np.random.default_rng(0).normal(3, 2, (100, 4)).astype(np.float32))
     weights = model.weights()
@@ -108,7 +106,7 @@ RANKED = {
 
 
 def _ranks(
-    make_env: Any, spec: PolicySpec, name: str, minibatch: int, cut: Any = None
+    spec: PolicySpec, name: str, minibatch: int, cut: Any = None
 ) -> tuple[Learner, list[Learner], list[Any]]:
     """Run two ranks of three environments; return one for all, the two, and their metrics."""
     kind, config = RANKED[name]
@@ -117,7 +115,7 @@ def _ranks(
     ranks = [kind(config, spec, 0, reducer.rank(r)) for r in range(2)]
 
     def run(r: int) -> None:
-        results[r] = _run(ranks[r], make_env(3, "memory", 3 * r), spec, cut if r else None)
+        results[r] = _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec, cut if r else None)
 
     threads = [Thread(target=run, args=(r,)) for r in range(2)]
     for thread in threads:
@@ -131,10 +129,10 @@ def _ranks(
 
 @pytest.mark.parametrize("name", RANKED)
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_two_ranks_learn_as_one(make_env: Any, make_spec: MakeSpec, name: str, kind: str) -> None:
+def test_two_ranks_learn_as_one(name: str, kind: str) -> None:
     spec = make_spec("memory", kind=kind, hidden=(8,))
-    alone, ranks, results = _ranks(make_env, spec, name, 32)
-    for key, value in _run(alone, make_env(6, "memory"), spec).items():
+    alone, ranks, results = _ranks(spec, name, 32)
+    for key, value in _run(alone, ToyEnv(6, "memory"), spec).items():
         if key not in ("explained_variance", "kl"):
             assert results[0][key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
             assert results[0][key] == pytest.approx(results[1][key]), key
@@ -143,19 +141,16 @@ def test_two_ranks_learn_as_one(make_env: Any, make_spec: MakeSpec, name: str, k
 
 @pytest.mark.parametrize("name", RANKED)
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_a_rank_cut_short_stays_in_step(
-    make_env: Any, make_spec: MakeSpec, name: str, kind: str
-) -> None:
+def test_a_rank_cut_short_stays_in_step(name: str, kind: str) -> None:
     spec = make_spec("memory", kind=kind, hidden=(8,))
-    _ranks(make_env, spec, name, 8, lambda done: done == 1)
+    _ranks(spec, name, 8, lambda done: done == 1)
 
 
 def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict[str, float]:
     collector = Collector(env, spec, seed=0)
     rollout = Rollout.allocate(spec, 16, env.num_envs, 4)
     for _ in range(2):
-        collector.set_weights(learner.weights())
-        collector.collect(rollout, stop)
+        collected(learner, collector, rollout, stop)
         metrics = learner.update(rollout)
     return metrics
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,16 @@ from distrlcc.learn.ppo import PPO
 from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import ToyEnv, collected, make_spec, train
 
-MakeSpec = Callable[..., PolicySpec]
-Train = Callable[..., list[float]]
 TOY = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=256, rollout_length=32)
 
 
 def _setup(
-    make_env: Any, spec: PolicySpec, task: str, config: PPOConfig, seed: int = 0
+    spec: PolicySpec, task: str, config: PPOConfig, seed: int = 0, count: int = 32
 ) -> tuple[PPO, Collector, Rollout]:
-    env = make_env(32, task)
-    rollout = Rollout.allocate(spec, config.rollout_length, 32, config.sequence_length)
-    return PPO(config, spec, seed), Collector(env, spec, seed), rollout
+    rollout = Rollout.allocate(spec, config.rollout_length, count, config.sequence_length)
+    return PPO(config, spec, seed), Collector(ToyEnv(count, task), spec, seed), rollout
 
 
 def _batch(**columns: list[float]) -> Batch:
@@ -43,7 +40,7 @@ def _batch(**columns: list[float]) -> Batch:
     )
 
 
-def test_loss_by_hand(make_spec: MakeSpec) -> None:
+def test_loss_by_hand() -> None:
     config = PPOConfig(
         use_kl_loss=True, kl_coeff=0.3, vf_loss_coeff=0.5, vf_clip_param=4.0, clip_param=0.2
     )
@@ -67,7 +64,7 @@ def test_loss_by_hand(make_spec: MakeSpec) -> None:
     assert metrics.tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_clipping_stops_the_gradient(make_spec: MakeSpec) -> None:
+def test_clipping_stops_the_gradient() -> None:
     for advantage, moves in ((1.0, False), (-1.0, True)):
         learner = PPO(PPOConfig(use_critic=False, use_gae=False), make_spec())
         batch = _batch(logp=[math.log(0.1)], adv=[advantage], target=[0.0])
@@ -90,18 +87,9 @@ LSTM = {"kind": "lstm", "hidden": (8,)}
         ("memory", LSTM | {"hidden": (16,)}, {"lr": 5e-3, "sequence_length": 16}, 15, 0.95),
     ],
 )
-def test_learns(
-    make_env: Any,
-    make_spec: MakeSpec,
-    train: Train,
-    task: str,
-    changes: Any,
-    config: Any,
-    updates: int,
-    least: float,
-) -> None:
+def test_learns(task: str, changes: Any, config: Any, updates: int, least: float) -> None:
     spec = make_spec(task, **changes)
-    learner, *rest = _setup(make_env, spec, task, dataclasses.replace(TOY, **config))
+    learner, *rest = _setup(spec, task, dataclasses.replace(TOY, **config))
     before = learner.weights()
     rewards = train(learner, *rest, updates)
     assert rewards[0] < 0.5
@@ -112,17 +100,14 @@ def test_learns(
         assert not np.array_equal(array, after.arrays[name]) or "value" in name, name
 
 
-def test_memory_needs_the_recurrent_network(
-    make_env: Any, make_spec: MakeSpec, train: Train
-) -> None:
-    rewards = train(*_setup(make_env, make_spec("memory"), "memory", TOY), 15)
+def test_memory_needs_the_recurrent_network() -> None:
+    rewards = train(*_setup(make_spec("memory"), "memory", TOY), 15)
     assert rewards[-1] < 0.6  # one step of eight shows the cue; a third of the rest by chance
 
 
-def test_explained_variance_is_of_the_returns(make_env: Any, make_spec: MakeSpec) -> None:
-    learner, collector, rollout = _setup(make_env, make_spec(), "match", TOY)
-    collector.set_weights(learner.weights())
-    collector.collect(rollout)
+def test_explained_variance_is_of_the_returns() -> None:
+    learner, collector, rollout = _setup(make_spec(), "match", TOY)
+    collected(learner, collector, rollout)
     estimate = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
     advantages, returns = estimate.advantages, estimate.targets
     explained = 1.0 - float(advantages.var() / returns.var())
@@ -131,9 +116,7 @@ def test_explained_variance_is_of_the_returns(make_env: Any, make_spec: MakeSpec
 
 
 @pytest.mark.parametrize("changes", [{}, LSTM])
-def test_the_same_seed_and_a_resume_are_bit_identical(
-    make_env: Any, make_spec: MakeSpec, train: Train, changes: Any
-) -> None:
+def test_the_same_seed_and_a_resume_are_bit_identical(changes: Any) -> None:
     spec = make_spec("memory", **changes)
     schedule = ((0, 1e-2), (5000, 1e-3))
     config = dataclasses.replace(
@@ -141,7 +124,7 @@ def test_the_same_seed_and_a_resume_are_bit_identical(
     )
     ends = []
     for seed in (5, 5, 6):
-        learner, collector, rollout = _setup(make_env, spec, "memory", config, seed)
+        learner, collector, rollout = _setup(spec, "memory", config, seed)
         ends.append((learner, rollout, train(learner, collector, rollout, 3)))
     (learner, rollout, rewards), (same, _, again), (other, _, _) = ends
     assert rewards == again
@@ -155,12 +138,10 @@ def test_the_same_seed_and_a_resume_are_bit_identical(
     _check_same(learner.state_dict(), resumed.state_dict())
 
 
-def test_kl_coefficient_adapts_beyond_twice_and_below_half_of_its_target(
-    make_env: Any, make_spec: MakeSpec
-) -> None:
+def test_kl_coefficient_adapts_beyond_twice_and_below_half_of_its_target() -> None:
     def update(target: float) -> tuple[float, float]:
         config = dataclasses.replace(LAGGED, use_kl_loss=True, kl_coeff=0.2, kl_target=target)
-        learner, rollout = _collected(make_env, make_spec(), "match", config)
+        learner, rollout = _collected(make_spec(), "match", config)
         metrics = learner.update(rollout)
         return metrics["kl"], metrics["kl_coeff"]
 
@@ -179,13 +160,11 @@ def _check_same(a: Any, b: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_schedules_follow_environment_steps(
-    make_env: Any, make_spec: MakeSpec, train: Train
-) -> None:
+def test_schedules_follow_environment_steps() -> None:
     config = dataclasses.replace(
         TOY, lr_schedule=((0, 4e-3), (2048, 0.0)), entropy_coeff_schedule=((1024, 0.0), (1025, 1.0))
     )
-    learner, collector, rollout = _setup(make_env, make_spec(), "match", config)
+    learner, collector, rollout = _setup(make_spec(), "match", config)
     collector.set_weights(learner.weights())
     seen = []
     for _ in range(3):
@@ -199,25 +178,18 @@ LAGGED = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=64, rollout_length=13, seq
 KINDS = [("match", {}), ("track", {}), ("memory", LSTM), ("track", LSTM)]
 
 
-def _collected(
-    make_env: Any, spec: PolicySpec, task: str, config: PPOConfig
-) -> tuple[PPO, Rollout]:
-    learner = PPO(config, spec)
-    collector = Collector(make_env(12, task), spec, 0)
-    rollout = Rollout.allocate(spec, config.rollout_length, 12, config.sequence_length)
-    collector.set_weights(learner.weights())
-    collector.collect(rollout)
+def _collected(spec: PolicySpec, task: str, config: PPOConfig) -> tuple[PPO, Rollout]:
+    learner, collector, rollout = _setup(spec, task, config, count=12)
+    collected(learner, collector, rollout)
     return learner, rollout
 
 
 @pytest.mark.parametrize(("task", "changes"), KINDS)
 @pytest.mark.parametrize("use_critic", [True, False])
-def test_without_lag_learns_the_same(
-    make_env: Any, make_spec: MakeSpec, task: str, changes: Any, use_critic: bool
-) -> None:
+def test_without_lag_learns_the_same(task: str, changes: Any, use_critic: bool) -> None:
     spec = make_spec(task, **changes)
     config = dataclasses.replace(LAGGED, use_critic=use_critic, use_gae=use_critic)
-    without, rollout = _collected(make_env, spec, task, config)
+    without, rollout = _collected(spec, task, config)
     with_ = PPO(dataclasses.replace(config, use_vtrace=True), spec)
     expected, metrics = without.update(rollout), with_.update(rollout)
     for name, array in without.weights().arrays.items():
@@ -228,9 +200,9 @@ def test_without_lag_learns_the_same(
 
 
 @pytest.mark.parametrize(("task", "changes"), KINDS)
-def test_stale_rollouts(make_env: Any, make_spec: MakeSpec, task: str, changes: Any) -> None:
+def test_stale_rollouts(task: str, changes: Any) -> None:
     config = dataclasses.replace(LAGGED, use_vtrace=True, lr=0.03)
-    learner, rollout = _collected(make_env, make_spec(task, **changes), task, config)
+    learner, rollout = _collected(make_spec(task, **changes), task, config)
     metrics = [learner.update(rollout) for _ in range(3)]
     assert [m["staleness"] for m in metrics] == [0.0, 1.0, 2.0]
     for values in metrics:
@@ -239,9 +211,9 @@ def test_stale_rollouts(make_env: Any, make_spec: MakeSpec, task: str, changes: 
     assert 0.0 < metrics[-1]["vtrace_clip_fraction"] < 1.0
 
 
-def test_the_surrogate_compares_with_the_updates_start(make_env: Any, make_spec: MakeSpec) -> None:
+def test_the_surrogate_compares_with_the_updates_start() -> None:
     config = dataclasses.replace(LAGGED, num_epochs=1, minibatch_size=10**6, use_vtrace=True)
-    learner, rollout = _collected(make_env, make_spec(), "match", config)
+    learner, rollout = _collected(make_spec(), "match", config)
     rollout.logp -= 3.0  # the policy that acted found its own actions unlikely
     metrics = learner.update(rollout)  # a single minibatch: the policy is still that of the start
     assert metrics["clip_fraction"] == 0.0
@@ -265,10 +237,10 @@ class TwinReducer:
         return 2.0 * values
 
 
-def test_ranks_agree_in_one_exchange(make_env: Any, make_spec: MakeSpec) -> None:
+def test_ranks_agree_in_one_exchange() -> None:
     spec = make_spec()
     config = dataclasses.replace(LAGGED, minibatch_size=10**6, use_vtrace=True, lr=0.03)
-    alone, rollout = _collected(make_env, spec, "match", config)
+    alone, rollout = _collected(spec, "match", config)
     reducer = TwinReducer()
     twin = PPO(config, spec, 0, reducer)
     for _ in range(2):  # the second time with a stale rollout

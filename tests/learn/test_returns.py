@@ -1,6 +1,5 @@
 """Advantages and targets by hand, and against the papers' sums written out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 from distrlcc.learn.returns import generalized_advantages, vtrace
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from tests.learn.toys import make_spec
 
-MakeSpec = Callable[..., PolicySpec]
 STEPS, COUNT = 25, 6
 
 
@@ -78,9 +77,7 @@ def _double_sum(
 
 @pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (0.99, 1.0), (0.5, 0.0), (0.0, 0.9)])
 @pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 0.7), (100.0, 100.0)])
-def test_equals_the_double_sum(
-    make_spec: MakeSpec, gamma: float, lambda_: float, bounds: tuple[float, float]
-) -> None:
+def test_equals_the_double_sum(gamma: float, lambda_: float, bounds: tuple[float, float]) -> None:
     rollout, logp, values = _random_rollout(make_spec())
     ratios = np.exp(logp.astype(np.float64) - rollout.logp[:STEPS])
     advantages, targets = _double_sum(rollout, ratios, values, gamma, lambda_, bounds)
@@ -93,9 +90,7 @@ def test_equals_the_double_sum(
 
 
 @pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (0.99, 1.0), (0.5, 0.0), (0.0, 0.9)])
-def test_without_lag_these_are_generalised_advantages(
-    make_spec: MakeSpec, gamma: float, lambda_: float
-) -> None:
+def test_without_lag_these_are_generalised_advantages(gamma: float, lambda_: float) -> None:
     rollout, _, _ = _random_rollout(make_spec())
     ones, values = np.ones((STEPS, COUNT)), rollout.values[:STEPS]
     expected, targets = _double_sum(rollout, ones, values, gamma, lambda_, (1.0, 1.0))
@@ -107,7 +102,7 @@ def test_without_lag_these_are_generalised_advantages(
     assert not found.clipped.any()
 
 
-def test_ratios_beyond_all_bounds_stay_finite(make_spec: MakeSpec) -> None:
+def test_ratios_beyond_all_bounds_stay_finite() -> None:
     rollout, _, values = _random_rollout(make_spec())
     rollout.logp[:] = np.where(np.arange(COUNT) % 2, -500.0, 500.0)
     found = vtrace(rollout, np.zeros_like(values), values, 0.9, 0.9, rho_bound=3.0)
@@ -115,7 +110,7 @@ def test_ratios_beyond_all_bounds_stay_finite(make_spec: MakeSpec) -> None:
     assert np.isfinite(found.advantages).all()
 
 
-def test_other_shapes_are_refused(make_spec: MakeSpec) -> None:
+def test_other_shapes_are_refused() -> None:
     rollout, logp, values = _random_rollout(make_spec())
     with pytest.raises(ValueError, match=r"logp \(24, 6\), values \(25, 6\): expected \(25, 6\)"):
         vtrace(rollout, logp[1:], values, 0.9, 0.9)
@@ -131,7 +126,7 @@ def test_other_shapes_are_refused(make_spec: MakeSpec) -> None:
     ],
 )
 def test_only_termination_is_not_bootstrapped(
-    make_spec: MakeSpec, terminated: bool, truncated: bool, expected: float
+    terminated: bool, truncated: bool, expected: float
 ) -> None:
     rollout = Rollout.allocate(make_spec(), 1, 1)
     rollout.steps = 1
@@ -142,7 +137,7 @@ def test_only_termination_is_not_bootstrapped(
     assert advantages.tolist() == [[expected]]
 
 
-def test_without_critic_returns_by_hand(make_spec: MakeSpec) -> None:
+def test_without_critic_returns_by_hand() -> None:
     rollout = Rollout.allocate(make_spec(), 4, 1)
     rollout.steps = 4
     rollout.rewards[:4, 0] = [1.0, 2.0, 3.0, 4.0]

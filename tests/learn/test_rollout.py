@@ -1,6 +1,5 @@
 """Rollouts and minibatches: shapes, copies, joins, sequences, who gets which sample."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ import torch
 from distrlcc.learn.minibatches import batch_of, plan_minibatches, sequences
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.policy.spec import PolicySpec
-
-MakeSpec = Callable[..., PolicySpec]
+from tests.learn.toys import make_spec
 
 
 def _filled(spec: PolicySpec, length: int, count: int, steps: int, base: int) -> Rollout:
@@ -23,7 +21,7 @@ def _filled(spec: PolicySpec, length: int, count: int, steps: int, base: int) ->
 
 
 @pytest.mark.parametrize("changes", [{}, {"kind": "lstm", "hidden": (8,)}])
-def test_copy_keeps_what_was_written(make_spec: MakeSpec, changes: dict[str, Any]) -> None:
+def test_copy_keeps_what_was_written(changes: dict[str, Any]) -> None:
     rollout = _filled(make_spec(**changes), 10, 3, steps=6, base=1)
     copy = rollout.copy()
     rollout.obs[:] = -1
@@ -33,7 +31,7 @@ def test_copy_keeps_what_was_written(make_spec: MakeSpec, changes: dict[str, Any
     assert (copy.samples, copy.version) == (18, 1)
 
 
-def test_concatenate_joins_side_by_side(make_spec: MakeSpec) -> None:
+def test_concatenate_joins_side_by_side() -> None:
     spec = make_spec(kind="lstm", hidden=(8,))
     joined = concatenate([_filled(spec, 10, 3, 6, 5), _filled(spec, 8, 2, 6, 4)])
     assert (joined.obs.shape, joined.states.shape) == ((6, 5, 4), (2, 2, 5, 8))
@@ -50,7 +48,7 @@ def test_sequences_by_hand() -> None:
     assert sequences(rows, 2).tolist() == [[1, 2, 5, 6], [3, 4, 0, 0]]
 
 
-def test_batch_pads_and_masks_a_cut_rollout(make_spec: MakeSpec) -> None:
+def test_batch_pads_and_masks_a_cut_rollout() -> None:
     rollout = _filled(make_spec(kind="lstm", hidden=(8,)), 10, 3, steps=6, base=0)
     obs, actions = torch.from_numpy(rollout.obs[:6]), torch.from_numpy(rollout.actions[:6])
     columns = torch.stack([obs[..., 0], -obs[..., 0]])

@@ -1,7 +1,6 @@
 """Networks and distributions in torch by hand, and NumPy's against torch's."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ import torch
 
 from distrlcc.policy import numpy_policy
 from distrlcc.policy.network import ActorCritic, Categorical, Gaussian, kl_estimate
-from distrlcc.policy.spec import PolicySpec, expected_shapes
-
-MakeSpec = Callable[..., PolicySpec]
+from distrlcc.policy.spec import expected_shapes
+from tests.policy.random_policies import make_spec
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 @pytest.mark.parametrize("action_kind", ["discrete", "continuous"])
-def test_names_and_shapes(make_spec: MakeSpec, kind: str, action_kind: str) -> None:
+def test_names_and_shapes(kind: str, action_kind: str) -> None:
     spec = make_spec(kind=kind, action_kind=action_kind)
     network = ActorCritic(spec)
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
@@ -30,20 +28,20 @@ def test_names_and_shapes(make_spec: MakeSpec, kind: str, action_kind: str) -> N
     assert network.distribution(head).entropy().shape == (4, 6)
 
 
-def test_the_same_seed_gives_the_same_weights(make_spec: MakeSpec) -> None:
+def test_the_same_seed_gives_the_same_weights() -> None:
     a, b, c = (ActorCritic(make_spec(), seed) for seed in (7, 7, 8))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not torch.equal(a.policy_head.weight, c.policy_head.weight)
 
 
-def test_first_policy_is_nearly_uniform(make_spec: MakeSpec) -> None:
+def test_first_policy_is_nearly_uniform() -> None:
     network = ActorCritic(make_spec())
     starts = torch.zeros(1, 9, dtype=torch.bool)
     head, _, _ = network(torch.randn(1, 9, 5), starts, network.initial_state(9))
     assert network.distribution(head).entropy().min() > 1.09  # ln 3 = 1.0986
 
 
-def test_trunk_by_hand(make_spec: MakeSpec) -> None:
+def test_trunk_by_hand() -> None:
     network = ActorCritic(make_spec(observation_size=2, hidden=(2,), action_size=2))
     with torch.no_grad():
         network.trunk[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
@@ -58,7 +56,7 @@ def test_trunk_by_hand(make_spec: MakeSpec) -> None:
     assert values.tolist() == [[8.5]]
 
 
-def test_a_start_cuts_memory_and_gradient(make_spec: MakeSpec) -> None:
+def test_a_start_cuts_memory_and_gradient() -> None:
     network = ActorCritic(make_spec(kind="lstm", hidden=(8,)))
     obs = torch.randn(6, 2, 5, requires_grad=True)
     starts = torch.zeros(6, 2, dtype=torch.bool)
@@ -79,7 +77,7 @@ def test_a_start_cuts_memory_and_gradient(make_spec: MakeSpec) -> None:
     assert obs.grad[:3, 1].abs().sum() > 0
 
 
-def test_a_sequence_equals_its_steps(make_spec: MakeSpec) -> None:
+def test_a_sequence_equals_its_steps() -> None:
     network = ActorCritic(make_spec(kind="lstm", hidden=(12, 8)))
     obs, starts = torch.randn(5, 3, 5), torch.rand(5, 3) < 0.3
     state = network.initial_state(3)
@@ -87,21 +85,6 @@ def test_a_sequence_equals_its_steps(make_spec: MakeSpec) -> None:
     for t in range(5):
         head, _, state = network(obs[t : t + 1], starts[t : t + 1], state)
         torch.testing.assert_close(head[0], whole[t])
-
-
-def test_categorical_by_hand() -> None:
-    distribution = Categorical.of(torch.log(torch.tensor([[1.0, 1.0, 2.0]])))
-    assert distribution.log_prob(torch.tensor([2])).item() == pytest.approx(math.log(0.5))
-    assert distribution.entropy().item() == pytest.approx(1.5 * math.log(2.0))
-
-
-def test_gaussian_by_hand() -> None:
-    distribution = Gaussian.of(torch.tensor([[1.0]]), torch.tensor([math.log(2.0)]))
-    expected = -0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
-    assert distribution.log_prob(torch.tensor([[3.0]])).item() == pytest.approx(expected)
-    entropy = 0.5 * math.log(2.0 * math.pi * math.e * 4.0)
-    assert distribution.entropy().tolist() == pytest.approx([entropy])
-    assert Gaussian.of(torch.zeros(1, 1), torch.tensor([-99.0])).log_std.item() == -5.0
 
 
 def test_kl_estimate_is_unbiased_and_never_negative() -> None:
@@ -134,19 +117,24 @@ def test_numpy_agrees_with_torch() -> None:
     assert numpy_policy.gaussian_entropy(log_std) == pytest.approx(gaussian.entropy()[0].item())
 
 
-def test_inverse_cdf() -> None:
+def test_distributions_by_hand() -> None:
+    distribution = Categorical.of(torch.log(torch.tensor([[1.0, 1.0, 2.0]])))
+    assert distribution.log_prob(torch.tensor([2])).item() == pytest.approx(math.log(0.5))
+    assert distribution.entropy().item() == pytest.approx(1.5 * math.log(2.0))
+    gaussian = Gaussian.of(torch.tensor([[1.0]]), torch.tensor([math.log(2.0)]))
+    expected = -0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
+    assert gaussian.log_prob(torch.tensor([[3.0]])).item() == pytest.approx(expected)
+    entropy = 0.5 * math.log(2.0 * math.pi * math.e * 4.0)
+    assert gaussian.entropy().tolist() == pytest.approx([entropy])
+    assert Gaussian.of(torch.zeros(1, 1), torch.tensor([-99.0])).log_std.item() == -5.0
+
+
+def test_draws_are_by_the_inverse_cdf_and_never_impossible() -> None:
     log_probs = np.log(np.tile(np.array([[0.25, 0.5, 0.25]], np.float32), (6, 1)))
     uniforms = np.array([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1.0 - 2.0**-53])
     assert numpy_policy.sample_categorical(log_probs, uniforms).tolist() == [0, 0, 1, 1, 2, 2]
-
-
-def test_impossible_actions_are_not_drawn() -> None:
     log_probs = numpy_policy.log_softmax(np.array([[-200.0, 0.0, -200.0]] * 2, np.float32))
     assert numpy_policy.sample_categorical(log_probs, np.array([0.0, 1 - 1e-16])).tolist() == [1, 1]
-
-
-def test_gaussian_draws() -> None:
-    mean = np.array([[1.0], [2.0]], np.float32)
-    log_std = np.array([math.log(3.0)], np.float32)
+    mean, log_std = np.array([[1.0], [2.0]], np.float32), np.array([math.log(3.0)], np.float32)
     actions = numpy_policy.sample_gaussian(mean, log_std, np.array([[0.0], [-1.0]]))
     np.testing.assert_allclose(actions, [[1.0], [-1.0]], rtol=1e-6)

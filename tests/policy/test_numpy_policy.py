@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import PolicyFile, save_policy
+from tests.policy.random_policies import make_policy
 
-MakePolicy = Callable[..., PolicyFile]
 STEPS, COUNT = 20, 30
 
 
@@ -38,9 +37,7 @@ def _torch_network(policy: PolicyFile) -> ActorCritic:
         {"action_kind": "continuous", "action_size": 1},
     ],
 )
-def test_agrees_with_torch_on_recorded_states(
-    make_policy: MakePolicy, changes: dict[str, Any]
-) -> None:
+def test_agrees_with_torch_on_recorded_states(changes: dict[str, Any]) -> None:
     policy = make_policy(**changes)
     network, numpy_policy = _torch_network(policy), NumpyPolicy(policy)
     recorded = np.random.default_rng(0).normal(0, 2, (STEPS, COUNT, 5)).astype(np.float32)
@@ -66,26 +63,21 @@ def test_agrees_with_torch_on_recorded_states(
             )
 
 
-def test_sampling_needs_draws(make_policy: MakePolicy) -> None:
+def test_sampling_needs_draws() -> None:
     policy = NumpyPolicy(replace(make_policy(), acting="sample"))
     obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
     with pytest.raises(ValueError, match="pass draws"):
         policy.act(obs, state)
     actions, _ = policy.act(obs, state, np.array([0.0, 1.0 - 1e-12]))
     assert actions.tolist() == [0, 2]
-
-
-def test_continuous_sampling(make_policy: MakePolicy) -> None:
     file = replace(make_policy(action_kind="continuous", action_size=1), acting="sample")
     policy = NumpyPolicy(file)
-    obs, state = np.zeros((2, 5), np.float32), policy.initial_state(2)
-    mean = policy.step(obs, state)[0]
     actions, _ = policy.act(obs, state, np.array([[0.0], [1.0]]))
     std = np.exp(file.arrays["log_std"][0])
-    np.testing.assert_allclose(actions - mean, [[0.0], [std]], atol=1e-6)
+    np.testing.assert_allclose(actions - policy.step(obs, state)[0], [[0.0], [std]], atol=1e-6)
 
 
-def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
+def test_a_batch_of_many_equals_many_of_one() -> None:
     policy = NumpyPolicy(make_policy(kind="lstm", hidden=(8,)))
     obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
     together, _, after = policy.step(obs, policy.initial_state(4))
@@ -95,7 +87,7 @@ def test_a_batch_of_many_equals_many_of_one(make_policy: MakePolicy) -> None:
         np.testing.assert_allclose(state[:, 0], after[:, n], atol=1e-6)
 
 
-def test_loads_without_torch(tmp_path: Path, make_policy: MakePolicy) -> None:
+def test_loads_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     save_policy(path, make_policy())
     program = (
@@ -121,15 +113,19 @@ def test_updates_equal_the_plain_moments() -> None:
     assert normalizer.count == 1000
 
 
-def test_merge_equals_one_that_saw_all() -> None:
+def test_merge_equals_one_that_saw_all_and_a_state_keeps_it() -> None:
     rows = _rows()
     parts = [Normalizer(3) for _ in range(3)]
     for part, chunk in zip(parts, np.split(rows, [100, 700]), strict=True):
         part.update(chunk.reshape(-1, 2, 3) if len(chunk) % 2 == 0 else chunk)
     for other in (parts[0], parts[1], Normalizer(3)):
         parts[2].merge(other.count, other.mean, other.m2)
-    np.testing.assert_allclose(parts[2].mean, rows.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(parts[2].std, rows.std(0), rtol=1e-9)
+    again = Normalizer(3)
+    again.load_state_dict(parts[2].state_dict())
+    for each in (parts[2], again):
+        np.testing.assert_allclose(each.mean, rows.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(each.std, rows.std(0), rtol=1e-9)
+        assert each.count == 1000
 
 
 def test_normalize_by_hand_and_clip() -> None:
@@ -137,19 +133,7 @@ def test_normalize_by_hand_and_clip() -> None:
     mean, std = np.array([1, 0, 0], np.float32), np.array([4, 1, 1], np.float32)
     assert normalize(obs, mean, std).tolist() == [[0.5, 10.0, -10.0]]
     assert obs[0, 1] == 1e6
-
-
-def test_without_data_or_variance_std_is_one() -> None:
-    normalizer = Normalizer(2)
+    normalizer = Normalizer(2)  # without data or variance it divides by one
     assert normalizer.std.tolist() == [1.0, 1.0]
     normalizer.update(np.full((7, 2), 3.0))
     assert normalizer.std.tolist() == [1.0, 1.0]
-
-
-def test_state_round_trip() -> None:
-    normalizer, again = Normalizer(3), Normalizer(3)
-    normalizer.update(_rows())
-    again.load_state_dict(normalizer.state_dict())
-    assert again.count == normalizer.count
-    np.testing.assert_array_equal(again.mean, normalizer.mean)
-    np.testing.assert_array_equal(again.std, normalizer.std)

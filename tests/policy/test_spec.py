@@ -1,24 +1,20 @@
 """A spec survives JSON and refuses what does not fit."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from distrlcc.errors import ConfigError
 from distrlcc.policy.spec import PolicySpec
+from tests.policy.random_policies import make_spec
 
 
-def test_json_round_trip(make_spec: Callable[..., PolicySpec]) -> None:
-    spec = make_spec(kind="lstm", hidden=(32,), interval_rtts=1.0, options={"ewma": "0.125"})
+def test_json_round_trip_and_layers() -> None:
+    spec = make_spec(kind="lstm", hidden=(16, 8), interval_rtts=1.0, options={"ewma": "0.125"})
     assert PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
-
-
-def test_layers(make_spec: Callable[..., PolicySpec]) -> None:
+    assert (spec.dense, spec.state_size) == ((16,), 8)
     assert (make_spec().dense, make_spec().state_size) == ((16, 8), 0)
-    lstm = make_spec(kind="lstm", hidden=(16, 8))
-    assert (lstm.dense, lstm.state_size) == ((16,), 8)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +30,12 @@ def test_layers(make_spec: Callable[..., PolicySpec]) -> None:
         ({"step_ms": 0.0}, "step_ms"),
     ],
 )
-def test_bad_values(
-    make_spec: Callable[..., PolicySpec], changes: dict[str, Any], words: str
-) -> None:
+def test_bad_values(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_spec(**changes)
 
 
-def test_bad_keys(make_spec: Callable[..., PolicySpec]) -> None:
+def test_bad_keys() -> None:
     with pytest.raises(ConfigError, match="unknown keys layers"):
         PolicySpec.from_dict(make_spec().to_dict() | {"layers": 2})
     with pytest.raises(ConfigError, match="observation_size"):

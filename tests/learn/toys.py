@@ -1,13 +1,10 @@
 """A toy vector environment with the contract of distrlcc.env, and helpers to train on it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-import pytest
-import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -15,7 +12,7 @@ from distrlcc import seeding
 from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.data.writer import DatasetWriter, Episode
-from distrlcc.learn.collect import Collector
+from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Learner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
@@ -109,76 +106,54 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
         return obs, rewards, np.zeros(self.num_envs, np.bool_), done, info
 
 
-MakeSpec = Callable[..., PolicySpec]
+def make_spec(task: Task = "match", **changes: Any) -> PolicySpec:
+    values: dict[str, Any] = {
+        "observation": "toy",
+        "observation_size": 4,
+        "action": "toy",
+        "action_kind": "continuous" if task == "track" else "discrete",
+        "action_size": 1 if task == "track" else ACTIONS,
+        "hidden": (32, 32),
+    }
+    return PolicySpec(**{**values, **changes})
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def collected(
+    learner: Learner, collector: Collector, rollout: Rollout, stop: Any = None
+) -> CollectStats:
+    """Fill a rollout with what the learner's weights do."""
+    collector.set_weights(learner.weights())
+    return collector.collect(rollout, stop)
 
 
-@pytest.fixture
-def make_env() -> Callable[..., ToyEnv]:
-    return ToyEnv
-
-
-@pytest.fixture
-def make_spec() -> MakeSpec:
-    def make(task: Task = "match", **changes: Any) -> PolicySpec:
-        values: dict[str, Any] = {
-            "observation": "toy",
-            "observation_size": 4,
-            "action": "toy",
-            "action_kind": "continuous" if task == "track" else "discrete",
-            "action_size": 1 if task == "track" else ACTIONS,
-            "hidden": (32, 32),
-        }
-        return PolicySpec(**{**values, **changes})
-
-    return make
-
-
-@pytest.fixture
-def train() -> Callable[..., list[float]]:
-    """Return a function that runs updates and returns each collection's mean reward."""
-
-    def run(learner: Learner, collector: Collector, rollout: Rollout, updates: int) -> list[float]:
-        rewards = []
-        for _ in range(updates):
-            collector.set_weights(learner.weights())
-            rewards.append(collector.collect(rollout).metrics()["reward"])
-            learner.update(rollout)
-        return rewards
-
-    return run
+def train(learner: Learner, collector: Collector, rollout: Rollout, updates: int) -> list[float]:
+    """Run updates and return each collection's mean reward."""
+    rewards = []
+    for _ in range(updates):
+        rewards.append(collected(learner, collector, rollout).metrics()["reward"])
+        learner.update(rollout)
+    return rewards
 
 
 EPISODES, STEPS = 40, 21
 """Of `write_data`."""
 
 
-@pytest.fixture
-def write_data() -> Callable[..., StoredData]:
-    """Return a function that writes episodes of what the toy's expert does, and opens them."""
-
-    def write(folder: Path, env: ToyEnv, spec: PolicySpec, discrete: bool = True) -> StoredData:
-        env.reset(seed=1)
-        obs, labels = [], []
-        for _ in range(STEPS + 8):
-            obs.append(env._observe(env.age))
-            labels.append(env.label if discrete else env.label[:, None])
-            env.step(env.label if discrete else env.label[:, None])
-        kind: Literal["discrete", "continuous"] = "discrete" if discrete else "continuous"
-        spaces = Spaces("toy", spec.observation_size, "toy", kind, spec.action_size)
-        origin = Origin("oracle", ("toy",), "train", 0, 1, 0.0, "", {})
-        scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
-        with DatasetWriter(folder, spaces, origin, 100) as writer:
-            for n in range(EPISODES):
-                steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
-                own, seen = (np.array([x[n] for x in rows[steps]]) for rows in (labels, obs))
-                rewards, outcomes = np.zeros(STEPS, np.float32), np.zeros((STEPS, 3), np.float32)
-                writer.add(Episode("", seen, own, own, rewards, outcomes, seen[0], scores))
-            writer.finish()
-        return StoredData(folder)
-
-    return write
+def write_data(folder: Path, task: Task, spec: PolicySpec) -> StoredData:
+    """Write episodes of what the toy's expert does, and open them."""
+    env, discrete = ToyEnv(EPISODES, task), task != "track"
+    obs, labels = [env.reset(seed=1)[0]], []
+    for _ in range(STEPS + 8):
+        labels.append(env.label if discrete else env.label[:, None])
+        obs.append(env.step(labels[-1])[0])
+    spaces = Spaces("toy", 4, "toy", spec.action_kind, spec.action_size)
+    origin = Origin("oracle", ("toy",), "train", 0, 1, 0.0, "", {})
+    scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
+    with DatasetWriter(folder, spaces, origin, 100) as writer:
+        for n in range(EPISODES):
+            steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
+            own, seen = (np.array([x[n] for x in rows[steps]]) for rows in (labels, obs))
+            rewards, outcomes = np.zeros(STEPS, np.float32), np.zeros((STEPS, 3), np.float32)
+            writer.add(Episode("", seen, own, own, rewards, outcomes, seen[0], scores))
+        writer.finish()
+    return StoredData(folder)
