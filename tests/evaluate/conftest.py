@@ -1,11 +1,12 @@
 """Made-up scores that look like real ones, for tests and for looking at the report."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from distrlcc.evaluate.scores import SchemeScores, Series
+from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
 
 PROFILES = {
     # utilisation, queueing delay in RTTs, first second, excess loss
@@ -62,6 +63,19 @@ def _series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series
     queueing[:2] = np.nan
     learned = scheme == "quickstart"
     return Series(scheme, link, time, capacity, rate, queueing, queueing, learned)
+
+
+def _failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
+    """Return scores of which all runs on some links failed."""
+    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
+    for values in gaps.values():
+        values[list(links)] = np.nan
+    return replace(scores, **gaps)
+
+
+@pytest.fixture
+def failed_on() -> Callable[..., SchemeScores]:
+    return _failed_on
 
 
 @pytest.fixture

@@ -30,6 +30,12 @@ def _log(path: Path, lines: list[str], header: str = HEADER) -> Path:
     return path
 
 
+def _full(begin: int, count: int) -> list[str]:
+    """Return the lines of a full link without a queue: a packet each ms."""
+    times = range(begin, begin + count)
+    return [line for t in times for line in (f"{t} + 1504", f"{t + 1} # 1504", f"{t + 1} - 1504 1")]
+
+
 def _score(path: Path, scenario: Scenario, own: Path | None = None) -> dict[str, float]:
     return score_log(read_flow_log(path, scenario, own=own))
 
@@ -82,8 +88,7 @@ def test_an_outage_is_no_error_and_has_no_delay(tmp_path: Path) -> None:
 
 def test_time_begins_with_the_first_full_packet(tmp_path: Path) -> None:
     late = ["1 + 544", "2 - 544 1", "900 + 544", "901 - 544 1"]  # a handshake that took 4 s
-    for k in range(3000):
-        late += [f"{5000 + k} + 1504", f"{5001 + k} # 1504", f"{5001 + k} - 1504 1"]
+    late += _full(5000, 3000)
     scores = _score(_log(tmp_path / "log", late), _alone(Link(rate_mbps=12.032), 3.0))
     assert scores["utilisation"] == pytest.approx(1.0)
     assert scores["throughput_mbps"] == pytest.approx(12.032, rel=0.002)
@@ -105,23 +110,16 @@ def test_what_is_lost_is_counted_by_packets(tmp_path: Path) -> None:
 
 
 def test_a_log_that_ends_early_does_not_make_the_link_smaller(tmp_path: Path) -> None:
-    lines = []
-    for k in range(2000):
-        lines += [f"{k} + 1504", f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
     alone = _alone(Link(rate_mbps=12.032), 8.0)
-    scores = _score(_log(tmp_path / "log", lines), alone)
+    scores = _score(_log(tmp_path / "log", _full(0, 2000)), alone)
     assert scores["utilisation"] == pytest.approx(1.0 / 7.0, rel=0.01)  # of 1 to 8 s
     assert scores["power"] == pytest.approx(1.0 / 7.0, rel=0.01)
     assert scores["first_second_utilisation"] == pytest.approx(1.0, rel=0.01)
 
 
 def test_loss_that_changes_counts_as_long_as_it_lasts(tmp_path: Path) -> None:
-    lines = []
-    for k in range(4000):
-        lines += [f"{k} + 1504", f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
-    changes = (Change(2.0, loss=0.3),)
-    link = Link(rate_mbps=12.032, loss=0.0, changes=changes)
-    scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
+    link = Link(rate_mbps=12.032, loss=0.0, changes=(Change(2.0, loss=0.3),))
+    scores = _score(_log(tmp_path / "log", _full(0, 4000)), _alone(link, 4.0))
     assert scores["loss"] == pytest.approx(0.2)  # of the 3 s after the first, 2 had it
 
 
@@ -165,11 +163,8 @@ def test_beside_others_utilisation_is_the_links_and_all_else_the_flows(tmp_path:
 
 
 def test_a_flow_that_begins_late_on_an_own_link_is_scored_from_then_on(tmp_path: Path) -> None:
-    lines = []
-    for k in range(3000):
-        lines += [f"{700 + k} + 1504", f"{701 + k} # 1504", f"{701 + k} - 1504 1"]
     scenario = _alone(Link(rate_mbps=12.032), 5.0, start_s=2.0)
-    scores = _score(_log(tmp_path / "log", lines), scenario)
+    scores = _score(_log(tmp_path / "log", _full(700, 3000)), scenario)
     assert scores["utilisation"] == pytest.approx(1.0)
     assert scores["throughput_mbps"] == pytest.approx(12.032, rel=0.002)
     assert scores["first_second_utilisation"] == pytest.approx(1.0)

@@ -19,6 +19,7 @@ from distrlcc.files import require_writable
 
 Make = Callable[..., SchemeScores]
 MakeSeries = Callable[..., Series]
+FailedOn = Callable[..., SchemeScores]
 
 INFO = ReportInfo(
     title="quickstart against CUBIC",
@@ -160,34 +161,31 @@ def test_long_suites_show_sixty_links_and_say_so(make_scores: Make) -> None:
     assert best not in page.text
 
 
-def _failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
-    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
-    for values in gaps.values():
-        values[list(links)] = np.nan
-    return replace(scores, **gaps)
-
-
-def test_failed_runs_and_the_links_that_they_leave_out_are_named(make_scores: Make) -> None:
+def test_failed_runs_and_the_links_that_they_leave_out_are_named(
+    make_scores: Make, failed_on: FailedOn
+) -> None:
     good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
-    text = read(render(summarise([good, _failed_on(bad, 0)]), {}, INFO)).text
+    text = read(render(summarise([good, failed_on(bad, 0)]), {}, INFO)).text
     assert "Means over links on which every scheme has a run (2 of 3);" in text
     said = f"leave out 1 of 3 links, on which not every scheme has a run: {good.links[0]} (cubic)."
     assert said in text
     assert "quickstart ranks 1 of 2" in text
-    text = read(render(summarise([_failed_on(good, 1, 2), _failed_on(bad, 0)]), {}, INFO)).text
+    text = read(render(summarise([failed_on(good, 1, 2), failed_on(bad, 0)]), {}, INFO)).text
     assert "No link has a run of every scheme" in text
     assert "Runs failed, and the schemes' links differ." in text
     assert "All schemes ran on the same links" not in text
-    text = read(render(summarise([_failed_on(good, 0, 1, 2), bad]), {}, INFO)).text
+    text = read(render(summarise([failed_on(good, 0, 1, 2), bad]), {}, INFO)).text
     assert "quickstart: 3 of 3 runs failed and are left out of its means." in text
     assert "quickstart has no run and is not ranked; no link is left out because of it." in text
     assert "nan" not in text
     assert "ranks" not in text
 
 
-def test_the_worst_links_are_those_where_the_policy_failed(make_scores: Make) -> None:
+def test_the_worst_links_are_those_where_the_policy_failed(
+    make_scores: Make, failed_on: FailedOn
+) -> None:
     scores = make_scores("quickstart", links=100, seeds=1)
-    page = render(summarise([_failed_on(scores, 42)]), {}, INFO)
+    page = render(summarise([failed_on(scores, 42)]), {}, INFO)
     rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', page)
     assert rows[0] == scores.links[42]
 

@@ -3,14 +3,22 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import StringIO
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from distrlcc.evaluate.scores import METRICS, SchemeScores, metric
+from distrlcc.evaluate.scores import (
+    MAX_BUCKETS,
+    METRICS,
+    SENDER_METRICS,
+    SchemeScores,
+    bucket_edges,
+    bucket_sums,
+    metric,
+)
 from distrlcc.evaluate.summary import MeanInterval, print_table, summarise, to_json
 
 Make = Callable[..., SchemeScores]
@@ -22,14 +30,6 @@ def small(
     array = np.array(power)
     scores = make("cubic", links=array.shape[0], seeds=array.shape[1])
     return replace(scores, scheme=scheme, power=array, learned=learned)
-
-
-def failed_on(scores: SchemeScores, links: list[int]) -> SchemeScores:
-    """Return scores of which all runs on some links failed."""
-    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
-    for values in gaps.values():
-        values[links] = np.nan
-    return replace(scores, **gaps)
 
 
 def test_means_are_over_links_and_the_best_power_comes_first(make_scores: Make) -> None:
@@ -102,11 +102,11 @@ def test_runs_that_failed_are_left_out_and_counted(make_scores: Make) -> None:
     assert data["left_out_scenarios"] == [{"scenario": bad.links[0], "schemes": ["cubic"]}]
 
 
-def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make) -> None:
+def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make, failed_on: Make) -> None:
     """By its own links the first, which failed on the hard one, would be the better."""
-    lucky = failed_on(small(make_scores, "lucky", [[0.9], [0.7], [0.1]]), [2])
+    lucky = failed_on(small(make_scores, "lucky", [[0.9], [0.7], [0.1]]), 2)
     steady = small(make_scores, "steady", [[0.95], [0.75], [0.2]])
-    gone = failed_on(small(make_scores, "gone", [[0.9], [0.9], [0.9]]), [0, 1, 2])
+    gone = failed_on(small(make_scores, "gone", [[0.9], [0.9], [0.9]]), 0, 1, 2)
     summary = summarise([lucky, gone, steady])
     assert summary.ranking() == ["steady", "lucky"]
     powers = {s.scheme: s.overall["power"].mean for s in summary.schemes}
@@ -120,11 +120,13 @@ def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make) -> None:
     assert data["left_out_scenarios"] == [{"scenario": steady.links[2], "schemes": ["lucky"]}]
 
 
-def test_without_a_common_link_each_has_its_own_and_it_is_said(make_scores: Make) -> None:
-    first = failed_on(small(make_scores, "first", [[0.4], [0.0]]), [1])
+def test_without_a_common_link_each_has_its_own_and_it_is_said(
+    make_scores: Make, failed_on: Make
+) -> None:
+    first = failed_on(small(make_scores, "first", [[0.4], [0.0]]), 1)
     whole = small(make_scores, "whole", [[0.4], [0.0]])
     assert not summarise([first, whole]).has_intervals  # one common link of one seed
-    second = failed_on(small(make_scores, "second", [[0.0], [0.6]]), [0])
+    second = failed_on(small(make_scores, "second", [[0.0], [0.6]]), 0)
     summary = summarise([first, second])
     assert [s.overall["power"].mean for s in summary.schemes] == [0.6, 0.4]
     assert summary.notes()[-1].startswith("No link has a run of every scheme: each one's means")
@@ -141,8 +143,8 @@ def test_a_link_counts_if_one_of_its_seeds_ran(make_scores: Make) -> None:
     assert summary.schemes[1].overall["power"].mean == pytest.approx((0.2 + 0.5) / 2)
 
 
-def test_a_sentence_names_ten_links_and_counts_the_rest(make_scores: Make) -> None:
-    bad = failed_on(make_scores("cubic", 20, 1), list(range(12)))
+def test_a_sentence_names_ten_links_and_counts_the_rest(make_scores: Make, failed_on: Make) -> None:
+    bad = failed_on(make_scores("cubic", 20, 1), *range(12))
     (said,) = summarise([bad, make_scores("bbr", 20, 1)]).common.notes()
     assert "leave out 12 of 20 links" in said
     assert said.count("(cubic)") == 10
@@ -186,3 +188,49 @@ def test_the_table_fits_and_ranks(make_scores: Make, schemes: list[str], width: 
     rows = [line.split()[0] for line in text.splitlines() if line and line[0].isalpha()][1:]
     assert rows == [s.scheme for s in summary.schemes]
     assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_every_metric_is_a_field_and_every_array_but_the_base_rtt_a_metric() -> None:
+    names = {f.name for f in fields(SchemeScores)}
+    keys = [m.key for m in METRICS + SENDER_METRICS]
+    assert names - set(keys) == {"scheme", "links", "base_rtt_ms", "learned"}
+    assert len(set(keys)) == len(keys)
+    assert metric("loss").title == "loss (%)"
+    assert metric("power").title == "power"
+    assert metric("mean_cwnd_packets").title == "mean cwnd (packets)"
+
+
+def test_values_stand_in_the_order_of_the_metrics(
+    make_scores: Callable[..., SchemeScores],
+) -> None:
+    scores = make_scores("cubic", links=3, seeds=2)
+    values = scores.values()
+    assert values.shape == (len(METRICS), 3, 2)
+    assert np.array_equal(values[0], scores.power)
+    assert np.array_equal(values[-1], scores.excess_loss)
+    assert scores.seeds == 2
+
+
+def test_what_a_sender_did_not_say_is_nan(make_scores: Callable[..., SchemeScores]) -> None:
+    scores = make_scores("cubic", links=3, seeds=2)
+    assert not scores.has_sender_metrics
+    assert np.isnan(scores.values(SENDER_METRICS)).all()
+    windows = np.arange(6.0).reshape(3, 2)
+    scores = replace(scores, mean_cwnd_packets=windows)
+    assert scores.has_sender_metrics
+    values = scores.values(METRICS + SENDER_METRICS)
+    assert np.array_equal(values[len(METRICS)], windows)
+    assert np.isnan(values[len(METRICS) + 1 :]).all()
+
+
+def test_buckets_are_a_tenth_of_a_second_and_longer_where_there_would_be_many() -> None:
+    assert bucket_edges(0.25) == pytest.approx([0.0, 0.1, 0.2, 0.25])
+    edges = bucket_edges(300.0)
+    assert len(edges) == MAX_BUCKETS + 1
+    assert edges[1] == 2.0
+
+
+def test_a_step_is_spread_over_the_buckets_in_which_it_lies() -> None:
+    edges, ends = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 2.0])
+    # 4 lies in two buckets by halves; after the last step there is nothing.
+    assert bucket_sums(edges, ends, np.array([1.0, 4.0, 2.0])) == pytest.approx([3.0, 4.0, 0.0])

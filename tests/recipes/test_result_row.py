@@ -113,7 +113,7 @@ def test_an_aim_counts_the_runs_within_its_bounds() -> None:
 
 
 def test_every_aim_is_of_a_score_that_is_measured() -> None:
-    lines = list(aims_table(shipped_rows()))
-    assert len(lines) == len(AIMS) + 2
-    assert all(" of 3 |" in line for line in lines[2:])
-    assert lines[2].startswith("| best | random | utilisation (%) | at least 98.5 |")
+    lines = aims_table(shipped_rows())
+    assert len(lines) == len(AIMS)
+    assert all(reached.endswith(" of 3") for *_, reached in lines)
+    assert lines[0][:4] == ("best", "random", "utilisation (%)", "at least 98.5")

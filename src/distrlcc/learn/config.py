@@ -32,11 +32,7 @@ def scheduled(schedule: Schedule | None, step: int, constant: float) -> float:
 
 
 def check_schedule(name: str, schedule: Schedule | None) -> None:
-    """Check that steps rise from 0 on and values are finite and not negative.
-
-    Raises:
-        ConfigError: If they do not.
-    """
+    """Check that steps rise from 0 on and values are finite and not negative."""
     if schedule is None:
         return
     steps = [point[0] for point in schedule]
@@ -56,12 +52,8 @@ def check_schedule(name: str, schedule: Schedule | None) -> None:
 def check_fields(
     config: object, names: str, low: float, high: float = math.inf, *, prefix: str = ""
 ) -> None:
-    """Check that the fields of these names, parted by spaces, are from ``low`` to ``high``.
-
-    Raises:
-        ConfigError: If one is not.
-    """
-    bounds = f"{low} or more" if high == math.inf else f"{low} to {high}"
+    """Check that the fields of these names, parted by spaces, are from ``low`` to ``high``."""
+    bounds = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
     for name in names.split():
         value = getattr(config, name)
         if not low <= value <= high:
@@ -69,11 +61,7 @@ def check_fields(
 
 
 def check_positive(config: object, names: str) -> None:
-    """Check that the fields of these names, parted by spaces, are above 0.
-
-    Raises:
-        ConfigError: If one is not.
-    """
+    """Check that the fields of these names, parted by spaces, are above 0."""
     for name in names.split():
         if not getattr(config, name) > 0.0:
             raise ConfigError(f"{name} is {getattr(config, name)!r}: expected more than 0")
@@ -138,11 +126,7 @@ class PPOConfig:
     """Steps through which an LSTM's gradient flows."""
 
     def validate(self) -> None:
-        """Check every value.
-
-        Raises:
-            ConfigError: If one does not fit.
-        """
+        """Check every value; raise `ConfigError` if one does not fit."""
         check_fields(self, "minibatch_size num_epochs rollout_length sequence_length", 1)
         check_fields(self, "gamma lambda_", 0, 1)
         check_positive(
@@ -190,11 +174,7 @@ class DaggerConfig:
     """Steps through which an LSTM's gradient flows."""
 
     def validate(self) -> None:
-        """Check every value.
-
-        Raises:
-            ConfigError: If one does not fit.
-        """
+        """Check every value; raise `ConfigError` if one does not fit."""
         check_fields(self, "minibatch_size num_epochs capacity rollout_length sequence_length", 1)
         check_fields(self, "l2 grad_clip min_gain expert_rounds", 0)
         check_positive(self, "lr")
@@ -265,11 +245,7 @@ class GailConfig:
     that paper's 10 it hardly tells states apart that matter here."""
 
     def validate(self) -> None:
-        """Check every value.
-
-        Raises:
-            ConfigError: If one does not fit.
-        """
+        """Check every value; raise `ConfigError` if one does not fit."""
         check_fields(self, "steps minibatch_size num_epochs", 1)
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"hidden is {self.hidden!r}: expected one width or more")

@@ -16,13 +16,8 @@ import torch
 from torch import Tensor
 
 from distrlcc.learn.config import DaggerConfig, scheduled
-from distrlcc.learn.learner import Reducer, Weights
-from distrlcc.learn.minibatches import (
-    Batch,
-    MinibatchPlan,
-    batch_of,
-    plan_minibatches,
-)
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.minibatches import Batch, MinibatchPlan, batch_of, plan_minibatches
 from distrlcc.learn.model import ModelLearner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.network import Categorical, Gaussian
@@ -111,22 +106,12 @@ class LabelledSteps:
         return {name: getattr(self.ring, name) for name in names}
 
 
-class Dagger(ModelLearner):
+class Dagger(ModelLearner[DaggerConfig]):
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
-    def __init__(
-        self,
-        config: DaggerConfig,
-        spec: PolicySpec,
-        seed: int = 0,
-        reducer: Reducer | None = None,
-        device: str = "cpu",
-    ) -> None:
-        """Build the learner; see :class:`ModelLearner`."""
-        super().__init__(config, spec, seed, reducer, device)
-        self.config = config
-        self._dataset: LabelledSteps | None = None
-        self._added = -1
+    _dataset: LabelledSteps | None = None
+    _added = -1
+    """Version whose data were added last."""
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Take one rollout of every rank into the data, train on all of it and return metrics."""
@@ -232,8 +217,7 @@ class Dagger(ModelLearner):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state; without a data set its own stays."""
-        self.model.load_state_dict(state["model"])
-        self._env_steps = int(state["env_steps"])
+        super().load_state_dict(state)
         if state.get("dataset") is not None:
             self._dataset = LabelledSteps.from_state(self.model.spec, state["dataset"])
 

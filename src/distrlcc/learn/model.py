@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.seeding import stream_key
 
 _LOADED_COUNT = 1e6
+
+Config = TypeVar("Config", PPOConfig, DaggerConfig)
 
 
 class Model:
@@ -120,12 +122,12 @@ class Model:
         self.normalizer.load_state_dict(state["normalizer"])
 
 
-class ModelLearner:
+class ModelLearner(Generic[Config]):
     """What learners of one model have in common; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
         self,
-        config: PPOConfig | DaggerConfig,
+        config: Config,
         spec: PolicySpec,
         seed: int = 0,
         reducer: Reducer | None = None,
@@ -137,6 +139,7 @@ class ModelLearner:
             ConfigError: If the configuration does not fit.
         """
         config.validate()
+        self.config: Config = config
         check_minibatch(spec, config.minibatch_size, config.sequence_length)
         self._reducer = reducer or LocalReducer()
         self.model = Model(
@@ -157,3 +160,12 @@ class ModelLearner:
     def load_weights(self, weights: Weights) -> None:
         """Start from another learner's policy."""
         self.model.load_weights(weights)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what the learner's ``state_dict`` gave."""
+        self.model.load_state_dict(state["model"])
+        self._env_steps = int(state["env_steps"])
+
+    def undo_update(self, before: dict[str, Any]) -> None:
+        """Leave no trace of an update that was broken off."""
+        self.load_state_dict(before)

@@ -33,7 +33,7 @@ Float32 = NDArray[np.float32]
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
-class PPO(ModelLearner):
+class PPO(ModelLearner[PPOConfig]):
     """A learner; see :class:`distrlcc.learn.learner.Learner`."""
 
     def __init__(
@@ -46,7 +46,6 @@ class PPO(ModelLearner):
     ) -> None:
         """Build the learner; see :class:`ModelLearner`."""
         super().__init__(config, spec, seed, reducer, device)
-        self.config = config
         self._kl_coeff = config.kl_coeff
         self._extra_entropy = ExtraEntropy()
 
@@ -124,10 +123,8 @@ class PPO(ModelLearner):
         """Return the log-probabilities to compare with, and returns, corrected if so configured."""
         config = self.config
         lambda_ = config.lambda_ if config.use_gae else 1.0
-        options: dict[str, Any] = {
-            "use_critic": config.use_critic,
-            "reward_scale": config.reward_scale,
-        }
+        critic, scale = config.use_critic, config.reward_scale
+        options: dict[str, Any] = {"use_critic": critic, "reward_scale": scale}
         if not config.use_vtrace:
             logp = rollout.logp[: rollout.steps]
             return logp, generalized_advantages(rollout, config.gamma, lambda_, **options)
@@ -219,9 +216,8 @@ class PPO(ModelLearner):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self.model.load_state_dict(state["model"])
+        super().load_state_dict(state)
         self._kl_coeff = float(state["kl_coeff"])
-        self._env_steps = int(state["env_steps"])
         self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
@@ -235,10 +231,6 @@ class PPO(ModelLearner):
         self.model.load_state_dict(good["model"] | {"version": version})
         self._kl_coeff = float(good["kl_coeff"])
         self._extra_entropy = ExtraEntropy.after(alarm, self._usual_entropy_coeff(), version)
-
-    def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of an update that was broken off."""
-        self.load_state_dict(before)
 
 
 def _active(rows: NDArray[Any], idle: NDArray[np.bool_] | None) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,28 +33,15 @@ class Returns:
 
 
 def generalized_advantages(
-    rollout: Rollout,
-    gamma: float,
-    lambda_: float,
-    *,
-    use_critic: bool = True,
-    reward_scale: float = 1.0,
+    rollout: Rollout, gamma: float, lambda_: float, **options: Any
 ) -> Returns:
     """Compute generalised advantage estimates (https://arxiv.org/abs/1506.02438, equation 16).
 
-    These are :func:`vtrace`'s where the policy that acted is the one that learns. With ``lambda_``
-    1 they are plain discounted returns less the value.
+    These are :func:`vtrace`'s, which says what the options are, where the policy that acted is the
+    one that learns. With ``lambda_`` 1 they are plain discounted returns less the value.
     """
-    steps = rollout.steps
-    return vtrace(
-        rollout,
-        rollout.logp[:steps],
-        rollout.values[:steps],
-        gamma,
-        lambda_,
-        use_critic=use_critic,
-        reward_scale=reward_scale,
-    )
+    logp, values = rollout.logp[: rollout.steps], rollout.values[: rollout.steps]
+    return vtrace(rollout, logp, values, gamma, lambda_, **options)
 
 
 def vtrace(

@@ -50,12 +50,7 @@ class Rollout:
 
     @classmethod
     def allocate(
-        cls,
-        spec: PolicySpec,
-        length: int,
-        count: int,
-        sequence_length: int = 1,
-        outcomes: int = 0,
+        cls, spec: PolicySpec, length: int, count: int, sequence_length: int = 1, outcomes: int = 0
     ) -> Rollout:
         """Allocate a rollout.
 
@@ -66,36 +61,28 @@ class Rollout:
             sequence_length: Rows between two kept recurrent states; of no matter for an MLP.
             outcomes: ``O``, numbers of a step's outcome to keep.
         """
-        if spec.state_size == 0:
-            sequence_length = 1
-        segments = -(-length // sequence_length) if spec.state_size else 0
         shape = (length, count)
-        discrete = spec.action_kind == "discrete"
-        action_shape = shape if discrete else (*shape, spec.action_size)
-        action_type = np.int64 if discrete else np.float32
-
-        def floats() -> Float32:
-            return np.zeros(shape, np.float32)
-
-        def flags() -> Bool:
-            return np.zeros(shape, np.bool_)
-
+        # Recurrent states are kept at the start of each sequence; an MLP has none.
+        sequence_length = sequence_length if spec.state_size else 1
+        segments = -(-length // sequence_length) if spec.state_size else 0
+        # Actions and the expert's labels are of one kind.
+        actions = np.zeros((*shape, spec.action_size), np.float32)
+        if spec.action_kind == "discrete":
+            actions = np.zeros(shape, np.int64)
+        # What every step has one of.
+        figures = ("logp", "rewards", "values", "final_values")
+        rows: dict[str, Any] = {name: np.zeros(shape, np.float32) for name in figures}
+        rows |= {name: np.zeros(shape, bool) for name in ("terminated", "truncated", "starts")}
         return cls(
             obs=np.zeros((*shape, spec.observation_size), np.float32),
-            actions=np.zeros(action_shape, action_type),
-            logp=floats(),
-            rewards=floats(),
-            terminated=flags(),
-            truncated=flags(),
-            values=floats(),
-            final_values=floats(),
-            expert_actions=np.zeros(action_shape, action_type),
-            starts=flags(),
+            actions=actions,
+            expert_actions=actions.copy(),
             states=np.zeros((segments, 2, count, spec.state_size), np.float32),
             last_values=np.zeros(count, np.float32),
-            active=np.ones(shape, np.bool_),
+            active=np.ones(shape, bool),
             outcomes=np.zeros((*shape, outcomes), np.float32),
             sequence_length=sequence_length,
+            **rows,
         )
 
     @property

@@ -7,23 +7,14 @@ from pathlib import Path
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.recipes.genet import genet
 from distrlcc.recipes.ours import best, fair, imitation, preference, quickstart
-from distrlcc.recipes.papers import aurora, distrlcc, distrlcc_newest, gail, indigo
+from distrlcc.recipes.papers import aurora, distrlcc, distrlcc_newest, gail, genet, indigo
 from distrlcc.runs.run_config import RunConfig
 
+_PAPERS = (indigo, distrlcc, distrlcc_newest, gail, aurora, genet)
 RECIPES: dict[str, Callable[[], RunConfig]] = {
-    "quickstart": quickstart,
-    "imitation": imitation,
-    "indigo": indigo,
-    "distrlcc": distrlcc,
-    "distrlcc-newest": distrlcc_newest,
-    "gail": gail,
-    "aurora": aurora,
-    "genet": genet,
-    "preference": preference,
-    "fair": fair,
-    "best": best,
+    config.__name__.replace("_", "-"): config
+    for config in (quickstart, imitation, *_PAPERS, preference, fair, best)
 }
 
 

@@ -12,7 +12,7 @@ from time import process_time
 import numpy as np
 
 from distrlcc import __version__
-from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.evaluate.fairness_report import measure
 from distrlcc.evaluate.recovery import recovery_scores
@@ -20,7 +20,7 @@ from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
-from distrlcc.recipes.result_row import ResultRow, Scores
+from distrlcc.recipes.result_row import ResultRow, Scores, read_result
 from distrlcc.sim.suites import load_suite
 
 Command = Callable[[Sequence[str]], int]
@@ -28,12 +28,12 @@ Command = Callable[[Sequence[str]], int]
 
 
 class StoppedError(Exception):
-    """A command that did not end well: what was done so far stays, to go on with."""
+    """A command ended with this exit code: what was done so far stays, to go on with."""
 
-    def __init__(self, code: int) -> None:
-        """Take its exit code."""
-        super().__init__(code)
-        self.code = code
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return int(self.args[0])
 
 
 @dataclass
@@ -55,18 +55,6 @@ class SeedRun:
     scores: Scores = field(default_factory=dict)
     """By benchmark and metric; what was not scored yet is missing."""
 
-    @classmethod
-    def load(cls, path: Path) -> SeedRun:
-        """Read what `save` wrote.
-
-        Raises:
-            DatasetError: It is damaged.
-        """
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
-            raise DatasetError(f"{path}: no result of a run ({error}); remove it") from None
-
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
@@ -78,32 +66,18 @@ class Reproduction:
     def __init__(
         self, experiment: Experiment, folder: Path, command: Command, tell: Callable[[str], None]
     ) -> None:
-        """Take what to do and where.
-
-        Args:
-            experiment: What is trained and scored.
-            folder: Where the runs and results are kept.
-            command: How `distrlcc` commands are run.
-            tell: Gets a line on what is being done.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Take what to train and score, where to, and what is told each step in a line."""
         require_writable(folder)
         self._experiment, self._folder = experiment, folder
         self._command, self._tell = command, tell
 
     def row(self, seeds: Sequence[int]) -> ResultRow:
-        """Train and score what is not there yet, and return the row of all.
-
-        Raises:
-            StoppedError: A command ended early.
-        """
+        """Train and score what is not there yet, and return the row of all."""
         self._prepare()
         runs = [self._run(seed) for seed in seeds]
         benchmarks = self._experiment.benchmarks
-        blind = self._experiment.blind
-        chosen = runs[0] if blind else max(runs, key=lambda run: run.held_out_reward)
+        best = max(runs, key=lambda run: run.held_out_reward)
+        chosen = runs[0] if self._experiment.blind else best
         return ResultRow(
             recipe=self._experiment.name,
             version=__version__,
@@ -122,11 +96,7 @@ class Reproduction:
         )
 
     def ship(self, row: ResultRow, folder: Path = SHIPPED) -> None:
-        """Put a row and its policy where the package has them.
-
-        Raises:
-            OutputError: That place cannot be written.
-        """
+        """Put a row and its policy where the package has them."""
         require_writable(folder)
         policy = self._folder / f"seed-{row.shipped}" / RUN_POLICY
         write_atomically(folder / f"{row.recipe}.safetensors", policy.read_bytes())
@@ -151,12 +121,15 @@ class Reproduction:
         """
         kept, place = self._folder / f"seed-{seed}.json", self._folder / f"seed-{seed}"
         words = [*self._placed(self._experiment.train), "--seed", str(seed), "--out", str(place)]
-        run = SeedRun.load(kept) if kept.exists() else SeedRun(seed, words)
+        run = SeedRun(seed, words)
+        if kept.exists():
+            run = read_result(kept, SeedRun, "result of a run", "remove it")
         if (run.version, run.train) != (__version__, words):
             raise ConfigError(
                 f"{kept} is of distrlcc {run.version}, '{' '.join(run.train)}'; expected "
                 f"{__version__}, '{' '.join(words)}': give another --out"
             )
+        # The training, or the rest of it.
         if not run.trained:
             begin = process_time()
             try:
@@ -168,6 +141,7 @@ class Reproduction:
             finally:
                 run.cpu_seconds += process_time() - begin
                 run.save(kept)
+        # What was not scored yet, or by other metrics.
         for benchmark in self._experiment.benchmarks:
             if set(run.scores.get(benchmark.label, {})) != set(benchmark.metrics):
                 contender = contender_from_file(str(place), set(), benchmark.prefer)

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from distrlcc.errors import DatasetError
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
+
+_T = TypeVar("_T")
 
 Scores = dict[str, dict[str, float]]
 """Means over a suite's links, by suite and metric."""
@@ -59,10 +61,7 @@ class ResultRow:
         return fmean(self.scores[suite][metric])
 
     def half_width(self, suite: str, metric: str, others: int = 0) -> float:
-        """Return half of the 95% interval of the mean, from the spread over the runs.
-
-        With `others` above 0 it is that of the difference to the mean of so many runs more.
-        """
+        """Return half of the mean's 95% interval, or of its difference to that of others' runs."""
         values = self.scores[suite][metric]
         count = len(values)
         if count < 2 or not all(map(math.isfinite, values)):
@@ -106,27 +105,27 @@ class ResultRow:
         return math.ceil(TOLERATED * len(self.measured()))
 
     def save(self, path: Path) -> None:
-        """Write it as JSON.
-
-        Raises:
-            OutputError: The place cannot be written.
-        """
+        """Write it as JSON."""
         text = json.dumps(_rounded(asdict(self)), indent=1, allow_nan=False)
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
     def load(cls, path: Path) -> ResultRow:
-        """Read what `save` wrote.
+        """Read what `save` wrote; raise `DatasetError` where that is missing or damaged."""
+        return read_result(path, cls, "row of results", "write it again")
 
-        Raises:
-            DatasetError: The file is missing or damaged.
-        """
-        try:
-            # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
-            values = json.loads(path.read_text(encoding="utf-8"))
-            return msgspec.convert(values, cls, strict=False)
-        except (OSError, ValueError) as error:
-            raise DatasetError(f"{path}: no row of results ({error}); write it again") from None
+
+def read_result(path: Path, kind: type[_T], what: str, remedy: str) -> _T:
+    """Read a data class from JSON.
+
+    Raises:
+        DatasetError: The file is missing or damaged.
+    """
+    try:
+        # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
+        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), kind, strict=False)
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"{path}: no {what} ({error}); {remedy}") from None
 
 
 def known_metric(key: str, beside: Collection[str]) -> Metric:

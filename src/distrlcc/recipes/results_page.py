@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
+
+import jinja2
 
 from distrlcc.evaluate.scores import Metric
 from distrlcc.recipes.experiment import EXPERIMENTS, PREFER
@@ -73,68 +76,42 @@ AIMS: tuple[Aim, ...] = (
 )
 
 
-def aims_table(rows: Rows) -> Iterator[str]:
-    """Return a table of all aims as Markdown's lines; rows of their recipes must be there."""
-    yield "| recipe | links | score | aim | mean | runs that reach it |"
-    yield "|---|---|---|---|---|---|"
-    for aim in AIMS:
-        row = rows[aim.recipe]
-        of = known_metric(aim.metric, row.scores[aim.label])
-        shown = (("at least", aim.least(rows)), ("at most", aim.high))
-        bounds = [f"{word} {v * of.scale:.{of.digits}f}" for word, v in shown if math.isfinite(v)]
-        note = f" ({aim.note})" if aim.note else ""
-        mean = row.mean(aim.label, aim.metric) * of.scale
-        yield (
-            f"| {aim.recipe} | {aim.label} | {of.title} | {' and '.join(bounds)}{note} | "
-            f"{mean:.{of.digits}f} | {aim.reached(rows)} of {len(row.seeds)} |"
-        )
-
-
-_HEAD = f"""\
-# Results
-
-Written by `distrlcc results --markdown` from the result files in the package; nothing is typed in.
-
-Each recipe was trained once for each of its seeds, in one process, and every run's policy was
-scored on links of the split `test`, which no training and no choice among checkpoints has seen
-(Indigo's links are the same in all splits). What stands here is the mean over the runs ± half of
-its 95% interval, from the runs' spread (Student's t). One simulated run per link;
-[Metrics](metrics.md) and [Fairness](fairness.md) define the scores. CPU-minutes are the training's,
-with its scorings; collecting an expert's data comes before. `distrlcc reproduce RECIPE` trains a
-recipe anew and compares: means must lie within the 95% interval that the runs' spread gives their
-difference, or within two units of the last digit, in all but {TOLERATED:.0%} of the scores.
-"""
-
-_AIMS = """\
-What was tried for those that are missed, and what holds them up: [best](recipes/best.md),
-[Fairness](fairness.md#what-was-learned-about-the-reward).
-"""
-
-
 def results_page(rows: Rows) -> str:
     """Return the page as Markdown: tables of the recipes, the aims, and each suite's scores."""
-    parts = [_HEAD, "\n".join(_recipes(rows))]
-    if {aim.recipe for aim in AIMS} <= rows.keys():
-        parts += ["## What was aimed at", _AIMS, "\n".join(aims_table(rows))]
+    source = resources.files("distrlcc.recipes").joinpath("results.md.jinja").read_text("utf-8")
+    page = jinja2.Template(source, undefined=jinja2.StrictUndefined, trim_blocks=True)
     suites = sorted({_parts(label)[0] for row in rows.values() for label in row.scores})
-    parts += [f"## `{suite}`\n\n" + "\n".join(_suite(suite, rows)) for suite in suites]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    text: str = page.render(
+        tolerated=TOLERATED,
+        recipes=[_recipe(name, row) for name, row in sorted(rows.items())],
+        aims=aims_table(rows) if {aim.recipe for aim in AIMS} <= rows.keys() else [],
+        suites=[(suite, *_suite(suite, rows)) for suite in suites],
+    )
+    return text.strip() + "\n"
 
 
-def _recipes(rows: Rows) -> Iterator[str]:
-    yield "| recipe | command | steps | CPU-minutes | seeds | shipped |"
-    yield "|---|---|---|---|---|---|"
-    for name, row in sorted(rows.items()):
-        minutes = ", ".join(f"{m:.1f}" for m in row.cpu_minutes)
-        seeds = ", ".join(map(str, row.seeds))
-        yield (
-            f"| [{name}](recipes/{_page(name)}.md) | `distrlcc reproduce {name}` | "
-            f"{row.steps / 1e6:.1f} M | {minutes} | {seeds} | seed {row.shipped} |"
-        )
+def aims_table(rows: Rows) -> list[tuple[str, ...]]:
+    """Return the cells of all aims; rows of their recipes must be there."""
+    return [_aim(aim, rows) for aim in AIMS]
 
 
-def _page(name: str) -> str:
-    return (name in EXPERIMENTS and EXPERIMENTS[name].page) or name
+def _aim(aim: Aim, rows: Rows) -> tuple[str, ...]:
+    row = rows[aim.recipe]
+    of = known_metric(aim.metric, row.scores[aim.label])
+    shown = (("at least", aim.least(rows)), ("at most", aim.high))
+    bounds = [f"{word} {v * of.scale:.{of.digits}f}" for word, v in shown if math.isfinite(v)]
+    bound = " and ".join(bounds) + (f" ({aim.note})" if aim.note else "")
+    mean = f"{row.mean(aim.label, aim.metric) * of.scale:.{of.digits}f}"
+    reached = f"{aim.reached(rows)} of {len(row.seeds)}"
+    return aim.recipe, aim.label, of.title, bound, mean, reached
+
+
+def _recipe(name: str, row: ResultRow) -> tuple[str, ...]:
+    page = (name in EXPERIMENTS and EXPERIMENTS[name].page) or name
+    minutes = ", ".join(f"{m:.1f}" for m in row.cpu_minutes)
+    steps, seeds = f"{row.steps / 1e6:.1f} M", ", ".join(map(str, row.seeds))
+    command = f"`distrlcc reproduce {name}`"
+    return f"[{name}](recipes/{page}.md)", command, steps, minutes, seeds, f"seed {row.shipped}"
 
 
 def _parts(label: str) -> tuple[str, str]:
@@ -143,15 +120,14 @@ def _parts(label: str) -> tuple[str, str]:
     return suite, f" --prefer {preference}" if preference else ""
 
 
-def _suite(suite: str, rows: Rows) -> Iterator[str]:
+def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
+    """Return a suite's metrics, and the cells of its table."""
     chosen = [
         (row, label) for row in rows.values() for label in row.scores if _parts(label)[0] == suite
     ]
     first, label = chosen[0]
     keys = list(first.scores[label])
     metrics = [known_metric(key, keys) for key in keys]
-    yield "| | " + " | ".join(m.title for m in metrics) + " |"
-    yield "|---" * (len(metrics) + 1) + "|"
     # The recipes' means with intervals, then the schemes' on the same links, each the best first.
     recipes = [
         (
@@ -160,15 +136,14 @@ def _suite(suite: str, rows: Rows) -> Iterator[str]:
         )
         for row, label in chosen
     ]
-    peers: dict[str, dict[str, float]] = {}
-    for row, label in chosen:
-        peers |= row.peers.get(label, {})
+    peers = {name: it for row, label in chosen for name, it in row.peers.get(label, {}).items()}
     schemes = [(name, [(scores[key], math.nan) for key in keys]) for name, scores in peers.items()]
     sign = 1 if metrics[0].better == "lower" else -1
-    for lines in (recipes, schemes):
-        for name, figures in sorted(lines, key=lambda line: sign * line[1][0][0]):
-            cells = (_cell(m, *pair) for m, pair in zip(metrics, figures, strict=True))
-            yield f"| {name} | " + " | ".join(cells) + " |"
+    return metrics, [
+        [name, *(_cell(m, *pair) for m, pair in zip(metrics, figures, strict=True))]
+        for lines in (recipes, schemes)
+        for name, figures in sorted(lines, key=lambda line: sign * line[1][0][0])
+    ]
 
 
 def _cell(of: Metric, mean: float, half: float) -> str:

@@ -17,6 +17,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from distrlcc.errors import TraceError
@@ -30,27 +31,21 @@ NEVER = 1 << 62
 class TraceLink:
     """A link that sends at a trace's opportunities, as mahimahi's mm-link."""
 
-    def __init__(
-        self,
-        times: Sequence[int],
-        queue: Queue,
-        *,
-        base: int = 0,
-        on_opportunity: Callable[[int], None] | None = None,
-    ) -> None:
+    on_opportunity: Callable[[int], None] | None = None
+    """Told the time of every opportunity, used or not."""
+
+    def __init__(self, times: Sequence[int], queue: Queue, *, base: int = 0) -> None:
         """Start at the trace's time zero.
 
         Args:
             times: Opportunities, not decreasing; the last is the period.
             queue: Where packets wait.
             base: Time of the trace's zero.
-            on_opportunity: Told the time of every opportunity, used or not.
         """
         self._queue = queue
         self.follow(times, base=base)
         self._transit: Packet | None = None
         self._left = 0
-        self.on_opportunity = on_opportunity
 
     def follow(self, times: Sequence[int], *, base: int) -> None:
         """Go on with another trace, from its time zero at ``base``; what waits or moves stays."""
@@ -230,7 +225,7 @@ def read_log(path: Path) -> Log:
         raise TraceError(
             f"{path}: queue {queue[1]!r} is not modelled; expected droptail, drophead or infinite"
         )
-    limits = dict(re.findall(r"(packets|bytes)=(\d+)", queue[2] or ""))
+    limits = {k: int(v) for k, v in re.findall(r"(packets|bytes)=(\d+)", queue[2] or "")}
     # The events.
     events = []
     for number, line in enumerate(lines, 1):
@@ -243,8 +238,8 @@ def read_log(path: Path) -> Log:
         events.append((int(time), rest[0], int(rest[1]), int(rest[2]) if len(rest) > 2 else 0))
     return Log(
         queue[1],
-        int(limits["packets"]) if "packets" in limits else None,
-        int(limits["bytes"]) if "bytes" in limits else None,
+        limits.get("packets"),
+        limits.get("bytes"),
         int(base[1]),
         tuple(events),
         int(port[1]) if port else None,
@@ -292,11 +287,8 @@ def _compare(log: Log, found: list[tuple[int, str, int, int]]) -> Replay:
     mismatches = []
     counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}
     for kind, name in (("#", "opportunity"), ("-", "departure"), ("d", "drop")):
-        said = [e for e in log.events if e[1] == kind]
-        ours = [e for e in found if e[1] == kind]
-        for k in range(max(len(said), len(ours))):
-            a = said[k] if k < len(said) else None
-            b = ours[k] if k < len(ours) else None
+        said, ours = ([e for e in events if e[1] == kind] for events in (log.events, found))
+        for k, (a, b) in enumerate(zip_longest(said, ours)):
             if a != b:
                 mismatches.append(f"{name} {k}: log {a}, model {b}")
     return Replay(counts["+"], counts["#"], counts["-"], counts["d"], tuple(mismatches))

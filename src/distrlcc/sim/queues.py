@@ -99,7 +99,7 @@ class DropHead(Queue):
         return dropped
 
 
-class CoDel(Queue):
+class CoDel(DropTail):
     """Drops from the head once packets have waited above a target for an interval (RFC 8289)."""
 
     def __init__(
@@ -126,13 +126,6 @@ class CoDel(Queue):
         self._dropping = False
         self._drop_next = 0
         self._count = self._last_count = 0
-
-    def push(self, packet: Packet) -> list[Packet]:
-        """Take an arrival, or drop it when the limit is reached."""
-        if not self._fits(len(self) + 1, self._bytes + packet.size):
-            return [packet]
-        self._add(packet)
-        return []
 
     def pop(self, *, now: int) -> Packet | None:
         """Give the next packet that is not dropped, or None (section 5.6)."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from distrlcc.errors import TraceError
 from distrlcc.types import PACKET_BYTES
 
-CELLULAR_SECONDS = 60
+SECONDS = 60
+"""Period of a generated trace."""
 _TICK_MS = 20
 _PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
 
@@ -47,17 +48,16 @@ def generate(spec: str) -> NDArray[np.int64] | None:
     return None
 
 
-def poisson(mbps: float, seed: int, seconds: int = 60) -> NDArray[np.int64]:
+def poisson(mbps: float, seed: int) -> NDArray[np.int64]:
     """Generate a Poisson link of a mean rate; opportunities in ms."""
     rng = np.random.default_rng([seed, 1])
-    counts = rng.poisson(mbps * _PACKETS_PER_MBIT / 1000, seconds * 1000)
-    return _close(np.repeat(np.arange(1, seconds * 1000 + 1), counts), seconds * 1000)
+    return _opportunities(rng.poisson(mbps * _PACKETS_PER_MBIT / 1000, SECONDS * 1000))
 
 
-def cellular(seed: int, seconds: int = CELLULAR_SECONDS) -> NDArray[np.int64]:
+def cellular(seed: int) -> NDArray[np.int64]:
     """Generate a cellular-like link of 0.5 to 30 Mbit/s on average; opportunities in ms."""
     rng = np.random.default_rng([seed, 2])
-    ticks = seconds * 1000 // _TICK_MS
+    ticks = SECONDS * 1000 // _TICK_MS
     mean = rng.uniform(np.log(0.8), np.log(25.0))
     spread = rng.uniform(0.25, 0.8)
     pull = 1 - np.exp(-_TICK_MS / 1000 / rng.uniform(0.5, 8.0))
@@ -74,14 +74,14 @@ def cellular(seed: int, seconds: int = CELLULAR_SECONDS) -> NDArray[np.int64]:
             until = k * _TICK_MS / 1000 + lengths[k]
         rates[k] = 0.0 if k * _TICK_MS / 1000 < until else np.exp(log_rate)
     per_ms = np.repeat(rates * _PACKETS_PER_MBIT / 1000, _TICK_MS)
-    counts = rng.poisson(per_ms)
-    return _close(np.repeat(np.arange(1, len(per_ms) + 1), counts), seconds * 1000)
+    return _opportunities(rng.poisson(per_ms))
 
 
-def _close(times: NDArray[np.int64], period: int) -> NDArray[np.int64]:
-    """End a trace with an opportunity at its period, since a file's last line is its period."""
-    if len(times) == 0 or times[-1] != period:
-        times = np.append(times, period)
+def _opportunities(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the times, ms, of so many in each; the last is the period, as a file's last line."""
+    times = np.repeat(np.arange(1, len(counts) + 1), counts)
+    if len(times) == 0 or times[-1] != len(counts):
+        times = np.append(times, len(counts))
     return times.astype(np.int64)
 
 

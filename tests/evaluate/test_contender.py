@@ -1,19 +1,27 @@
-"""A preference at the wheel: policy files that take one, contenders by it, and refusals."""
+"""Policies at the wheel: as in the environment, with preferences, and refusals."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.evaluate.contender import PolicyController, contender_from_file
+from distrlcc.evaluate.contender import (
+    Contender,
+    PolicyController,
+    contender_from_file,
+    contender_from_policy,
+)
 from distrlcc.evaluate.fairness import run_shared
 from distrlcc.evaluate.recovery import recovery_times
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
@@ -23,15 +31,21 @@ from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 
 
-def _write(path: Path, recipe_name: str = "preference") -> PolicySpec:
-    config = recipe(recipe_name)
-    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+def _arrays(spec: PolicySpec, spread: float) -> dict[str, Any]:
+    """Return weights at random."""
     rng = np.random.default_rng(5)
     arrays = {
-        name: rng.normal(0.0, 0.3, shape).astype(np.float32)
+        name: rng.normal(0.0, spread, shape).astype(np.float32)
         for name, shape in expected_shapes(spec).items()
     }
     arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + 0.5
+    return arrays
+
+
+def _write(path: Path, recipe_name: str = "preference") -> PolicySpec:
+    config = recipe(recipe_name)
+    spec = policy_spec(config, LinkVectorEnv(1, config.env))
+    arrays = _arrays(spec, 0.3)
     # The more delay is minded, the more often the window shrinks.
     arrays["trunk.0.weight"][:, -1] *= 20.0
     save_policy(path, PolicyFile(spec, arrays))
@@ -60,19 +74,11 @@ def test_the_file_says_what_it_takes(policy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefer", [None, 0.0, 0.9])
-def test_windows_are_those_of_the_environment(policy: Path, prefer: float | None) -> None:
+def test_a_preference_steers_as_in_the_environment(policy: Path, prefer: float | None) -> None:
     contender = contender_from_file(str(policy), set(), prefer)
     assert contender.name == ("demo" if prefer is None else f"demo@{prefer:g}")
-    batch = LinkBatch(1, contender.env_config())
-    batch.load(0, with_scheme(scenario_by_id("random/3"), "agent"))
-    batch.preference[:] = 0.5 if prefer is None else prefer
-    actor, controller = contender.actor(1, 3), PolicyController(contender, seed=3)
-    seen = batch.first_observation(np.array([0]))
-    for _ in range(60):
-        assert seen[0, -1] == np.float32(0.5 if prefer is None else prefer)
-        seen, _ = batch.step(actor.act(seen))
-        assert controller.cwnd == batch.held()[0][0]
-        controller.on_interval(batch.newest, now=0)
+    assert contender.preference == (0.5 if prefer is None else prefer)
+    _follow(contender)
 
 
 def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
@@ -134,3 +140,53 @@ def test_who_joins_is_told_at_once() -> None:
             break
     assert observation[joined, -1] == pytest.approx(0.7)
     assert not observation[joined, :-1].any()
+
+
+def _random_contender(observation: str, action: str, acting: str) -> Contender:
+    batch = LinkBatch(1, EnvConfig(observation=observation, action=action))
+    discrete = action != "fast-rate"
+    spec = PolicySpec(
+        observation=observation,
+        observation_size=batch.observation_size,
+        action=action,
+        action_kind="discrete" if discrete else "continuous",
+        action_size=ACTIONS[action].size if discrete else 1,
+        kind="lstm",
+        hidden=(8,),
+    )
+    return contender_from_policy("p", PolicyFile(spec, _arrays(spec, 0.5), acting, {}))
+
+
+def _follow(contender: Contender) -> set[tuple[float, float]]:
+    """Check that a sender's windows and rates are the environment's; return them."""
+    batch = LinkBatch(1, contender.env_config())
+    batch.load(0, with_scheme(scenario_by_id("random/3"), "agent"))
+    if contender.preference is not None:
+        batch.preference[:] = contender.preference
+    actor, controller = contender.actor(1, 3), PolicyController(contender, seed=3)
+    seen = batch.first_observation(np.array([0]))
+    states = set()
+    for _ in range(100):
+        assert contender.preference is None or seen[0, -1] == np.float32(contender.preference)
+        seen, _ = batch.step(actor.act(seen))
+        cwnd, pacing = batch.held()
+        assert (controller.cwnd, controller.pacing_rate) == (cwnd[0], pacing[0])
+        states.add((controller.cwnd, controller.pacing_rate))
+        controller.on_interval(batch.newest, now=0)
+    assert controller.step_ns(0.1) == 10_000_000
+    return states
+
+
+@pytest.mark.parametrize("acting", ["argmax", "sample"])
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [
+        ("scale-free", "multiplicative"),
+        ("scale-free-recent", "fine"),
+        ("indigo-min-rtt", "indigo"),
+        ("aurora", "fast-rate"),
+    ],
+)
+def test_windows_are_those_of_the_environment(observation: str, action: str, acting: str) -> None:
+    states = _follow(_random_contender(observation, action, acting))
+    assert acting == "argmax" or len(states) > 10
