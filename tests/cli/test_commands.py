@@ -1,0 +1,85 @@
+"""What commands print, write and take from files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import find, main
+from distrlcc.cli.node import newest_run, read_nodes, with_actors
+from distrlcc.errors import ConfigError
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_directory import RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("--help",), ("train", "--help"), ("check", "--help"), ("check", "sim", "-h")):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 0
+        assert "usage: distrlcc" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(("--version",))
+    assert capsys.readouterr().out.startswith("distrlcc 0.")
+
+
+def test_recovery_writes_its_figures() -> None:
+    assert main(["recovery", "--against", "oracle,cubic", "--links", "2", "--json", "r.json"]) == 0
+    found = json.loads(Path("r.json").read_text())
+    assert found["oracle"]["recovered"] == 1.0
+    assert found["cubic"]["recovered"] < 0.5
+
+
+def _run(out: Path, config: RunConfig) -> Path:
+    """Make a run with a checkpoint."""
+    with RunDirectory.create(
+        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
+    ) as run:
+        run.save({"nothing": 0})
+    return out
+
+
+def test_the_newest_run_of_the_recipe_is_loaded() -> None:
+    indigo, other = recipe("indigo"), recipe("imitation")
+    for age, (name, config) in enumerate(
+        [("newer", other), ("new", indigo), ("middle", indigo), ("old", other)]
+    ):
+        path = _run(Path("runs") / name, config) / "checkpoints" / "latest.safetensors"
+        os.utime(path, (1e9 - age, 1e9 - age))
+    RunDirectory.create(  # has no checkpoint yet
+        Path("runs/begun"), indigo, recipe="indigo", tensorboard=False, extendable=EXTENDABLE
+    ).close()
+    damaged = _run(Path("runs/damaged"), indigo)
+    (damaged / "config.toml").write_text("nothing = 1")
+    assert newest_run("indigo") == Path("runs/new")
+    assert newest_run("imitation") == Path("runs/newer")
+    with pytest.raises(ConfigError, match="no run of quickstart"):
+        newest_run("quickstart")
+
+
+def test_nodes_may_hold_ids_names_and_files() -> None:
+    Path("nodes.toml").write_text('nodes = [[0, "random"], [], ["12", "links/a.toml"]]')
+    nodes = read_nodes(Path("nodes.toml"))
+    assert nodes == (("0", "random"), (), ("12", "links/a.toml"))
+    parser, _ = find("node")
+    node = ("--node-index", "0", "--ip", "127.0.0.1", "--node-num")
+    words = ["--envs-per-worker", "2", "--max-lag", "0", "--wait-workers", "0"]
+    actors = with_actors(
+        recipe("indigo"), parser.parse_args([*node, "3", "--nodes", "nodes.toml", *words])
+    ).actors
+    assert actors.nodes == nodes
+    assert actors.links == ["indigo/0", "random", "indigo/12", "links/a.toml"]
+    assert (actors.envs_per_worker, actors.max_lag, actors.wait_workers) == (2, 0, 0.0)
+    assert actors.per_update == 4
+    as_before = with_actors(recipe("indigo"), parser.parse_args([*node, "2"])).actors
+    assert as_before == replace(recipe("indigo").actors, nodes=recipe("indigo").actors.nodes[:2])

@@ -1,0 +1,463 @@
+"""What the commands refuse: one line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.config import override
+from distrlcc.data.manifest import NAME, Origin, Spaces
+from distrlcc.data.writer import DatasetWriter, Episode
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.learn.config import PPOConfig
+from distrlcc.learn.ppo import PPO
+from distrlcc.parallel.interface import _is_tunnel, interfaces
+from distrlcc.policy.policy_file import PolicyFile, save_policy
+from distrlcc.policy.spec import PolicySpec
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import EXTENDABLE
+from distrlcc.runs.run_directory import RunDirectory
+
+SHORT = {
+    "TRAIN": "train quickstart --set",
+    "RUN": "train quickstart --out r --set",
+    "SUITES": "train quickstart --out r --set env.suite_weights=[1.0]",
+    "COLLECT": "collect --out d --scheme",
+    "IMITATE": "imitate good",
+    "NODE": "node --topology decentralized --node-num 2",
+    "LOCAL": "node --topology decentralized --node-num 2 --node-index 0 --ip 127.0.0.1",
+    "ONE": "node indigo --node-index 0 --node-num 1 --ip 127.0.0.1",
+    "TWO": "node indigo --node-num 2 --ip 127.0.0.1",
+    "EQUAL": "node quickstart --topology decentralized --node-index 0 --node-num 1 --ip 127.0.0.1",
+}
+PAIR = """[[scenarios]]
+name = "a"
+link = {rate_mbps = 1.0}
+[[scenarios]]
+name = "b"
+link = {rate_mbps = 1.0}
+flows = [{scheme = "agent"}, {scheme = "agent"}]
+"""
+SCHEME = """name = "z"
+flows = [{scheme = "agent"}, {scheme = "cubix"}]
+link = {rate_mbps = 1.0}
+"""
+FILES = {
+    "file": "",
+    "empty.trace": "",
+    "falling.trace": "3\n2\n",
+    "words.trace": "twelve\n",
+    "far.trace": "99999999999\n",
+    "empty.toml": 'name = "none"\nscenarios = []\n',
+    "pair.toml": PAIR,
+    "seed.toml": f'name = "z"\nseed = {2**62}\nlink = {{rate_mbps = 1.0}}\n',
+    "tiny.toml": 'name = "z"\n[link]\nrate_mbps = 1.0\nchanges = [{at_s = 1, rate_mbps = 1e-7}]\n',
+    "zero.toml": 'name = "z"\nlink = {rate_mbps = 0.0}\n',
+    "negative.toml": 'name = "z"\nlink = {rate_mbps = -1.0}\n',
+    "key.toml": 'name = "z"\nlink = {rate = 1.0}\n',
+    "scheme.toml": SCHEME,
+    "1.toml": "nodes = [[0]]",
+    "2.toml": "nodes = [[0, 1], [2]]",
+    "idle.toml": "nodes = [[0], []]",
+}
+REFUSED = [
+    # of all commands
+    ("", "no command"),
+    ("trian", "did you mean train"),
+    ("check sym", "did you mean sim"),
+    ("bench", "no command"),
+    ("train", "no recipe"),
+    ("train quikstart", "did you mean quickstart"),
+    ("TRAIN ppo.learning_rate=1", "ppo.learning_rate"),
+    ("TRAIN ppo.lrr=1", "ppo.lr"),
+    ("TRAIN ppo.lr=fast", "ppo.lr"),
+    ("TRAIN ppo.lr=-1", "lr is -1"),
+    ("TRAIN ppo.minibatch_size=0", "minibatch_size is 0"),
+    ("TRAIN ppo", "ppo"),
+    ("TRAIN dagger.lr=1", "dagger"),
+    ("TRAIN num_envs=0", "num_envs is 0"),
+    ("SUITES env.suites=['randm']", "did you mean random"),
+    ("SUITES env.suites=['empty.toml']", "no scenarios"),
+    ("SUITES env.suites=['pair.toml']", "agent first"),
+    ("RUN network.hidden=[0]", "hidden"),
+    ("RUN held_out.seconds=0.01", "episode_s"),
+    ("RUN network.kind=lstm ppo.minibatch_size=4", "minibatch"),
+    ("RUN seed=99999999999999999", "seed"),
+    ("TRAIN env.suite_weights=[nan,1,1]", "suite_weights"),
+    ("TRAIN env.reward.delay_weight=nan", "delay_weight is nan"),
+    ("evaluate --suite empty.toml", "no scenarios"),
+    ("evaluate --suite seed.toml", "seed is"),
+    ("evaluate --suite pair.toml", "agent first"),
+    ("evaluate --suite tiny.toml", "changes.rate_mbps is 1e-07"),
+    ("evaluate --suite random/tset/3", "did you mean test"),
+    ("evaluate --links 1 --json /proc/none/x", "cannot write"),
+    ("bench sim --json /proc/none/x", "cannot write"),
+    ("evaluate a\0b", "no policy file"),
+    ("train quickstart --ouut x", "did you mean --out"),
+    ("train --resume", "--resume needs --out"),
+    ("train --resume --out none", "holds no run"),
+    ("train quickstart --out /proc/none/run", "cannot write"),
+    ("evaluate none.safetensors", "no policy file"),
+    ("evaluate --against cubik", "did you mean cubic"),
+    ("evaluate --against ,", "nothing to evaluate"),
+    ("evaluate --against agent", "unknown scheme 'agent'"),
+    ("evaluate --suite rndom", "did you mean random"),
+    ("evaluate --seeds 0", "whole number of 1 or more"),
+    ("evaluate --links -3", "whole number of 1 or more"),
+    ("evaluate --trace none.trace", "cannot be read"),
+    ("evaluate --trace empty.trace", "empty"),
+    ("evaluate --trace falling.trace", "comes after"),
+    ("evaluate --trace words.trace", "line 1: 'twelve'"),
+    ("evaluate --trace far.trace", "above the limit"),
+    ("evaluate --suite zero.toml", "rate_mbps is 0.0"),
+    ("evaluate --suite negative.toml", "rate_mbps is -1.0"),
+    ("evaluate --suite key.toml", "rate_mbps"),
+    ("evaluate --suite scheme.toml", "did you mean cubic"),
+    ("evaluate --out /proc/none", "cannot write"),
+    ("evaluate --against cubic --series nope", "no such link"),
+    ("trace cellular:x --out t", "cellular:SEED"),
+    ("trace /dev/zero --out t", "no regular file"),
+    ("check link /dev/zero --trace cellular:1", "no regular file"),
+    ("trace cellular:1 --out /proc/none/t", "cannot write"),
+    ("trace cellular:1", "--out"),
+    ("check sim --scenarios 0", "whole number"),
+    ("check link none --trace cellular:1", "cannot be read"),
+    ("bench sim --steps x", "whole number"),
+    ("list recipe", "invalid choice"),
+    # of collect and imitate
+    ("collect --scheme oracle", "--out"),
+    ("collect --out d", "--scheme"),
+    ("COLLECT cubik", "did you mean cubic"),
+    ("COLLECT agent", "unknown scheme 'agent'"),
+    ("COLLECT cubic --suite randm", "did you mean random"),
+    ("COLLECT cubic --recipe quikstart", "did you mean quickstart"),
+    ("COLLECT cubic --set env.actoin=rate", "did you mean env.action"),
+    ("COLLECT cubic --set env.action=rat", "did you mean rate"),
+    ("COLLECT cubic --steps 0", "whole number of 1 or more"),
+    ("COLLECT cubic --steps 5 --episodes 5", "not allowed with"),
+    ("COLLECT cubic --num-envs 99999999", "num_envs is 99999999"),
+    ("COLLECT cubic --shard-steps 100", "expected 1001 or more"),
+    ("COLLECT cubic --disturb 0.1", "cubic drives the link itself"),
+    ("COLLECT oracle --disturb 0.9", "from 0 to 0.5"),
+    ("COLLECT oracle --split tset", "invalid choice"),
+    ("collect --scheme oracle --out /proc/none/d", "cannot write"),
+    ("collect --scheme oracle --out .", "not empty"),
+    ("collect --scheme oracle --out file", "is a file"),
+    ("imitate", "no data set; expected a folder"),
+    ("imitate none", "no data set at"),
+    ("IMITATE --epochs 0", "whole number of 1 or more"),
+    ("IMITATE --set imitation.lrr=1", "did you mean imitation.lr"),
+    ("IMITATE --set imitation.lr=0", "lr is 0.0"),
+    ("IMITATE --set imitation.minibatch_size=8", "one sequence"),
+    ("IMITATE --set imitation.validation_share=1", "expected 0 to 0.9"),
+    ("IMITATE --set env.action=rate", "was collected with"),
+    ("IMITATE --set network.hidden=[0]", "hidden"),
+    ("IMITATE --out .", "not empty"),
+    ("imitate wide --out r", "have 31 elements, this distrlcc's have 20"),
+    ("imitate foreign --out r", "collect again"),
+    ("imitate --resume", "--resume needs --out"),
+    ("imitate --resume --out none", "holds no run"),
+    # of several processes
+    ("node quickstart", "--node-index"),
+    ("NODE --node-index 0 quickstart", "--ip"),
+    ("NODE --ip 127.0.0.1 quickstart", "--node-index"),
+    ("node --topology ring --node-index 0 --node-num 2 --ip x", "invalid choice: 'ring'"),
+    ("NODE --node-index 2 --ip 127.0.0.1 --no-elastic quickstart", "index 2: expected 0 to 1"),
+    ("NODE --node-index -1 --ip 127.0.0.1 quickstart", "whole number"),
+    ("LOCAL --node-num 0 quickstart", "whole number"),
+    ("LOCAL --port 65535 quickstart", "from 1 to 65534"),
+    ("LOCAL --port 0 quickstart", "from 1 to 65534"),
+    ("LOCAL --processes 0 quickstart", "whole number"),
+    ("LOCAL --restarts -1 quickstart", "whole number"),
+    ("LOCAL --join-timeout nan quickstart", "'nan' is not a number"),
+    ("LOCAL --join-timeout 0 quickstart", "of 1 or more"),
+    ("LOCAL --node-indx 1 quickstart", "did you mean --node-index"),
+    ("LOCAL", "no recipe"),
+    ("LOCAL quikstart", "did you mean quickstart"),
+    ("LOCAL quickstart --set num_envs=1", "at least one for each of 2"),
+    ("LOCAL quickstart --gpu 300", "--gpu 300: this machine has"),
+    ("LOCAL quickstart --set distributed.straggler_share=2", "expected 0 to 1"),
+    ("LOCAL quickstart --set distributed.timeout_s=0", "expected 0.5 to 3600"),
+    ("LOCAL quickstart --resume", "--resume needs --out"),
+    ("NODE --node-index 1 --ip 127.0.0.1 --resume --out r", "--resume is for node 0 alone"),
+    ("train quickstart --processes 0", "whole number"),
+    ("train quickstart --processes 2 --gpu 300", "--gpu 300"),
+    ("train quickstart --gpu 300", "--gpu 300"),
+    ("train quickstart --processes 257", "at least one for each of 257"),
+    ("check parity --processes 1", "from 2 to 64"),
+    ("check parity nope", "unknown recipe 'nope'"),
+    ("check parity --set num_envs=1", "at least one for each of 2"),
+    # of actors and their trainer
+    ("ONE --node-num 5", "--node-num 5: there are lists of links for 4 machines only"),
+    (
+        "ONE --node-num 3 --nodes 2.toml",
+        "--node-num 3: there are lists of links for 2 machines only",
+    ),
+    ("TWO --node-index 0 --nodes 1.toml", "for 1 machine only"),
+    ("TWO --node-index 2", "--node-index 2: expected 0 to 1"),
+    ("TWO --node-index 7 --nodes 2.toml", "--node-index 7: expected 0 to 1"),
+    ("TWO --node-index 1 --nodes idle.toml", "nodes has no links for node 1"),
+    ("ONE --nodes idle.toml --tun --interface lo", "leave --interface away"),
+    ("ONE --interface nope", "--interface nope: expected one that is up"),
+    ("ONE --load", "--load: no run of indigo with a checkpoint stands in runs/"),
+    ("ONE --load nope", "--load nope: no run stands there"),
+    ("ONE --load nope --out other", "leave --out away"),
+    ("ONE --processes 2", "--processes is for --topology decentralized"),
+    ("ONE --processes 1", "--processes is for --topology decentralized"),
+    ("ONE --resume --out other", "--resume is for --topology decentralized"),
+    ("ONE --restarts 1", "--restarts is for --topology decentralized"),
+    ("ONE --no-elastic", "--no-elastic is for --topology decentralized"),
+    ("ONE --debug", "--debug is for --topology decentralized"),
+    ("EQUAL --nodes 2.toml", "--nodes is for --topology actor-learner"),
+    ("EQUAL --load nope", "--load is for --topology actor-learner"),
+    ("EQUAL --load", "--load is for --topology actor-learner"),
+    ("EQUAL --envs-per-worker 2", "--envs-per-worker is for --topology actor-learner"),
+    ("EQUAL --max-lag 0", "--max-lag is for --topology actor-learner"),
+    ("EQUAL --wait-workers 0", "--wait-workers is for --topology actor-learner"),
+    ("EQUAL --tun", "--tun is for --topology actor-learner"),
+    ("EQUAL --allow-public", "--allow-public is for --topology actor-learner"),
+    ("ONE --max-lag -1", "--max-lag: '-1' is not a whole number"),
+    ("ONE --max-lag 1.5", "--max-lag: '1.5' is not a whole number"),
+    ("ONE --envs-per-worker 0", "--envs-per-worker: '0' is not a whole number"),
+    ("ONE --envs-per-worker 1048576", "environments; expected at most 1048576"),
+    ("ONE --wait-workers -1", "--wait-workers: '-1' is not a number"),
+    ("ONE --wait-workers nan", "--wait-workers: 'nan' is not a number"),
+    ("ONE --pace 10", "--pace: is gone; give --world emulated"),
+    ("ONE --set actors.nodes=[]", "nodes is empty"),
+    ("ONE --set actors.max_lag=-1", "max_lag is -1: expected 0 or more"),
+    ("ONE --set actors.segments_per_update=-1", "segments_per_update is -1"),
+    ("ONE --set actors.wait_workers=nan", "wait_workers is nan"),
+    ("ONE --port 65535", "from 1 to 65534"),
+    ("node nope --node-index 0 --node-num 1 --ip 127.0.0.1", "recipe 'nope'"),
+    # of clusters
+    ("cluster start --port 80", "'80' is not a whole number from 1024"),
+    ("cluster start --ip 203.0.113.9", "expected an address of this machine"),
+    ("cluster start --interface nowhere0", "expected one that is up"),
+    ("cluster start --ip 127.0.0.1 --resource CPU=3", "have --cpus"),
+    ("cluster start --ip 127.0.0.1 --resource learner", "expected NAME=AMOUNT"),
+    ("cluster start --ip 127.0.0.1 --resource learner=-1", "expected NAME=AMOUNT"),
+    ("cluster start --autoscaling-config missing.yaml", "there is no such file"),
+    ("cluster join 127.0.0.1", "is this machine itself"),
+    ("cluster join 10.0.0.1:port", "expected HOST:PORT"),
+    ("cluster join", "required: HOST:PORT"),
+    ("cluster status", "this machine is in no cluster"),
+    ("cluster stop", "nothing to stop"),
+    # of recovery
+    ("recovery --suite random --links 2", "none of its links changes"),
+    ("recovery --suite cellular --links 2", "constant rate"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _here(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.delenv("DISTRLCC_TOKEN", raising=False)
+
+
+def _fails(capfd: pytest.CaptureFixture[str], words: str) -> str:
+    """Return the one line that a command fails with; it must leave all files as they were."""
+    first, *rest = words.split() or [""]
+    before = _files()
+    assert main([*SHORT.get(first, first).split(), *rest]) == 2
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if not line.startswith("compiling")]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("distrlcc: error: ")
+    assert out == ""
+    assert _files() == before
+    return lines[0]
+
+
+def _files() -> dict[Path, bytes]:
+    return {p: p.read_bytes() if p.is_file() else b"" for p in Path().rglob("*")}
+
+
+def _stored(
+    folder: str, *, observation_size: int = 20, value: float = 0.0, action: int = 2, env: str = ""
+) -> None:
+    """Write a data set."""
+    spaces = Spaces("scale-free", observation_size, "multiplicative", "discrete", 6)
+    origin = Origin("oracle", ("random",), "train", 0, 1, 0.0, env, {})
+    obs = np.full((9, observation_size), value, np.float32)
+    actions = np.full(9, action)
+    scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
+    with DatasetWriter(Path(folder), spaces, origin, 100) as writer:
+        for _ in range(3):
+            writer.add(Episode("", obs, actions, actions, obs[:, 0], obs[:, :3], obs[0], scores))
+        writer.finish()
+
+
+@pytest.mark.parametrize(("words", "says"), REFUSED, ids=lambda value: value[:60])
+def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, says: str) -> None:
+    if words.startswith("cluster") and importlib.util.find_spec("ray") is None:
+        pytest.skip("needs Ray")
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    if words.lower().startswith("imitate"):
+        _stored("good")
+        _stored("wide", observation_size=31)
+        _stored("foreign", env='observation = "smell"')
+    assert says.lower() in _fails(capfd, words).lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nodes = [[0", "cannot be read as TOML (Unclosed array"),
+        ("nodes = [[0]]\nnodes = [[1]]", "cannot be read as TOML (Cannot overwrite a value"),
+        ("", "expected nodes = [[0, 1], [2]]"),
+        ("links = [[0]]", "expected nodes = [[0, 1], [2]]"),
+        ("nodes = [[0]]\nworkers = 1", "expected nodes = [[0, 1], [2]]"),
+        ("nodes = 3", "expected nodes = [[0, 1], [2]]"),
+        ("nodes = [0, 1]", "expected nodes = [[0, 1], [2]]"),
+        ("[nodes]\na = [[0]]", "expected nodes = [[0, 1], [2]]"),
+        ("nodes = [[0, true]]", "True is no link; expected Indigo's link id or a name"),
+        ("nodes = [[0, 1.0]]", "1.0 is no link"),
+        ("nodes = [[[0]]]", "[0] is no link"),
+        ("nodes = []", "nodes is empty: expected a list of links for each machine"),
+        ("nodes = [[], []]", "nodes is empty"),
+        ("nodes = [[0, 99]]", "scenario 'indigo/99'"),
+        ("nodes = [[-1]]", "'-1'"),
+        ('nodes = [["nope"]]', "'nope'"),
+        ('nodes = [["indigo/x"]]', "'indigo/x'"),
+    ],
+)
+def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    Path("nodes.toml").write_text(text)
+    small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
+    assert says in _fails(capfd, f"ONE --nodes nodes.toml --set {small}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"value": np.nan}, "an observation is not finite"),
+        ({"action": 6}, "an action is not of the action space"),
+        ({"action": -1}, "an action is not of the action space"),
+    ],
+)
+def test_values_that_do_not_fit(
+    capfd: pytest.CaptureFixture[str], changes: dict[str, float], says: str
+) -> None:
+    _stored("d", **changes)  # type: ignore[arg-type]
+    assert says in _fails(capfd, "imitate d --out r")
+
+
+def test_a_truncated_shard(capfd: pytest.CaptureFixture[str]) -> None:
+    _stored("d")
+    shard = Path("d") / "steps-00000.arrow"
+    shard.write_bytes(shard.read_bytes()[:-9])
+    assert "its manifest says" in _fails(capfd, "imitate d")
+    (Path("d") / NAME).unlink()
+    assert "unfinished" in _fails(capfd, "imitate d")
+
+
+def _policy(observation: str, size: int) -> Path:
+    spec = PolicySpec(observation, size, "multiplicative", "discrete", 6, hidden=(8,))
+    path = Path("p.safetensors")
+    save_policy(path, PolicyFile(spec, PPO(PPOConfig(), spec).weights().arrays))
+    return path
+
+
+def test_a_policy_that_is_truncated_or_does_not_fit(capfd: pytest.CaptureFixture[str]) -> None:
+    path = _policy("scale-free", LinkBatch(1, EnvConfig()).observation_size)
+    path.write_bytes(path.read_bytes()[:-7])
+    assert "truncated" in _fails(capfd, f"evaluate {path}")
+    path.write_bytes(b"not a policy")
+    assert "truncated or not a policy" in _fails(capfd, f"evaluate {path}")
+    assert "11" in _fails(capfd, f"evaluate {_policy('scale-free', 11)} --links 1")
+    line = _fails(capfd, f"evaluate {_policy('smell', 20)} --links 1")
+    assert "unknown observation 'smell'" in line
+
+
+def test_a_checkpoint_from_another_config(capfd: pytest.CaptureFixture[str]) -> None:
+    small = "num_envs=4 ppo.rollout_length=4 total_steps=16 held_out.links=2 held_out.seconds=0.1"
+    for name, more in (("a", ""), ("b", "seed=3")):
+        words = f"train quickstart --no-tensorboard --out {name} --set {small} {more}"
+        assert main(words.split()) == 0
+    capfd.readouterr()
+    latest = Path("checkpoints") / "latest.safetensors"
+    (Path("b") / latest).write_bytes((Path("a") / latest).read_bytes())
+    assert "seed" in _fails(capfd, "train --resume --out b")
+    (Path("b") / latest).write_bytes(b"junk")
+    assert "corrupt" in _fails(capfd, "train --resume --out b")
+
+
+def test_a_file_of_nodes_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("binary.toml").write_bytes(b"nodes = [[0]] # \xff")
+    line = _fails(capfd, "ONE --nodes binary.toml")
+    assert "binary.toml: cannot be read as TOML ('utf-8' codec" in line
+    line = _fails(capfd, "ONE --nodes missing.toml")
+    assert "missing.toml: cannot be read as TOML (No such file or directory)" in line
+    line = _fails(capfd, "ONE --nodes .")
+    assert "cannot be read as TOML (Is a directory)" in line
+
+
+def test_a_tunnel_is_needed_where_one_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    if any(_is_tunnel(interface.name) for interface in interfaces()):
+        pytest.skip("this machine has a tunnel")
+    assert "--tun: expected one tunnel interface, found none" in _fails(capfd, "ONE --tun")
+
+
+def test_a_public_address_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    line = _fails(capfd, "ONE --ip 8.8.8.8")
+    if "no route to 8.8.8.8" not in line:  # as on a machine without a network
+        assert "8.8.8.8 is a public address" in line
+        assert "--allow-public" in line
+
+
+def test_a_node_without_its_master_or_its_port(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        tiny = f"quickstart --set num_envs=2 ppo.rollout_length=2 --port {port}"
+        line = _fails(capfd, f"LOCAL {tiny} --out taken")
+        assert f"cannot listen on 127.0.0.1:{port}" in line
+    line = _fails(capfd, f"NODE --node-index 1 --ip 127.0.0.1 --join-timeout 1 {tiny}")
+    assert f"127.0.0.1:{port} cannot be reached over lo (127.0.0.1): Connection refused" in line
+
+
+def test_processes_belong_to_torchrun_where_it_starts_them(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    line = _fails(capfd, "train quickstart --processes 2 --out r")
+    assert "give torchrun --nproc-per-node instead" in line
+    monkeypatch.setenv("RANK", "0")
+    assert "--out DIR, the same for all ranks" in _fails(capfd, "train quickstart")
+
+
+def test_a_token_that_guards_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("DISTRLCC_TOKEN", "secret")
+    line = _fails(capfd, "cluster start --ip 127.0.0.1")
+    assert "DISTRLCC_TOKEN has 6 characters; expected 16 or more" in line
+
+
+def test_another_run_is_not_gone_on_with(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("nodes.toml").write_text("nodes = [[0]]")
+    small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
+    config = override(recipe("indigo"), ["seed=4", *small.split()])
+    with RunDirectory.create(
+        Path("began"), config, recipe="indigo", tensorboard=False, extendable=EXTENDABLE
+    ) as run:
+        run.save({"nothing": 0})
+    line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {small}")
+    assert "began is a run of another config" in line
+    assert "(its value != this one's): seed: 4 != 5" in line  # other workers are no difference
+
+
+def test_printing_the_configuration(capfd: pytest.CaptureFixture[str]) -> None:
+    _stored("d")
+    assert main(["imitate", "d", "--print-config"]) == 0
+    assert "[imitation]" in capfd.readouterr().out
