@@ -13,7 +13,7 @@ from distrlcc.cli.main import find, main
 from distrlcc.cli.node import newest_run, read_nodes, with_actors
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import EXTENDABLE, RunConfig
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 
 
@@ -42,9 +42,7 @@ def test_recovery_writes_its_figures() -> None:
 
 def _run(out: Path, config: RunConfig) -> Path:
     """Make a run with a checkpoint."""
-    with RunDirectory.create(
-        out, config, recipe=config.recipe, tensorboard=False, extendable=EXTENDABLE
-    ) as run:
+    with RunDirectory.create(out, config, tensorboard=False) as run:
         run.save({"nothing": 0})
     return out
 
@@ -57,7 +55,7 @@ def test_the_newest_run_of_the_recipe_is_loaded() -> None:
         path = _run(Path("runs") / name, config) / "checkpoints" / "latest.safetensors"
         os.utime(path, (1e9 - age, 1e9 - age))
     RunDirectory.create(  # has no checkpoint yet
-        Path("runs/begun"), indigo, recipe="indigo", tensorboard=False, extendable=EXTENDABLE
+        Path("runs/begun"), indigo, tensorboard=False
     ).close()
     damaged = _run(Path("runs/damaged"), indigo)
     (damaged / "config.toml").write_text("nothing = 1")

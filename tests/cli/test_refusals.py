@@ -21,7 +21,6 @@ from distrlcc.parallel.interface import _is_tunnel, interfaces
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import EXTENDABLE
 from distrlcc.runs.run_directory import RunDirectory
 
 SHORT = {
@@ -448,9 +447,7 @@ def test_another_run_is_not_gone_on_with(capfd: pytest.CaptureFixture[str]) -> N
     Path("nodes.toml").write_text("nodes = [[0]]")
     small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
     config = override(recipe("indigo"), ["seed=4", *small.split()])
-    with RunDirectory.create(
-        Path("began"), config, recipe="indigo", tensorboard=False, extendable=EXTENDABLE
-    ) as run:
+    with RunDirectory.create(Path("began"), config, tensorboard=False) as run:
         run.save({"nothing": 0})
     line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {small}")
     assert "began is a run of another config" in line

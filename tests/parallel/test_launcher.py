@@ -35,11 +35,12 @@ def run(
         job = targets.Job(kind, tmp_path)
         return Launcher(targets.simple, job, specs, hosts=True, restarts=restarts).run()
 
+    ports = set(_listening(os.getpid()))  # of servers that other tests' fixtures keep
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield start
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert not [pid for pid in _pids(tmp_path) if _alive(pid)]
-    wait_until(lambda: not _listening(os.getpid()), 5, "the end of the servers' threads")
+    wait_until(lambda: ports >= set(_listening(os.getpid())), 30, "the end of the servers' threads")
 
 
 def _pids(folder: Path) -> list[int]:
