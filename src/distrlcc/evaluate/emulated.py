@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -242,12 +242,8 @@ def link_from(link: Link, seconds: float) -> Link:
         if change.at_s > seconds + _GRAIN_S:
             changes.append(replace(change, at_s=change.at_s - seconds))
         else:
-            past = Change(
-                _AT_ONCE_S,
-                past.rate_mbps if change.rate_mbps is None else change.rate_mbps,
-                past.delay_ms if change.delay_ms is None else change.delay_ms,
-                past.loss if change.loss is None else change.loss,
-            )
+            given = {name: value for name, value in asdict(change).items() if value is not None}
+            past = replace(past, **given | {"at_s": _AT_ONCE_S})
     if past != Change(_AT_ONCE_S):
         changes.insert(0, past)
     return replace(link, changes=tuple(changes))
@@ -323,6 +319,7 @@ def evaluate_emulated(
     Raises:
         ConfigError: A flow cannot send real packets.
     """
+    # Each link once per seed; what fails is tried once more, and then left out.
     found: dict[tuple[int, int], RealRun] = {}
     late, failures = list[LateRun](), list[str]()
     for place, scenario in enumerate(scenarios):

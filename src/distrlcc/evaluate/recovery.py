@@ -24,7 +24,7 @@ HOLD_RTTS = 1.0
 GOAL_RTTS = 5.0
 
 
-def recovery_times(contender: Contender, scenarios: list[Scenario], seed: int = 0) -> FloatArray:
+def recovery_times(contender: Contender, scenarios: list[Scenario]) -> FloatArray:
     """Measure every change of constant-rate links on which one flow is alone.
 
     Returns:
@@ -32,7 +32,7 @@ def recovery_times(contender: Contender, scenarios: list[Scenario], seed: int = 
     """
     batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False)
     times, inflight = [], []
-    for before, now in simulate(contender, batch, scenarios, seed):
+    for before, now in simulate(contender, batch, scenarios, 0):
         # After its scenario's end a link's time stands still, and its packets do not count.
         times.append(np.where(now > before, now / NANOSECONDS, math.inf))
         inflight.append(batch.stats().inflight.copy())

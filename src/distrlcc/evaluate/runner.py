@@ -35,7 +35,6 @@ def evaluate(
     scenarios: list[Scenario],
     *,
     seeds: int = 1,
-    seed: int = 0,
     series_links: tuple[int, ...] = (),
 ) -> tuple[SchemeScores, list[Series]]:
     """Measure a contender on every scenario, once per seed.
@@ -45,7 +44,6 @@ def evaluate(
         scenarios: L links.
         seeds: Runs of each link, S, which differ in random losses, in where a trace starts, in the
             schemes' random phases and in a sampling policy's draws.
-        seed: The first seed.
         series_links: Links whose time series are kept, from the first seed.
 
     Returns:
@@ -58,9 +56,9 @@ def evaluate(
         check_agents(scenario)
     columns: list[dict[str, Floats]] = []
     kept: list[Series] = []
-    for k in range(seeds):
-        seeded = [reseed(scenario, seed + k) for scenario in scenarios]
-        measured, series = _run(contender, seeded, seed + k, series_links if k == 0 else ())
+    for seed in range(seeds):
+        seeded = [reseed(scenario, seed) for scenario in scenarios]
+        measured, series = _run(contender, seeded, seed, () if seed else series_links)
         columns.append(measured)
         kept += series
     stacked = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
