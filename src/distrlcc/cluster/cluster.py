@@ -10,14 +10,16 @@ import ipaddress
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from distrlcc.cluster.nodes import gather, probes, ray_nodes
 from distrlcc.cluster.session import (
@@ -35,10 +37,10 @@ from distrlcc.cluster.session import (
 from distrlcc.cluster.state import (
     DASHBOARD_PORT,
     DEFAULT_PORT,
+    FIRST_WORKER_PORT,
+    LAST_WORKER_PORT,
     MARK,
     Node,
-    Ports,
-    forget_state,
     keep_token,
     kept_token,
     known_token,
@@ -57,10 +59,7 @@ from distrlcc.runs.identity import to_json
 
 _START_SECONDS = 120.0
 """Time that Ray has to start, again if it gave itself up, s."""
-_STOP_SECONDS = 15.0
-_KILL_SECONDS = 5.0
-_REACH_SECONDS = 10.0
-_AGAIN_SECONDS = 3.0
+_STOP_SECONDS, _KILL_SECONDS, _REACH_SECONDS, _AGAIN_SECONDS = 15.0, 5.0, 10.0, 3.0
 _TICK = 0.1
 _STARTED = "Ray runtime started."
 _POINTER = Path("/tmp/ray/ray_current_cluster")
@@ -97,16 +96,13 @@ def start_head(
         ConfigError: An address, an interface or a token that does not do.
         GroupError: Ray runs here already, a port is taken, or Ray did not start.
     """
-    check_installed()
     _require_none_here()
     own = head_interface(ip, interface)
-    check_private(own.address, allow_public=allow_public)
     token = checked_token(own_token(), TOKEN) if own_token() else kept_token() or new_token()
-    Ports(port).check_free(head=True)
+    dashboard = ("--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}")
+    node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
     keep_token(token)
-    head = ("--head", "--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}")
-    command = _command(own.address, Ports(port), *head, *flags)
-    return _start_ray(Node(own.address, own.address, port, own.name, command), _write_row)
+    return _start_ray(node, _write_row)
 
 
 def join(
@@ -133,20 +129,17 @@ def join(
         GroupError: The head is out of reach or does not fit, Ray runs here already, a port is
             taken, or Ray did not start.
     """
-    check_installed()
     _require_none_here()
     # Find the way to the head.
     host, port = parse_address(head)
     address = resolve(host)
     own = interface_towards(address, interface)
-    for each in (address, own.address):
-        check_private(each, allow_public=allow_public)
     if own.address == address or own.name == "lo":
         raise ConfigError(
             f"{host} is this machine itself; 'distrlcc cluster start' runs the head here, "
             "'distrlcc cluster join' is for the others"
         )
-    Ports(port).check_free(head=False)
+    node = _plan(own, address, port, (f"--address={address}:{port}", *flags), allow_public)
     # Compare token and versions before Ray starts here.
     token = known_token() or ask_token()
     if not token:
@@ -154,11 +147,10 @@ def join(
             f"the token of the cluster is needed: 'distrlcc cluster status --show-token' on "
             f"{host} prints the whole line, {TOKEN}=... distrlcc cluster join {head}"
         )
-    check_versions(f"{address}:{port}", token)
+    _check_versions(node.ray_address, token)
     keep_token(token)
     # Join, and let the head try whether it reaches this machine.
-    command = _command(own.address, Ports(port), f"--address={address}:{port}", *flags)
-    node = _start_ray(Node(own.address, address, port, own.name, command), _check_reached)
+    node = _start_ray(node, _check_reached)
     if rejoin:
         script = "from distrlcc.cluster.cluster import rejoin; rejoin()"
         node = replace(node, rejoiner=_leave_behind([sys.executable, "-c", script], node))
@@ -177,8 +169,8 @@ def rejoin() -> None:
             os.waitpid(-1, os.WNOHANG)
         _kill(_marked())
         try:
-            check_versions(node.ray_address)
-            _start_ray(node, lambda _: None)
+            _check_versions(node.ray_address)
+            _start_ray(node)
         except (DistrlccError, OSError) as error:
             write_state(replace(node, reason=str(error)))
 
@@ -194,7 +186,7 @@ def stop() -> Node | None:
     """
     node = read_state()
     if not _marked():
-        forget_state()
+        write_state(None)
         ended = f" (the cluster at {node.ray_address} has ended by itself)" if node else ""
         raise GroupError(f"nothing to stop on this machine{ended}", exit_code=2)
     # Ray ends in good order; the rejoiner would start it again.
@@ -202,9 +194,7 @@ def stop() -> Node | None:
         if node.rejoiner is not None:
             node.rejoiner.signal(signal.SIGKILL)
         node.process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while node.process.alive() and time.monotonic() < deadline:
-            time.sleep(_TICK)
+        _wait(lambda: not node.process.alive(), _STOP_SECONDS)
     # Then whatever is left of it is killed.
     remaining = _kill(_marked())
     if remaining:
@@ -213,7 +203,7 @@ def stop() -> Node | None:
     with suppress(OSError):
         if node is not None and _POINTER.read_text().strip() == node.ray_address:
             _POINTER.unlink()
-    forget_state()
+    write_state(None)
     return node
 
 
@@ -251,25 +241,8 @@ def head_interface(ip: str, name: str) -> Interface:
     )
 
 
-def check_private(address: str, *, allow_public: bool) -> None:
-    """Check that an address is not a public one, unless it may be.
-
-    Raises:
-        ConfigError: It is.
-    """
-    if ipaddress.ip_address(address).is_global and not allow_public:
-        raise ConfigError(
-            f"{address} is a public address, and what Ray sends is not encrypted: use a private "
-            "network or a VPN, or give --allow-public"
-        )
-
-
-def check_versions(head: str, token: str = "") -> None:
-    """Compare this machine's versions with those that the head has written.
-
-    Raises:
-        GroupError: They differ; the message is a table. Or see `read_row`.
-    """
+def _check_versions(head: str, token: str = "") -> None:
+    """Compare this machine's versions with those that the head has written."""
     row = read_row(head, token)
     if not row:
         raise GroupError(
@@ -285,13 +258,26 @@ def check_versions(head: str, token: str = "") -> None:
         )
 
 
+def _write_row(node: Node) -> None:
+    """Write this machine's versions where those that join read them."""
+    ask_store(node.ray_address, to_json(node_identity()), known_token())
+
+
+def _connects(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 2.0).close()
+    except OSError:
+        return False
+    return True
+
+
 def _check_reached(node: Node) -> None:
     """Have the head connect to this machine; Ray itself gives it up after 20 s."""
+    port = node.port + 1  # the node manager's, where health checks arrive
     with ray_session(RayOptions(AUTO)) as ray:
         head = ray_nodes(ray)[0]
-        port = node.ports.node_manager
         with probes(ray, [head]) as made:
-            call = made[head].reaches.remote(node.address, port)
+            call = made[head].call.remote(_connects, node.address, port)
             answer = gather(ray, {head: call}, _REACH_SECONDS)[head]
     if answer is not True:
         raise GroupError(
@@ -302,31 +288,41 @@ def _check_reached(node: Node) -> None:
 
 
 def _require_none_here() -> None:
+    """Check that no cluster runs here, and remove what one that has ended leaves."""
+    check_installed()
     node = read_state()
-    if node is not None and (node.process.alive() or (node.rejoiner and node.rejoiner.alive())):
+    if node is not None and (node.process.alive() or node.rejoins):
         kind = "a cluster's head" if node.is_head else "a member of a cluster"
         raise GroupError(
             f"this machine is {kind} already ({node.ray_address}, since {node.since}); end "
             "that with: distrlcc cluster stop",
             exit_code=2,
         )
-    _kill(_marked())  # what a cluster that has ended leaves
-    forget_state()
+    _kill(_marked())
+    write_state(None)
 
 
-def _command(address: str, ports: Ports, *flags: str) -> list[str]:
-    """Return the command line of ``ray start``."""
+def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_public: bool) -> Node:
+    """Return what is to be started, once its addresses and ports are checked."""
+    for address in (head, own.address):
+        if ipaddress.ip_address(address).is_global and not allow_public:
+            raise ConfigError(
+                f"{address} is a public address, and what Ray sends is not encrypted: use a "
+                "private network or a VPN, or give --allow-public"
+            )
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
-    command += ["--disable-usage-stats", f"--node-ip-address={address}"]
-    return [*command, *ports.flags(head="--head" in flags), *flags]
+    command += ["--disable-usage-stats", f"--node-ip-address={own.address}"]
+    node = Node(own.address, head, port, own.name, command)
+    node.ports.check_free(head=node.is_head)
+    workers = {"--min-worker-port": FIRST_WORKER_PORT, "--max-worker-port": LAST_WORKER_PORT}
+    ports = node.ports.settings(head=node.is_head) | workers
+    command += [f"{name}={number}" for name, number in ports.items() if name.startswith("--")]
+    command += flags
+    return node
 
 
-def _start_ray(node: Node, then: Callable[[Node], None]) -> Node:
-    """Start Ray, wait until it runs, and end it if what is to be done then fails.
-
-    Raises:
-        GroupError: It does not start. Or what ``then`` raises.
-    """
+def _start_ray(node: Node, then: Callable[[Node], None] = lambda _: None) -> Node:
+    """Start Ray, wait until it runs, and end it if what is to be done then fails."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         log_path().unlink(missing_ok=True)
@@ -339,26 +335,24 @@ def _start_ray(node: Node, then: Callable[[Node], None]) -> Node:
                 write_state(node)
                 then(node)
                 return node
+            if TOO_SLOW not in reason or time.monotonic() > deadline:
+                raise GroupError(
+                    f"Ray did not start: {reason} (all of it: {log_path()})", exit_code=2
+                )
         except BaseException:
             _kill([process, *_marked()])
-            forget_state()
+            write_state(None)
             raise
         _kill([process, *_marked()])
-        if TOO_SLOW not in reason or time.monotonic() > deadline:
-            raise GroupError(f"Ray did not start: {reason} (all of it: {log_path()})", exit_code=2)
-
-
-def _write_row(node: Node) -> None:
-    """Write this machine's versions where those that join read them."""
-    ask_store(node.ray_address, to_json(node_identity()), known_token())
 
 
 def _leave_behind(command: list[str], node: Node) -> Process:
     """Start a process that outlives this one."""
+    ports = node.ports.settings(head=True)
     environment = {
-        **without_secrets(os.environ.items()),
+        **without_secrets(),
         **HEALTH,
-        **node.ports.environment(),
+        **{name: str(port) for name, port in ports.items() if name.isupper()},
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path()),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -382,19 +376,27 @@ def _leave_behind(command: list[str], node: Node) -> Process:
 
 def _await_start(process: Process, deadline: float) -> str:
     """Wait until Ray says that it runs; return why it does not."""
-    while True:
-        alive, said = process.alive(), log_path().read_text(errors="replace")
-        if _STARTED in said:
-            return ""
-        if not alive:
-            break
-        if time.monotonic() > deadline:
-            return f"not within {_START_SECONDS:.0f} s"
-        time.sleep(_TICK)
+
+    def said() -> str:
+        return log_path().read_text(errors="replace")
+
+    seconds = deadline - time.monotonic()
+    if not _wait(lambda: _STARTED in said() or not process.alive(), seconds):
+        return f"not within {_START_SECONDS:.0f} s"
+    if _STARTED in said():
+        return ""
     # The line that says why it failed.
-    lines = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
+    lines = [line.strip() for line in _COLOURS.sub("", said()).splitlines() if line.strip()]
     telling = [line for line in lines if re.search("[Ee]rror|failed|" + TOO_SLOW, line)]
     return (telling or lines or ["Ray said nothing"])[-1]
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition; say whether it came in time."""
+    deadline = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(_TICK)
+    return met
 
 
 def _marked() -> list[Process]:
@@ -411,9 +413,7 @@ def _marked() -> list[Process]:
 
 def _kill(processes: Sequence[Process]) -> list[Process]:
     """Kill processes; return those that are still there after a while."""
-    deadline = time.monotonic() + _KILL_SECONDS
-    while (left := [p for p in processes if p.alive()]) and time.monotonic() < deadline:
-        for process in left:
-            process.signal(signal.SIGKILL)
-        time.sleep(_TICK)
-    return left
+    for process in processes:
+        process.signal(signal.SIGKILL)
+    _wait(lambda: not any(process.alive() for process in processes), _KILL_SECONDS)
+    return [process for process in processes if process.alive()]

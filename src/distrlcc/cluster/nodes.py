@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
-
-_HEAD = "node:__internal_head__"
-_REACH_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,23 +49,23 @@ def ray_nodes(ray: Any) -> list[RayNode]:
 
 
 def _node(entry: Mapping[str, Any]) -> RayNode:
-    resources = dict(entry.get("Resources", {}))
-    own = {
-        name: amount
-        for name, amount in resources.items()
-        if name not in ("CPU", "GPU", "memory", "object_store_memory")
-        and not name.startswith(("node:", "accelerator_type:"))
-    }
+    has = dict(entry.get("Resources", {}))
+    is_head = "node:__internal_head__" in has
+    cpus, gpus, memory, store = (
+        has.pop(name, 0.0) for name in ("CPU", "GPU", "memory", "object_store_memory")
+    )
     return RayNode(
         identifier=entry["NodeID"],
         address=entry["NodeManagerAddress"],
         alive=bool(entry["Alive"]),
-        is_head=_HEAD in resources,
-        cpus=resources.get("CPU", 0.0),
-        gpus=resources.get("GPU", 0.0),
-        memory_gb=resources.get("memory", 0.0) / 1e9,
-        object_store_gb=resources.get("object_store_memory", 0.0) / 1e9,
-        resources=own,
+        is_head=is_head,
+        cpus=cpus,
+        gpus=gpus,
+        memory_gb=memory / 1e9,
+        object_store_gb=store / 1e9,
+        resources={
+            k: v for k, v in has.items() if not k.startswith(("node:", "accelerator_type:"))
+        },
         object_port=int(entry["ObjectManagerPort"]),
         manager_port=int(entry["NodeManagerPort"]),
         death=str(entry.get("DeathReasonMessage") or entry.get("DeathReason") or ""),
@@ -82,14 +78,6 @@ class Probe:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run one."""
         return function(*arguments)
-
-    def reaches(self, address: str, port: int) -> bool:
-        """Say whether this node can connect to a port."""
-        try:
-            socket.create_connection((address, port), _REACH_SECONDS).close()
-        except OSError:
-            return False
-        return True
 
     def hold(self, size: int) -> list[Any]:
         """Put an object of a size in bytes into this node's store; return its reference."""
@@ -118,12 +106,8 @@ def probes(ray: Any, nodes: list[RayNode]) -> Iterator[dict[RayNode, Any]]:
     )
 
     actor = ray.remote(num_cpus=0)(Probe)
-    made = {
-        node: actor.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node.identifier, soft=False)
-        ).remote()
-        for node in nodes
-    }
+    on = {node: NodeAffinitySchedulingStrategy(node.identifier, soft=False) for node in nodes}
+    made = {node: actor.options(scheduling_strategy=on[node]).remote() for node in nodes}
     try:
         yield made
     finally:
@@ -132,16 +116,7 @@ def probes(ray: Any, nodes: list[RayNode]) -> Iterator[dict[RayNode, Any]]:
 
 
 def gather(ray: Any, calls: Mapping[Any, Any], seconds: float) -> dict[Any, Any]:
-    """Wait for calls, all at the same time.
-
-    Args:
-        ray: The module.
-        calls: References by any key.
-        seconds: How long to wait for all of them.
-
-    Returns:
-        A result or a `Failed` for each key.
-    """
+    """Wait for calls, given as references by any key; return a result or a `Failed` for each."""
     deadline = time.monotonic() + seconds
     results: dict[Any, Any] = {}
     for key, reference in calls.items():
@@ -158,3 +133,19 @@ def last_line(error: Exception) -> str:
     """Return the last line of an error of Ray's, which says most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__
+
+
+def death(error: Exception) -> str:
+    """Return why Ray says that an actor is gone, in a few words."""
+    text = " ".join(str(error).split()).lower()
+    for words, reason in (
+        ("node died", "its machine is gone"),
+        ("node was terminated", "its machine is gone"),
+        ("unavailable", "it died or cannot be reached"),
+        ("ray.kill", "it was given up"),
+        ("owner", "its trainer is gone"),
+        ("process", "its process died"),
+    ):
+        if words in text:
+            return reason
+    return last_line(error)

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -34,11 +33,9 @@ LOCAL = ""
 """Address that starts Ray on this machine, until the session ends."""
 AUTO = "auto"
 """Address of the cluster that runs on this machine."""
-NAMESPACE = "distrlcc"
 TOO_SLOW = "timed out during startup"
 """Ray says so when a node took more than 30 s, which no setting of its changes: try again."""
-_CONNECT_SECONDS = 5.0
-_STORE_SECONDS = 10.0
+_CONNECT_SECONDS, _STORE_SECONDS = 5.0, 10.0
 _LOCAL_STORE_BYTES = 200_000_000
 # In a process of its own: Ray takes its token once, and prints on the standard error stream.
 _STORE_SCRIPT = """
@@ -64,10 +61,7 @@ class RayOptions:
 
 
 def require_ray(address: str = LOCAL) -> Any:
-    """Return the module ray.
-
-    Args:
-        address: Which Ray will be used: what lets us into a cluster is read once, too.
+    """Return the module ray, which is to connect to an address.
 
     Raises:
         ConfigError: It is not installed.
@@ -111,46 +105,48 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
         address = node_here().ray_address
     if address not in (AUTO, LOCAL):
         read_row(address)  # Ray would wait for minutes where there is nobody
-    arguments: dict[str, Any] = {
-        "namespace": NAMESPACE,
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-        "address": address or "local",
-    }
+    arguments: dict[str, Any] = {"address": address or "local", "namespace": "distrlcc"}
+    arguments |= {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == LOCAL:
-        arguments |= {
-            "include_dashboard": False,
-            "num_cpus": options.cpus,
-            "object_store_memory": _LOCAL_STORE_BYTES,
-        }
+        arguments |= {"include_dashboard": False, "num_cpus": options.cpus}
+        arguments["object_store_memory"] = _LOCAL_STORE_BYTES
     # Connect; a local Ray that was slow to start is started once more.
     for last in (False, True):
         try:
             ray.init(**arguments)
             break
         except Exception as error:  # Ray raises that class itself
-            with _without_interrupts():
-                ray.shutdown()
+            _shut_down(ray)
             if last or TOO_SLOW not in str(error):
                 raise _refused(address, error) from None
     try:
         yield ray
     finally:
-        with _without_interrupts():
-            ray.shutdown()
+        _shut_down(ray)
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C: Ray ends in a second or two, or not at all if it is interrupted."""
+def _shut_down(ray: Any) -> None:
+    """Ray ends in a second or two, or not at all if Ctrl-C interrupts it."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        ray.shutdown()
         return
     old = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        yield
+        ray.shutdown()
     finally:
         signal.signal(signal.SIGINT, old)
+
+
+def _refused(address: str, error: Exception) -> GroupError:
+    if address == AUTO and isinstance(error, ConnectionError):
+        told = (
+            "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or "
+            "leave --address away"
+        )
+    else:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        told = f"Ray at {address or 'this machine'} refused: {reason}"
+    return GroupError(told, exit_code=2)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -167,14 +163,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def read_row(address: str, token: str = "") -> dict[str, str]:
-    """Return the versions that a cluster's head has written for those that join.
+    """Return the versions that the head at an address has written for those that join.
 
-    Args:
-        address: HOST:PORT of the head.
-        token: The cluster's; empty: the one that this machine knows.
-
-    Returns:
-        See `node_identity`; empty if the cluster was not started by ``distrlcc cluster start``.
+    There are none if the cluster was not started by ``distrlcc cluster start``. Without a token the
+    one that this machine knows is used.
 
     Raises:
         ConfigError: The address is none.
@@ -199,25 +191,31 @@ def ask_store(address: str, row: str, token: str) -> str:
     Raises:
         GroupError: The head has another token, or does not answer.
     """
-    environment = without_secrets(os.environ.items()) if token else dict(os.environ)
+    environment = dict(os.environ)
     if token:
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    command = [sys.executable, "-c", _STORE_SCRIPT, address, row]
-    run = partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        environment = without_secrets() | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     try:
-        done = run(command, env=environment, timeout=_STORE_SECONDS, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _STORE_SCRIPT, address, row],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_STORE_SECONDS,
+            check=True,
+        )
     except subprocess.TimeoutExpired:
         reason = f"no answer within {_STORE_SECONDS:.0f} s"
-    else:
-        if done.returncode == 0:
-            return done.stdout
-        if "AuthenticationError" in done.stderr:
+    except subprocess.CalledProcessError as error:
+        if "AuthenticationError" in error.stderr:
             raise GroupError(
                 f"the cluster at {address} has another token than this machine; give its own: "
                 "'distrlcc cluster status --show-token' on the head shows it",
                 exit_code=2,
-            )
-        reason = done.stderr.strip().rpartition("\n")[2]
+            ) from None
+        reason = error.stderr.strip().rpartition("\n")[2]
+    else:
+        return done.stdout
     raise GroupError(
         f"the process that listens at {address} does not answer as Ray ({reason}); is another "
         "program there?",
@@ -247,14 +245,3 @@ def differences(head: dict[str, str]) -> str:
     except GroupError as error:
         return str(error).partition("\n")[2]
     return ""
-
-
-def _refused(address: str, error: Exception) -> GroupError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if address == AUTO and isinstance(error, ConnectionError):
-        return GroupError(
-            "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or "
-            "leave --address away",
-            exit_code=2,
-        )
-    return GroupError(f"Ray at {address or 'this machine'} refused: {reason}", exit_code=2)

@@ -9,7 +9,6 @@ import errno
 import os
 import platform
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,19 +26,18 @@ MARK = "DISTRLCC_CLUSTER"
 """Variable that all processes of this machine's part have; its value is the folder of the state."""
 
 _PORTS = (
-    ("--port", "the head's Ray (GCS)"),
-    ("--node-manager-port", "node manager"),
-    ("--object-manager-port", "objects"),
-    ("--runtime-env-agent-port", "runtime environments"),
-    ("--dashboard-agent-grpc-port", "dashboard's agent (gRPC)"),
-    ("--dashboard-agent-listen-port", "dashboard's agent (HTTP)"),
-    ("--metrics-export-port", "metrics"),
-    ("--ray-client-server-port", "the head's Ray client"),
-    ("AUTOSCALER_METRIC_PORT", "autoscaler's metrics"),
-    ("DASHBOARD_METRIC_PORT", "dashboard's metrics"),
+    ("--port", "the head's Ray (GCS)", True),
+    ("--node-manager-port", "node manager", False),
+    ("--object-manager-port", "objects", False),
+    ("--runtime-env-agent-port", "runtime environments", False),
+    ("--dashboard-agent-grpc-port", "dashboard's agent (gRPC)", False),
+    ("--dashboard-agent-listen-port", "dashboard's agent (HTTP)", False),
+    ("--metrics-export-port", "metrics", False),
+    ("--ray-client-server-port", "the head's Ray client", True),
+    ("AUTOSCALER_METRIC_PORT", "autoscaler's metrics", True),
+    ("DASHBOARD_METRIC_PORT", "dashboard's metrics", True),
 )
-"""Flag of ``ray start``, or variable that it reads, and purpose; from the first port on."""
-_HEAD_ONLY = (0, 7, 8, 9)
+"""Flag of ``ray start``, or variable that it reads, purpose, and whether only the head has it."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +46,10 @@ class Ports:
 
     first: int = DEFAULT_PORT
 
-    @property
-    def node_manager(self) -> int:
-        """Where the head's health checks reach a machine."""
-        return self.first + 1
-
     def settings(self, *, head: bool) -> dict[str, int]:
-        """Return the port of each setting that the head or another machine needs."""
-        return {
-            name: self.first + index
-            for index, (name, _) in enumerate(_PORTS)
-            if head or index not in _HEAD_ONLY
-        }
-
-    def flags(self, *, head: bool) -> list[str]:
-        """Return ``ray start``'s flags."""
-        workers = {"--min-worker-port": FIRST_WORKER_PORT, "--max-worker-port": LAST_WORKER_PORT}
-        named = {**self.settings(head=head), **workers}
-        return [f"{name}={port}" for name, port in named.items() if name.startswith("--")]
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables for ports that have no flag."""
-        named = self.settings(head=True)
-        return {name: str(port) for name, port in named.items() if name.isupper()}
+        """Return the port of each flag or variable that the head or another machine needs."""
+        numbered = enumerate(_PORTS, self.first)
+        return {name: port for port, (name, _, on_head) in numbered if head or not on_head}
 
     def check_free(self, *, head: bool) -> None:
         """Check that nothing listens on a machine's ports.
@@ -78,11 +57,13 @@ class Ports:
         Raises:
             GroupError: Something does.
         """
-        taken = [
-            f"{port} ({dict(_PORTS)[name]})"
-            for name, port in self.settings(head=head).items()
-            if not _is_free(port)
-        ]
+        taken = []
+        for port in self.settings(head=head).values():
+            try:
+                socket.create_server(("", port)).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    taken.append(f"{port} ({_PORTS[port - self.first][1]})")
         if taken:
             remedy = "choose others with --port" if head else "end what listens there"
             raise GroupError(
@@ -94,19 +75,7 @@ class Ports:
         return f"{self.first}-{self.first + 9} and {FIRST_WORKER_PORT}-{LAST_WORKER_PORT}"
 
 
-def _is_free(number: int) -> bool:
-    try:
-        socket.create_server(("", number)).close()
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
-
-
-_NONE = Process(0, 0)
-
-
-@dataclass(frozen=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """This machine's part in a cluster."""
 
     address: str
@@ -118,7 +87,7 @@ class Node:
     interface: str
     command: list[str]
     """``ray start`` and its flags."""
-    process: Process = _NONE
+    process: Process = Process(0, 0)
     """Runs the command."""
     since: str = ""
     """Date of its start."""
@@ -141,6 +110,11 @@ class Node:
     def ray_address(self) -> str:
         """The head's, as Ray wants it."""
         return f"{self.head}:{self.port}"
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether this machine joins again by itself."""
+        return self.rejoiner is not None and self.rejoiner.alive()
 
 
 def state_folder() -> Path:
@@ -172,32 +146,28 @@ def token_path() -> Path:
     return state_folder() / "token"
 
 
-def _state_path() -> Path:
-    return state_folder() / "state.json"
-
-
 def read_state() -> Node | None:
     """Return what is kept, if anything is.
 
     Raises:
         ConfigError: It cannot be read.
     """
+    path = state_folder() / "state.json"
     try:
-        return msgspec.json.decode(_state_path().read_bytes(), type=Node)
+        return msgspec.json.decode(path.read_bytes(), type=Node)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"cannot read {_state_path()} ({error}); remove it") from None
+        raise ConfigError(f"cannot read {path} ({error}); remove it") from None
 
 
-def write_state(node: Node) -> None:
-    """Keep it."""
-    write_atomically(_state_path(), msgspec.json.encode(node))
-
-
-def forget_state() -> None:
-    """Keep nothing except the token and the log."""
-    _state_path().unlink(missing_ok=True)
+def write_state(node: Node | None) -> None:
+    """Keep it; with None nothing except the token and the log."""
+    path = state_folder() / "state.json"
+    if node is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_atomically(path, msgspec.json.encode(node))
 
 
 def node_here() -> Node:
@@ -216,7 +186,7 @@ def node_here() -> Node:
     if node.process.alive():
         return node
     why = node.reason or "Ray ended here, as it does when the head is lost or gave this machine up"
-    if node.rejoiner and node.rejoiner.alive():
+    if node.rejoins:
         raise GroupError(f"this machine waits to join {node.ray_address} again: {why}", exit_code=2)
     again = "start" if node.is_head else f"join {node.ray_address}"
     raise GroupError(
@@ -253,7 +223,7 @@ def ray_environment() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": own_token()} if own_token() else {}
 
 
-def without_secrets(environment: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return an environment without tokens and addresses of other clusters."""
+def without_secrets() -> dict[str, str]:
+    """Return this process's environment without tokens and addresses of other clusters."""
     secret = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
-    return {name: value for name, value in environment if name not in secret}
+    return {name: value for name, value in os.environ.items() if name not in secret}
