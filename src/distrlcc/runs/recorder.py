@@ -102,19 +102,18 @@ class Recorder:
             return
         run, shown = self._open(update - 1)
         self._newest = update
-        for line in (*events, *run.storage_news()):
+        # Tell the user what happened; an alarm is shown until the state is restored.
+        for line in (*events, *run.storage_news(), *filter(None, [state.restored])):
             shown.note(line)
         self._note_late(metrics.get("late_steps", 0.0), shown)
+        self._shown = None if state.restored else state.rang or self._shown
+        # Log at once: a rank that takes over from one that is lost while it scores goes on after.
         metrics["seconds"] = state.counters.seconds
-        self._shown = state.rang or self._shown
-        if state.restored:
-            shown.note(state.restored)
-            self._shown = None
         happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
         texts = {"alarm": state.rang, "events": happened}
         row = metrics | {key: value for key, value in texts.items() if value}
-        # At once: a rank that takes over from one that is lost while it scores goes on after it.
         run.metrics.log(update, row)
+        # Score; write the policy if it is the best so far.
         if state.config.scores_at(update):
             best_before = state.counters.best_update
             scores = state.score()
