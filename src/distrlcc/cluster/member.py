@@ -13,9 +13,9 @@ from typing import Any
 from distrlcc.cluster.nodes import last_line
 from distrlcc.cluster.session import RayOptions, require_ray
 from distrlcc.errors import DistrlccError
-from distrlcc.runs.feed import Feed, News, show
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress
+from distrlcc.runs.remote_progress import News, RemoteProgress, show
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import fresh_folder
 from distrlcc.runs.stopper import Stopper
@@ -39,7 +39,7 @@ class Trains:
 
     def __init__(self) -> None:
         """Do nothing yet."""
-        self.feed = Feed()
+        self.feed = RemoteProgress()
         self.stopper = Stopper(launched=True)
         ray = require_ray()
         own = ray.get_runtime_context().get_actor_id()

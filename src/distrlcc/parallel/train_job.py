@@ -12,11 +12,11 @@ from distrlcc.files import write_atomically
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.runs.feed import Feed
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
 from distrlcc.runs.progress import Display, Progress
 from distrlcc.runs.recorder import Recorder
+from distrlcc.runs.remote_progress import RemoteProgress
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, env_run
@@ -85,7 +85,10 @@ def _run_of(out: Path) -> str | None:
 
 
 def train_rank(
-    spec: RankSpec, job: TrainJob, feed: Feed | None = None, stopper: Stopper | None = None
+    spec: RankSpec,
+    job: TrainJob,
+    feed: RemoteProgress | None = None,
+    stopper: Stopper | None = None,
 ) -> int:
     """Train as one rank; return 0 or the signal that ended it.
 

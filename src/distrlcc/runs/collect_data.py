@@ -169,17 +169,17 @@ class ExpertRounds:
         return best
 
     def _run(self, env: LinkVectorEnv) -> list[Episode]:
-        count = self.count
-        observation, info = env.reset()
-        observations = np.zeros((count, self._length, self.spaces.observation_size), np.float32)
+        count, size = self.count, self.spaces.observation_size
+        observations = np.zeros((count, self._length, size), np.float32)
         actions, experts = self._actions(), self._actions()
         rewards = np.zeros((count, self._length), np.float32)
         outcomes = np.zeros((count, self._length, OUTCOME_SIZE), np.float32)
-        steps = np.zeros(count, np.int64)
-        final = np.zeros((count, self.spaces.observation_size), np.float32)
-        scores: list[dict[str, float]] = [{} for _ in range(count)]
+        episodes: list[Episode | None] = [None] * count
         running, t = np.ones(count, bool), 0
+        observation, info = env.reset()
+        links = env.link_names()
         while running.any():
+            # Act as the expert, or now and then at random; record what the expert would have done.
             labels = info["expert_action"]
             taken = self._disturbance.act(labels, self._rounds, t)
             observations[:, t] = observation
@@ -188,16 +188,15 @@ class ExpertRounds:
             observation, reward, _, truncated, info = env.step(taken)
             rewards[:, t], outcomes[:, t] = reward, info["outcome"]
             t += 1
+            # Take the episodes that have ended; the others go on.
             for n in np.flatnonzero(running & truncated):
-                steps[n], final[n] = t, info["final_obs"][n]
-                scores[n] = {key: float(row[n]) for key, row in info["link_episode"].items()}
+                scores = {key: float(row[n]) for key, row in info["link_episode"].items()}
+                final = info["final_obs"][n].astype(np.float32)
+                seen, done, asked = (x[n, :t] for x in (observations, actions, experts))
+                rest = rewards[n, :t], outcomes[n, :t], final, scores
+                episodes[n] = Episode(links[n], seen, done, asked, *rest)
             running &= ~truncated
-        arrays = (observations, actions, experts, rewards, outcomes)
-        episodes = []
-        for k, link in enumerate(env.link_names()):
-            seen, acted, advised, earned, came = (array[k, : steps[k]] for array in arrays)
-            episodes.append(Episode(link, seen, acted, advised, earned, came, final[k], scores[k]))
-        return episodes
+        return [episode for episode in episodes if episode is not None]
 
     def _actions(self) -> NDArray[Any]:
         shape = (self.count, self._length)

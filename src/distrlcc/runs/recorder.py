@@ -121,17 +121,16 @@ class Recorder:
         run, shown = self._open(update - 2 if missed else update - 1)
         if missed:
             run.metrics.log(update - 1, before[update - 1])
-        for line in (*events, *run.storage_news()):
+        # Tell the user what happened; an alarm is shown until the state is restored.
+        for line in (*events, *run.storage_news(), *filter(None, [state.restored])):
             shown.note(line)
         self._note_late(metrics.get("late_steps", 0.0), shown)
-        self._shown = state.rang or self._shown
-        if state.restored:
-            shown.note(state.restored)
-            self._shown = None
-        # At once: a rank that takes over from one that is lost while it scores goes on after it.
+        self._shown = None if state.restored else state.rang or self._shown
+        # Log at once: a rank that takes over from one that is lost while it scores goes on after.
         run.metrics.log(update, row)
         self._group.note_record(update)
         self._newest = update
+        # Score; write the policy if it is the best so far.
         if state.config.scores_at(update):
             best_before = state.counters.best_update
             scores = state.score()

@@ -350,7 +350,7 @@ class ImitateConfig:
         return update % self.held_out.every == 0 or update == self.epochs
 
 
-def check_expert(env: EnvConfig, who: str) -> None:
+def check_expert(env: EnvConfig, what: str) -> None:
     """Refuse preferences and delayed actions where an expert is followed: it has neither.
 
     Raises:
@@ -358,11 +358,11 @@ def check_expert(env: EnvConfig, who: str) -> None:
     """
     if env.reward.delay_weights:
         raise ConfigError(
-            f"{who} with env.reward.delay_weights: the expert does the same whatever is preferred; "
+            f"{what} with env.reward.delay_weights: the expert does the same whatever is preferred; "
             "train with PPO alone, or set env.reward.delay_weights=[]"
         )
     if env.action_delay_steps:
         raise ConfigError(
-            f"{who} with env.action_delay_steps: the expert's actions are for now, not for later; "
+            f"{what} with env.action_delay_steps: the expert's actions are for now, not for later; "
             "train with PPO, or set env.action_delay_steps=0"
         )

@@ -48,33 +48,25 @@ def build_learner(
         assert config.dagger is not None
         learner = Dagger(config.dagger, spec, config.seed, reducer, device)
     if config.start_from:
-        learner.load_weights(starting_weights(config.start_from, spec))
+        learner.load_weights(_starting_weights(config.start_from, spec))
     return learner
-
-
-def starting_weights(path: str, spec: PolicySpec) -> Weights:
-    """Return a policy file's weights, to train a policy of a spec from.
-
-    Raises:
-        PolicyFileError: There is no such file, or its policy has another shape.
-    """
-    policy = load_policy(find_policy(path))
-    given, wanted = policy.spec.to_dict(), spec.to_dict()
-    differing = [name for name in _SHAPE if given[name] != wanted[name]]
-    if differing:
-        raise PolicyFileError(
-            f"{path}: its policy has {_listed(given, differing)}; expected "
-            f"{_listed(wanted, differing)}, as this configuration says: change its keys with --set "
-            "or take another file"
-        )
-    return Weights(0, policy.arrays)
 
 
 _SHAPE = "observation observation_size action action_kind action_size kind hidden activation".split()
 
 
-def _listed(spec: dict[str, Any], names: list[str]) -> str:
-    return ", ".join(f"{name} {spec[name]}" for name in names)
+def _starting_weights(path: str, spec: PolicySpec) -> Weights:
+    """Return a policy file's weights, to train a policy of a spec from."""
+    policy = load_policy(find_policy(path))
+    given, wanted = policy.spec.to_dict(), spec.to_dict()
+    names = [name for name in _SHAPE if given[name] != wanted[name]]
+    if names:
+        has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))
+        raise PolicyFileError(
+            f"{path}: its policy has {has}; expected {expected}, as this configuration says: "
+            "change its keys with --set or take another file"
+        )
+    return Weights(0, policy.arrays)
 
 
 @dataclass

@@ -19,7 +19,7 @@ class Stopper:
         """Enter the context to listen.
 
         Args:
-            launched: Whether a launcher watches this process: it hears Ctrl-C and kills who does
+            launched: Whether a launcher watches this process: it hears Ctrl-C and kills what does
                 not end, and a signal to the whole group of processes may come here twice.
         """
         self.signal = 0

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError
-from distrlcc.runs.recorder import Recorder
+from distrlcc.tune.outcome import Recorder
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
 from distrlcc.runs.stopper import Stopper
@@ -38,7 +38,7 @@ class Agreed:
 
 
 class Group(Protocol):
-    """Those who learn together."""
+    """The ranks that learn together."""
 
     @property
     def leads(self) -> bool:
@@ -92,7 +92,7 @@ class Alone:
         self._stopper, self._score_stopped = stopper, score_stopped
 
     def still_leads(self) -> bool:
-        """There is nobody else."""
+        """There is no other rank."""
         return True
 
     def note_record(self, update: int) -> None:
@@ -103,7 +103,7 @@ class Alone:
         return 0
 
     def stop(self, state: RunState) -> None:
-        """Nobody waits for a batch."""
+        """No other rank waits for a batch."""
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn; see `Group`."""
@@ -132,7 +132,7 @@ def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -
 
     Args:
         state: What is trained, with the source of its batches.
-        group: Those who learn together; joined.
+        group: The ranks that learn together; joined.
         recorder: Scores, logs and saves on rank 0.
         stopper: Hears of signals; entered.
 

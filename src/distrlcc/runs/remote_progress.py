@@ -29,8 +29,8 @@ class News:
     """Text for standard output."""
 
 
-class Feed:
-    """Has the methods of a `Progress`; whoever shows it fetches `news`."""
+class RemoteProgress:
+    """Has the methods of a `Progress`; the process that shows it fetches `news`."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
@@ -38,7 +38,7 @@ class Feed:
         self._news = News()
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> RemoteProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -55,12 +55,12 @@ class Feed:
         with self._lock:
             self._news.lines = [*self._news.lines[-_MOST:], line]
 
-    def take_warnings(self, who: str = "") -> None:
-        """Show this process's warnings as lines from now on; ``who`` comes first in each."""
+    def take_warnings(self, prefix: str = "") -> None:
+        """Show this process's warnings as lines from now on; ``prefix`` comes first in each."""
 
         def taken(message: Any, category: type[Warning], *_: Any) -> None:
             kind = "" if category is UserWarning else f"{category.__name__}: "
-            self.note(f"{who}{kind}{message}")
+            self.note(f"{prefix}{kind}{message}")
 
         warnings.showwarning = taken  # type: ignore[assignment]
 
