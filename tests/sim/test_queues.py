@@ -52,7 +52,7 @@ def test_codel_keeps(every: int, count: int, size: int, waits: int) -> None:
 
 
 def _overload(seed: int) -> tuple[list[int], float]:
-    """RemoteProgress 1.2 packets per ms into a link of one; return the drops and the late mean delay."""
+    """Feed 1.2 packets per ms into a link of one; return the drops and the late mean delay."""
     queue = PIE(15, 150, 15, 1000, random.Random(seed))
     link = TraceLink([1], queue)
     drops, delays = [], []

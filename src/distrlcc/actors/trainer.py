@@ -13,6 +13,7 @@ from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.parallel.train_job import run_directory
 from distrlcc.runs.progress import Progress
+from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.remote_progress import RemoteProgress
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
@@ -20,7 +21,6 @@ from distrlcc.runs.run_state import RunState, build_learner
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone, train
 from distrlcc.storage import Storage
-from distrlcc.tune.outcome import Recorder
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def add_link(parser: Parser) -> None:
 
 
 def run_link(args: Namespace) -> int:
-    """RemoteProgress a mahimahi log's arrivals to the link model and compare every departure and drop."""
+    """Feed a mahimahi log's arrivals to the link model and compare every departure and drop."""
     from distrlcc.sim.link import read_log, replay
     from distrlcc.sim.trace import load_trace
 

@@ -27,12 +27,12 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.parallel.membership import Member
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum, RunEndedError
 from distrlcc.runs.checkpoint import checksum, pack, unpack
+from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import DistributedConfig, RunConfig
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import EnvSource
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Agreed
-from distrlcc.tune.outcome import Recorder
 
 _TIME_IS_UP = -1.0
 _FAILURES = 4

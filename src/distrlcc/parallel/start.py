@@ -25,6 +25,7 @@ from distrlcc.processes import die_with_parent
 from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.progress import Progress
+from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import RunState, rehearse
@@ -32,7 +33,6 @@ from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
-from distrlcc.tune.outcome import Recorder
 
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError
-from distrlcc.tune.outcome import Recorder
+from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
 from distrlcc.runs.stopper import Stopper
