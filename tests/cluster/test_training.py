@@ -45,10 +45,18 @@ ENDLESS = "total_steps=1000000000"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
+    with pytest.MonkeyPatch.context() as patch:
+        # A token that this machine keeps is not this cluster's.
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("DISTRLCC_TOKEN", raising=False)
+        yield from _cluster(Cluster)
+
+
+def _cluster(kind: Any) -> Iterator[Any]:
+    made = kind(
         initialize_head=True,
         head_node_args={
             "num_cpus": 2,
@@ -205,7 +213,9 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(
     with ray_session(RayOptions(cluster.address)):
         # Ray takes back late what the runs before have held.
         conftest.wait_until(
-            lambda: free_machines()[0].free.get("CPU") == 2.0, 60.0, "two free cores"
+            lambda: [free.get("CPU") for free in free_machines().values()] == [2.0],
+            60.0,
+            "two free cores",
         )
         for resources, asked in (
             (ResourcesConfig(worker_cpus=50.0), "1 x (50 CPU) to act, PACK"),

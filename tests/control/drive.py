@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 class Driver:
-    """RemoteProgress a scheme ACKs one by one, with a full window in flight."""
+    """Feed a scheme ACKs one by one, with a full window in flight."""
 
     def __init__(self, scheme: str, seed: int = 0) -> None:
         self.controller = SchemeController(scheme, seed=seed)

@@ -17,28 +17,19 @@ from time import monotonic
 from typing import Any
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
-from distrlcc.cluster.member import death
-from distrlcc.cluster.nodes import last_line
+from distrlcc.cluster.nodes import death, last_line
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
 from distrlcc.processes import switch_threads_often
 from distrlcc.runs.identity import check_identity
 
+TOPOLOGY = "actor-learner"
 _THREADS = 4
 _AGAIN_SECONDS = 1.0
 _MOST_AGAIN_SECONDS = 30.0
 _FAILURES = 3
 """Actors in each slot that come to nothing before the first worker, until the run gives up."""
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """What a worker says first."""
-
-    host: str
-    process: int
-    identity: dict[str, str]
 
 
 class Host:
@@ -49,12 +40,12 @@ class Host:
         self._object: Any = None
         switch_threads_often()
 
-    def introduce(self, config: Any, topology: str) -> Introduction:
-        """Say who this is and what it runs."""
+    def introduce(self, config: Any) -> tuple[str, int, dict[str, str]]:
+        """Return this machine's address, the process id, and what runs here."""
         from distrlcc.runs.identity import identity  # noqa: PLC0415 - here, not where it is sent
 
         address = require_ray().util.get_node_ip_address()
-        return Introduction(address, os.getpid(), identity(config, topology=topology))
+        return address, os.getpid(), identity(config, topology=TOPOLOGY)
 
     def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
         """Make ``factory(*args)`` the object."""
@@ -95,14 +86,7 @@ class RayEngine:
     """A `distrlcc.actors.engine.Engine`; its calls come from one thread, Ray's answers do not."""
 
     def __init__(self, reservation: Reservation, config: Any, own: Mapping[str, str]) -> None:
-        """Plan the workers; they are made at the first `changes`.
-
-        Args:
-            reservation: Says how many workers there may be, and what each needs.
-            config: The run's.
-            own: The trainer's identity, which workers must share; see
-                `distrlcc.runs.identity.identity`.
-        """
+        """Plan the workers, which must share ``own``; they are made at the first `changes`."""
         self._ray = require_ray()
         self._reservation, self._config, self._own = reservation, config, dict(own)
         self._slots = [_Slot(index) for index in range(reservation.most_workers)]
@@ -173,7 +157,7 @@ class RayEngine:
             )
         slot.asked, actor = True, slot.actor
         introduce = actor.introduce.options(max_task_retries=-1)
-        answer = introduce.remote(self._config, "actor-learner").future()
+        answer = introduce.remote(self._config).future()
         answer.add_done_callback(lambda done: self._introduced(slot, done))
 
     def _introduced(self, slot: _Slot, answer: Future[Any]) -> None:
@@ -183,12 +167,12 @@ class RayEngine:
             if self._closed:
                 return
             try:
-                introduction: Introduction = answer.result()
-                check_identity(self._own, introduction.identity)
+                host, process, identity = answer.result()
+                check_identity(self._own, identity)
             except Exception as error:
                 self._fail(slot, error)
                 return
-            worker = Worker(slot.index, introduction.host, introduction.process)
+            worker = Worker(slot.index, host, process)
             if worker == slot.worker:  # about to be killed
                 slot.again = monotonic() + _AGAIN_SECONDS
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,33 +18,25 @@ _LEAST = 0.05
 """Share of a core below which nothing is asked for by itself."""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a machine of the cluster has left."""
-
-    address: str
-    free: Needs
-
-    def __str__(self) -> str:
-        return f"{self.address}: {_text(self.free)}"
-
-
-def free_machines() -> list[Machine]:
-    """Return the cluster's machines with what is free on them."""
+def free_machines() -> dict[str, Needs]:
+    """Return what is free on each machine of the cluster, by its address."""
     ray = require_ray()
     from ray._private import state  # noqa: PLC0415
 
+    free = state.available_resources_per_node()
     hidden = ("memory", "object_store_memory")
-    machines = []
-    for node in ray.nodes():
-        if node["Alive"]:
-            free: Mapping[str, float] = state.available_resources_per_node().get(node["NodeID"], {})
-            shown = {k: v for k, v in free.items() if k not in hidden and "_group_" not in k}
-            machines.append(Machine(node["NodeManagerAddress"], shown))
-    return machines
+    return {
+        node["NodeManagerAddress"]: {
+            name: amount
+            for name, amount in free.get(node["NodeID"], {}).items()
+            if name not in hidden and "_group_" not in name
+        }
+        for node in ray.nodes()
+        if node["Alive"]
+    }
 
 
-def _text(needs: Mapping[str, float]) -> str:
+def _text(needs: Needs) -> str:
     named = sorted(item for item in needs.items() if not item[0].startswith("node:"))
     return ", ".join(f"{amount:g} {name}" for name, amount in named) or "nothing"
 
@@ -64,29 +56,25 @@ class Reservation:
 
     def learner_options(self, index: int = 0) -> dict[str, Any]:
         """Return a learner's options as a Ray actor."""
-        return self._options(index if index < self.learners else None, self.learner)
+        return self._options(index if index < self.learners else -1, self.learner)
 
     def worker_options(self, index: int) -> dict[str, Any]:
         """Return a worker's options as a Ray actor."""
-        bundle = self.learners + index if index < self.workers else None
-        return self._options(bundle, self.worker)
+        return self._options(self.learners + index if index < self.workers else -1, self.worker)
 
-    def _options(self, bundle: int | None, needs: Needs) -> dict[str, Any]:
+    def _options(self, bundle: int, needs: Needs) -> dict[str, Any]:
         from ray.util.scheduling_strategies import (  # noqa: PLC0415
             PlacementGroupSchedulingStrategy,
         )
 
         strategy: Any = "SPREAD"
-        if bundle is not None:
-            needs = dict(self.group.bundle_specs[bundle])
-            strategy = PlacementGroupSchedulingStrategy(
-                placement_group=self.group, placement_group_bundle_index=bundle
-            )
-        others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
+        if bundle >= 0:
+            needs = self.group.bundle_specs[bundle]
+            strategy = PlacementGroupSchedulingStrategy(self.group, bundle)
         return {
             "num_cpus": needs.get("CPU", 0.0),
             "num_gpus": needs.get("GPU", 0.0),
-            "resources": others,
+            "resources": {k: v for k, v in needs.items() if k not in ("CPU", "GPU")},
             "scheduling_strategy": strategy,
         }
 
@@ -97,17 +85,13 @@ def reserve(
 ) -> Iterator[Reservation]:
     """Reserve room for learners and workers on the cluster, and give it back.
 
-    Args:
-        resources: What each needs.
-        learners: How many.
-        workers: How many at first.
-        at: Address of the machine where the first learner must be; empty: anywhere.
+    ``at`` is the address of the machine where the first learner must be; empty: anywhere.
 
     Raises:
         GroupError: Ray finds no room in time; the message says what is free and what was asked for.
     """
     ray = require_ray()
-    cpus = _share(resources, learners, workers, free_machines())
+    cpus = _share(resources, learners, workers)
     learner, worker = resources.learner(cpus), resources.worker(cpus)
     bundles = [dict(learner) for _ in range(learners)] + [dict(worker) for _ in range(workers)]
     if at:
@@ -119,7 +103,7 @@ def reserve(
             asked = f"{learners} x ({_text(learner)}) to learn{here}"
             if workers:
                 asked += f" and {workers} x ({_text(worker)}) to act"
-            free = "; ".join(map(str, free_machines()))
+            free = "; ".join(f"{name}: {_text(needs)}" for name, needs in free_machines().items())
             raise GroupError(
                 f"the cluster has no room for {asked}, {resources.strategy}. Free: {free}. Ask for "
                 "less (--worker-cpus, --workers, --strategy) or let machines join with: distrlcc "
@@ -132,11 +116,9 @@ def reserve(
         ray.util.remove_placement_group(group)
 
 
-def _share(
-    resources: ResourcesConfig, learners: int, workers: int, machines: Sequence[Machine]
-) -> float:
+def _share(resources: ResourcesConfig, learners: int, workers: int) -> float:
     """Return the cores of a process that names none, so that all shares fit on the machines."""
-    cores = [machine.free.get("CPU", 0.0) for machine in machines]
+    cores = [free.get("CPU", 0.0) for free in free_machines().values()]
     named = learners * resources.learner_cpus + workers * resources.worker_cpus
     unnamed = learners * (not resources.learner_cpus) + workers * (not resources.worker_cpus)
     share = share_of_cores(sum(cores), named, unnamed)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
+<<<<<<< HEAD
 from distrlcc.cluster.member import (
     TICK,
     Member,
@@ -23,20 +25,21 @@ from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import GroupError
 from distrlcc.parallel.rank_spec import RankSpec
+=======
+from distrlcc.cluster.member import DEATHS, Member, MemberGoneError, Trains, absolute_out, drive
+from distrlcc.cluster.session import RayOptions
+from distrlcc.parallel.place import Place
+>>>>>>> clu2
 from distrlcc.parallel.start import open_directory
 from distrlcc.parallel.store import Master
 from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runs.options import GroupOptions, RunOptions
-from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.source import Share
-from distrlcc.runs.stopper import Stopper
 
 _AGAIN_SECONDS = 2.0
 """Time before all ranks are started again, s."""
-_DEATHS = 5
-"""Deaths of a rank, one after the other without an update between, that end the run."""
 
 
 class RayRank(Trains):
@@ -69,9 +72,9 @@ def train_ranks_on_ray(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
-    first = Share.of(config.num_envs, 0, processes, config.env.agents).first
-    rehearse(config, first)
+    rehearse(config, Share.of(config.num_envs, 0, processes, config.env.agents).first)
     gpus = config.resources.learner_gpus > 0
+<<<<<<< HEAD
     options, run = replace(options, out=absolute_out(options, config)), uuid.uuid4().hex
     again = command_again("decentralized", options, on)
     with ray_session(on) as ray:
@@ -133,23 +136,55 @@ class _Ranks:
             DistrlccError: What a rank raised.
         """
         master, attempt = Master(place.address, 0), 0
+=======
+    elastic = group.elastic and not gpus
+    options, run_id = absolute_out(options, config), uuid.uuid4().hex
+    directory = open_directory(config, options, run_id)
+    with drive(
+        config, options, on, "decentralized", learners=processes, directory=directory
+    ) as run:
+        assert run.directory is not None
+        run.directory.lock()
+        out, storage = run.directory.path, run.directory.storage
+        mark_run(out, run_id)
+        job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
+        place = Place(
+            address=run.here,
+            port=0,
+            slot=0,
+            size=processes,
+            device="cuda:0" if gpus else "cpu",
+            elastic=elastic,
+            interface=group.interface,
+            join_seconds=group.join_seconds,
+            timeout_seconds=config.distributed.timeout_s,
+        )
+        # Elastic ranks beyond the plan join when there is room.
+        count = max(processes, run.room.most_workers) if elastic else processes
+        lives, attempt = DEATHS if elastic else 0, 0
+        master = Master(run.here, 0)
+>>>>>>> clu2
         try:
-            while True:
+            while not run.results:
                 master.begin(attempt)
-                place = replace(place, port=master.port, attempt=attempt)
+                for slot in range(count):
+                    own = replace(place, port=master.port, slot=slot, attempt=attempt)
+                    room = run.room.learner_options(slot)
+                    rank = Member(f"rank {slot}", RayRank, room, (own, job), lives)
+                    run.members.append(rank)
                 try:
-                    self._attempt(place, job, master)
-                    return self._stopper.signal or max(self._results, default=0)
+                    run.watch(processes, partial(master.update, attempt))
                 except MemberGoneError as error:
-                    if place.elastic or attempt >= restarts or self._stopper.signal:
+                    if elastic or attempt >= group.restarts or run.stopper.signal:
                         raise
-                    self._progress.note(f"{error}; starting all again from the last checkpoint")
-                self._kill()
-                time.sleep(_AGAIN_SECONDS)
-                attempt, job = attempt + 1, replace(job, resume=True)
+                    run.progress.note(f"{error}; starting all again from the last checkpoint")
+                    run.kill()
+                    time.sleep(_AGAIN_SECONDS)
+                    attempt, job = attempt + 1, replace(job, resume=True)
         finally:
-            self._kill()
+            run.kill()
             master.close()
+<<<<<<< HEAD
 
     def _kill(self) -> None:
         for rank in self._ranks:
@@ -243,3 +278,6 @@ class _Ranks:
     def _remove(self, rank: _Rank) -> None:
         rank.member.kill()
         self._ranks.remove(rank)
+=======
+    return run.end()
+>>>>>>> clu2

@@ -247,7 +247,7 @@ def read_log(path: Path) -> Log:
 
 
 def replay(log: Log, trace: Trace) -> Replay:
-    """RemoteProgress a log's arrivals to the link model and compare all that it says happened.
+    """Feed a log's arrivals to the link model and compare all that it says happened.
 
     Raises:
         TraceError: Not all packets stand in the log.
