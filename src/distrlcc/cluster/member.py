@@ -13,17 +13,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-<<<<<<< HEAD
-from distrlcc.cluster.nodes import last_line
-from distrlcc.cluster.session import RayOptions, require_ray
-from distrlcc.errors import DistrlccError
-=======
 from distrlcc.cluster.nodes import death, last_line
 from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import RayOptions, ray_session, require_ray
 from distrlcc.errors import DistrlccError, GroupError
-from distrlcc.runs.feed import Feed, News, show
->>>>>>> clu2
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.remote_progress import News, RemoteProgress, show
@@ -53,13 +46,8 @@ class Trains:
 
     def __init__(self) -> None:
         """Do nothing yet."""
-<<<<<<< HEAD
-        self.feed = RemoteProgress()
-        self.stopper = Stopper(launched=True)
-=======
->>>>>>> clu2
         ray = require_ray()
-        self.feed, self.stopper = Feed(), Stopper(launched=True)
+        self.feed, self.stopper = RemoteProgress(), Stopper(launched=True)
         own = ray.get_runtime_context().get_actor_id()
         self.restarts = int(ray._private.state.actors(own)["NumRestarts"])
         """How often Ray has started this actor again."""

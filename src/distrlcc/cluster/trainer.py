@@ -22,11 +22,6 @@ from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
-<<<<<<< HEAD
-from distrlcc.runs.stopper import Stopper
-=======
-from distrlcc.scheduling import let_threads_preempt, switch_threads_often
->>>>>>> clu2
 
 
 @dataclass(frozen=True)
