@@ -241,7 +241,7 @@ def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
 
 
 def _die_saving(spec: RankSpec, job: Disturbed) -> None:
-    from distrlcc.tune.outcome import Recorder
+    from distrlcc.runs.recorder import Recorder
 
     def die(recorder: Any, **words: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
