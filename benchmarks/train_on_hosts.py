@@ -2,7 +2,7 @@
 
 Both topologies; raylets are killed, machines join in mid-run, a link is cut and mended, and the
 trainer's machine dies. Needs root and iproute2, and some eight minutes:
-``python scripts/train_on_hosts.py``.
+``python -m benchmarks.train_on_hosts``.
 """
 
 from __future__ import annotations

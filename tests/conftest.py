@@ -50,21 +50,6 @@ def _shared(name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def thrice() -> Callable[[Callable[[], None]], None]:
-    """Return what repeats a measurement in real time that a stall of the machine has spoilt."""
-
-    def measure(once: Callable[[], None]) -> None:
-        for _ in range(2):
-            try:
-                return once()
-            except AssertionError:
-                continue
-        return once()
-
-    return measure
-
-
-@pytest.fixture(scope="session")
 def traces_folder() -> Path:
     """Folder of recorded cellular traces."""
     return _shared("traces")

@@ -68,7 +68,7 @@ class WarmServer:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(120.0)
-        self._socket = ours
+        self._socket, self._lock = ours, threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -85,15 +85,16 @@ class WarmServer:
 
     def start(self, order: dict[str, Any], files: Sequence[int]) -> int:
         """Start a command with these files as its first ones; return its pid."""
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        try:
-            message = json.dumps(order | {"parent": os.getpid()}).encode()
-            socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
-            for place in range(0, len(message), 1 << 16):
-                self._socket.send(message[place : place + (1 << 16)])
-            pid = int(self._socket.recv(64))
-        finally:
-            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        message = json.dumps(order | {"parent": os.getpid()}).encode()
+        with self._lock:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
+                for place in range(0, len(message), 1 << 16):
+                    self._socket.send(message[place : place + (1 << 16)])
+                pid = int(self._socket.recv(64))
+            finally:
+                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return pid
@@ -181,10 +182,10 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             connection.close()
             _become(order, files)
             return order
-        os.waitpid(middle, 0)  # now the fork has its new parent
-        connection.send(os.read(reader, 64))
-        os.close(reader)
         os.close(writer)
+        os.waitpid(middle, 0)  # now the fork has its new parent
+        connection.send(os.read(reader, 64) or b"-11")
+        os.close(reader)
         for file in files:
             os.close(file)
 

@@ -1,4 +1,4 @@
-"""The machine's processes: their table, who ends with whom, and who gets a core first."""
+"""The machine's processes: their table, which ends with which, and which gets a core first."""
 
 from __future__ import annotations
 

@@ -262,13 +262,15 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["die_saving", "die_unrecorded"])
+@pytest.mark.parametrize(
+    ("what", "update"), [("die_saving", 0), ("die_unrecorded", 2), ("die_unrecorded", 4)]
+)
 def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
-    targets: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], what: str
+    targets: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], what: str, update: int
 ) -> None:
     out, updates = tmp_path / "run", 4
     config = override(recipe("quickstart"), [*PPO, f"total_steps={updates * UPDATE}"])
-    job = targets.Disturbed(TrainJob(config, out, tensorboard=False), what, 2)
+    job = targets.Disturbed(TrainJob(config, out, tensorboard=False), what, update)
     specs = [RankSpec("127.0.0.1", 0, slot, 2, join_seconds=60.0) for slot in range(2)]
     outcome = Launcher(targets.disturbed, job, specs, hosts=True).run()
     assert (outcome.code, outcome.results) == (0, {1: 0})

@@ -22,8 +22,8 @@ from distrlcc.data.reader import StoredData
 from distrlcc.data.writer import Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.errors import ConfigError
+from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds
 from distrlcc.runs.imitation import data_env

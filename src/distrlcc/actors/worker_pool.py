@@ -153,7 +153,7 @@ class WorkerPool:
             return sorted(self._workers.values(), key=lambda state: state.worker.index)
 
     def take_events(self) -> list[str]:
-        """Return who joined and left since the last call, a line each."""
+        """Return which workers joined and left since the last call, a line each."""
         with self._changed:
             seen, self._events = self._events, []
         return seen

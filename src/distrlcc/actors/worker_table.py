@@ -30,7 +30,7 @@ class WorkerTable:
         progress.below = self.table
 
     def show(self, pool: WorkerPool, update: int, seconds: float) -> None:
-        """Show the workers and who joined and left, and write a line for each worker now and then.
+        """Show the workers, which joined and left, and write a line for each worker now and then.
 
         Raises:
             OutputError: The file cannot be written.

@@ -28,8 +28,8 @@ def add_arguments(parser: Parser) -> None:
     add("--count N", "end after N flows", whole(1), 0)
     add("--timeout S", "give up a sender that says nothing for so long", number(0.5, 3600.0), 30.0)
     add_json(parser)
-    add("--folder", SUPPRESS)
-    add("--max-mb", SUPPRESS)
+    add("--folder", SUPPRESS, nargs="?", const="")
+    add("--max-mb", SUPPRESS, nargs="?", const="")
 
 
 def run(args: Namespace) -> int:

@@ -58,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
     add("--seed", text, int, 0)
     add("--plot FILE", "draw the flow: .png or .svg", Path)
     add_json(parser)
-    add("--file", SUPPRESS)
+    add("--file", SUPPRESS, nargs="?", const="")
 
 
 def run(args: Namespace) -> int:

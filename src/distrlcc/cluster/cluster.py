@@ -167,7 +167,7 @@ def rejoin() -> None:
             continue
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
-        _kill(_marked())
+        _kill_rest()
         try:
             _check_versions(node.ray_address)
             _start_ray(node)
@@ -196,7 +196,7 @@ def stop() -> Node | None:
         node.process.signal(signal.SIGTERM)
         _wait(lambda: not node.process.alive(), _STOP_SECONDS)
     # Then whatever is left of it is killed.
-    remaining = _kill(_marked())
+    remaining = _kill_rest()
     if remaining:
         numbers = ", ".join(str(process.pid) for process in remaining)
         raise GroupError(f"processes {numbers} do not end even when killed")
@@ -298,7 +298,7 @@ def _require_none_here() -> None:
             "that with: distrlcc cluster stop",
             exit_code=2,
         )
-    _kill(_marked())
+    _kill_rest()
     write_state(None)
 
 
@@ -340,10 +340,10 @@ def _start_ray(node: Node, then: Callable[[Node], None] = lambda _: None) -> Nod
                     f"Ray did not start: {reason} (all of it: {log_path()})", exit_code=2
                 )
         except BaseException:
-            _kill([process, *_marked()])
+            _kill_rest(process)
             write_state(None)
             raise
-        _kill([process, *_marked()])
+        _kill_rest(process)
 
 
 def _leave_behind(command: list[str], node: Node) -> Process:
@@ -411,9 +411,17 @@ def _marked() -> list[Process]:
     return [process for process in found if process is not None]
 
 
-def _kill(processes: Sequence[Process]) -> list[Process]:
-    """Kill processes; return those that are still there after a while."""
-    for process in processes:
-        process.signal(signal.SIGKILL)
-    _wait(lambda: not any(process.alive() for process in processes), _KILL_SECONDS)
-    return [process for process in processes if process.alive()]
+def _kill_rest(*others: Process) -> list[Process]:
+    """Kill what is left of this machine's part, and what that starts meanwhile.
+
+    Returns:
+        Processes that do not end in time.
+    """
+    deadline = time.monotonic() + _KILL_SECONDS
+    while found := [*(process for process in others if process.alive()), *_marked()]:
+        if time.monotonic() > deadline:
+            return found
+        for process in found:
+            process.signal(signal.SIGKILL)
+        time.sleep(_TICK)
+    return []

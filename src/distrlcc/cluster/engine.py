@@ -173,7 +173,8 @@ class RayEngine:
                 self._fail(slot, error)
                 return
             worker = Worker(slot.index, host, process)
-            if worker == slot.worker:  # about to be killed
+            if worker == slot.worker:  # it was cut off, or is about to be killed
+                slot.doomed = True
                 slot.again = monotonic() + _AGAIN_SECONDS
                 return
             self._ever = slot.joined = True

@@ -100,7 +100,7 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
     """
     address = options.address
     ray = require_ray(address)
-    # Find the cluster: Ray's own note of it is the one of whoever started last.
+    # Find the cluster: Ray's own note names the one that was started last.
     if address == AUTO and read_state() is not None:
         address = node_here().ray_address
     if address not in (AUTO, LOCAL):

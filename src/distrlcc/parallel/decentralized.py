@@ -206,7 +206,7 @@ class ElasticGroup:
         totals: _Totals,
         times: tuple[float, float, float],
     ) -> Agreed:
-        """Return what all have agreed on, and note who stops."""
+        """Return what all have agreed on, and note which ranks stop."""
         group, (collected, met, exchanged) = self._group, times
         update = state.counters.update + 1
         check_sync(totals.checksums, group, update)
@@ -346,7 +346,7 @@ def check_sync(checksums: list[int], group: ProcessGroup, update: int) -> None:
 
 
 def _events(quorum: Quorum, group: ProcessGroup, state: RunState) -> list[str]:
-    """Say who left and who joined."""
+    """Name the ranks that left and those that joined."""
     lines = []
     if quorum.left:
         update = state.counters.update

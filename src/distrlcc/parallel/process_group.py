@@ -186,7 +186,7 @@ class ProcessGroup:
         """
         failures = 0
         while True:
-            # Wait for all living members: who left and who joined since the last time?
+            # Wait for all living members: which left and which joined since the last time?
             self._asked = _awake_or_not()
             members = self._membership.agree(
                 step, ready=ready, broken=self._broken, builds=self._builds, group=self._group

@@ -73,7 +73,7 @@ _ID = ".run"
 
 
 def mark_run(out: Path, run: str) -> None:
-    """Note which run writes to a directory, so that whoever takes over knows it again."""
+    """Note which run writes to a directory, so that a rank that takes over knows it again."""
     write_atomically(out / _ID, run.encode())
 
 

@@ -12,9 +12,8 @@ from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import CollectStats
-from distrlcc.learn.imitation import Cloning, Epoch, share_of_minibatches
+from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import Reducer, Weights
-from distrlcc.learn.imitation import SequenceDataset
 from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig

@@ -31,7 +31,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How a run's processes work together; see `Place`."""
+    """How a run's processes work together; see `RankSpec`."""
 
     elastic: bool = True
     restarts: int = 0

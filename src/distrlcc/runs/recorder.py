@@ -150,8 +150,12 @@ class Recorder:
 
     def finish(self, *, scored: bool = True) -> None:
         """Save, score the newest weights unless there is no time for it, and write the policy."""
-        state = self._state
-        run, _ = self._open(state.counters.update)
+        state, update = self._state, self._state.counters.update
+        missed = self._newest != update and update in self._unwritten
+        missed = missed and self._group.newest_record() < update
+        run, _ = self._open(update - 1 if missed else update)
+        if missed:
+            run.metrics.log(update, self._unwritten[update])
         # Saved before the closing score, so that stopping and resuming changes nothing.
         self._save(run)
         if scored and state.scored_update != state.counters.update:

@@ -8,7 +8,14 @@ from typing import ClassVar, Literal
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import AlarmConfig, DaggerConfig, GailConfig, ImitationConfig, PPOConfig, check_fields
+from distrlcc.learn.config import (
+    AlarmConfig,
+    DaggerConfig,
+    GailConfig,
+    ImitationConfig,
+    PPOConfig,
+    check_fields,
+)
 
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
@@ -358,7 +365,7 @@ def check_expert(env: EnvConfig, what: str) -> None:
     """
     if env.reward.delay_weights:
         raise ConfigError(
-            f"{what} with env.reward.delay_weights: the expert does the same whatever is preferred; "
+            f"{what} with env.reward.delay_weights: the expert has no preference; "
             "train with PPO alone, or set env.reward.delay_weights=[]"
         )
     if env.action_delay_steps:

@@ -44,7 +44,6 @@ from distrlcc.runs.metrics_log import MetricsLog, cut_after
 from distrlcc.storage import StorageKeeper
 
 if TYPE_CHECKING:
-    
     from _typeshed import DataclassInstance
 
     from distrlcc.storage import Storage
@@ -192,12 +191,12 @@ class RunDirectory:
         if damage is not None:
             raise damage
         # A policy is written with the first checkpoint, or later.
-        if self.metrics.path.exists() and self.policy_path.exists():
-            if self.metrics.path.read_bytes().strip():
-                raise CheckpointError(
-                    f"{self.path} has metrics and a policy but no checkpoint; restore "
-                    f"{self.checkpoint_path('latest')}, or begin a new run"
-                )
+        metrics = self.metrics.path
+        if metrics.exists() and self.policy_path.exists() and metrics.read_bytes().strip():
+            raise CheckpointError(
+                f"{self.path} has metrics and a policy but no checkpoint; restore "
+                f"{self.checkpoint_path('latest')}, or begin a new run"
+            )
         return None
 
     def rewind(self, update: int) -> None:

@@ -52,7 +52,16 @@ def build_learner(
     return learner
 
 
-_SHAPE = "observation observation_size action action_kind action_size kind hidden activation".split()
+_SHAPE = [
+    "observation",
+    "observation_size",
+    "action",
+    "action_kind",
+    "action_size",
+    "kind",
+    "hidden",
+    "activation",
+]
 
 
 def _starting_weights(path: str, spec: PolicySpec) -> Weights:

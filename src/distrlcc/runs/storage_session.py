@@ -24,7 +24,8 @@ def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
 
     Raises:
         CheckpointError: The run is to be fetched, and no checkpoint of it is whole.
-        OutputError: The place cannot be written, another run has the name, or the end is not stored.
+        OutputError: The place cannot be written, another run has the name, or the end is not
+            stored.
     """
     storage.open(check=True)
     if not resume and storage.holds_run():
