@@ -48,14 +48,13 @@ contracts:
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
-# Many tests wait rather than compute; those that measure in real time come last, and alone.
+# Many tests wait rather than compute: three at a time keep two cores busy.
 unit:
-	$(PYTEST) tests -n 3 --dist loadfile -m "not real_time"
-	$(PYTEST) tests -m real_time
+	$(PYTEST) tests -n 3 --dist loadfile
 
 # What does not fit into `make test`: other paths to what the suite shows once.
 test-long: venv
-	$(PYTEST) tests -m long --long
+	$(PYTEST) tests -n 2 --dist loadfile -m long --long
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
