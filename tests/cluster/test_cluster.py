@@ -321,11 +321,15 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
     (tmp_path / "tuning.py").write_text(
         "def explore(values):\n    return values | {'ppo.clip_param': 0.25}\n"
     )
+    if not cluster.processes(1):  # the test before has not run
+        words = ["cluster", "join", cluster.head, *SMALL]
+        code, said, _ = cluster.run(1, *words, DISTRLCC_TOKEN=cluster.token)
+        assert code == 0, said
     busy: set[int] = set()
     ended = threading.Event()
 
     def look() -> None:
-        while not ended.wait(0.5):
+        while not ended.wait(0.05):  # a segment is short
             for host in (0, 1):
                 for pid in cluster.processes(host):
                     with suppress(OSError):
