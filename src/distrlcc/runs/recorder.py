@@ -62,7 +62,7 @@ class Recorder:
         self._newest = -1
         """The newest update that was recorded here."""
         self._unwritten: dict[int, dict[str, Any]] = {}
-        """The row of the newest update, which rank 0 may be lost before it writes."""
+        """Rows of the newest two updates, which rank 0 may be lost before it writes."""
         self._shown: str | None = None
         self._noted_late = False
         self.policy_path = ""
@@ -109,18 +109,15 @@ class Recorder:
         happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
         texts = {"alarm": state.rang, "events": happened}
         row = metrics | {key: value for key, value in texts.items() if value}
-        before, self._unwritten = self._unwritten, {update: row}
+        self._unwritten = {k: r for k, r in self._unwritten.items() if k == update - 1} | {
+            update: row
+        }
         # Where another rank wrote updates that were missed here, read again what it left.
         if not self._group.leads or self._newest != update - 1:
             self.close()
         if not self._group.leads or not self._group.still_leads():
             return
-        # The rank 0 before may have been lost between the update and its row: all ranks have it.
-        missed = self._newest != update - 1 and update - 1 in before
-        missed = missed and self._group.newest_record() < update - 1
-        run, shown = self._open(update - 2 if missed else update - 1)
-        if missed:
-            run.metrics.log(update - 1, before[update - 1])
+        run, shown = self._open_after(update - 1)
         # Tell the user what happened; an alarm is shown until the state is restored.
         for line in (*events, *run.storage_news(), *filter(None, [state.restored])):
             shown.note(line)
@@ -151,11 +148,7 @@ class Recorder:
     def finish(self, *, scored: bool = True) -> None:
         """Save, score the newest weights unless there is no time for it, and write the policy."""
         state, update = self._state, self._state.counters.update
-        missed = self._newest != update and update in self._unwritten
-        missed = missed and self._group.newest_record() < update
-        run, _ = self._open(update - 1 if missed else update)
-        if missed:
-            run.metrics.log(update, self._unwritten[update])
+        run, _ = self._open_after(update)
         # Saved before the closing score, so that stopping and resuming changes nothing.
         self._save(run)
         if scored and state.scored_update != state.counters.update:
@@ -167,10 +160,17 @@ class Recorder:
         save_policy(run.policy_path, state.policy())
         self.policy_path = str(run.policy_path)
 
-    def _open(self, kept: int) -> tuple[RunDirectory, Display]:
-        """Open the files if they are not open; they keep the lines of so many updates."""
+    def _open_after(self, update: int) -> tuple[RunDirectory, Display]:
+        """Open the files if they are not open; they hold the rows up to this update.
+
+        Another rank 0 may have been lost between the update and its row, which every rank has.
+        """
+        missed = self._newest != update and update in self._unwritten
+        missed = missed and self._group.newest_record() < update
         if self._opened is None:
-            self._opened = self._open_run(self._files, kept)
+            self._opened = self._open_run(self._files, update - 1 if missed else update)
+        if missed:
+            self._opened[0].metrics.log(update, self._unwritten[update])
         return self._opened
 
     def _note_late(self, share: float, shown: Display) -> None:
