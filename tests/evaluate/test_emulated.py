@@ -250,12 +250,17 @@ def test_the_command_ends_with_what_is_there(
         assert refusal in capsys.readouterr().err
 
 
-def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
+def _start_sink() -> int:
+    """Let a sink listen in a thread; return its port, another one each time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True).start()
-    sent = send("127.0.0.1", port, "reno", 0.3)
+    return port
+
+
+def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
+    sent = send("127.0.0.1", _start_sink(), "reno", 0.3)
     assert sent.control == "reno"
     assert sent.acked_bytes > 0
     for before, after in itertools.pairwise(sent.samples):
@@ -269,9 +274,8 @@ def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     assert last.retransmitted_packets <= last.sent_packets
     columns = sent.to_json()["samples_columns"]
     assert columns["cwnd_packets"][-1] == last.cwnd_packets  # type: ignore[index]
-    threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True).start()
     with pytest.raises(LinkError, match=r"cannot use nothing .*; it has .*reno"):
-        send("127.0.0.1", port, "nothing", 0.3)
+        send("127.0.0.1", _start_sink(), "nothing", 0.3)
 
 
 def _real_packets(test: Callable[..., None]) -> Callable[..., None]:

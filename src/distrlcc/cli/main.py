@@ -17,6 +17,7 @@ from textwrap import dedent
 from distrlcc import __version__
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.limits import limits
 
 COMMANDS = {
     "train": "train a policy by a recipe, on one process or many",
@@ -94,6 +95,7 @@ def main(
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        limits()  # refused before anything starts
         return _run(words, prog, commands, package)
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)

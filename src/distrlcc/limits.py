@@ -1,0 +1,72 @@
+"""All time limits of waits between processes, machines and servers.
+
+A slow network or a crowded machine may need longer ones: ``DISTRLCC_LIMITS="silence=15,start=99"``.
+Child processes inherit the variable. Display periods and protocol constants are not limits; they
+stay where they are used. docs/limits.md says what each limit is for.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+from distrlcc.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of waits, s."""
+
+    tick: float = 0.1
+    """Period at which a process that waits looks again."""
+    heartbeat: float = 0.5
+    """Period at which a process says that it lives."""
+    silence: float = 5.0
+    """A rank without a heartbeat for this long has left."""
+    worker_silence: float = 8.0
+    """A worker or actor that has not answered for this long has left."""
+    stall: float = 20.0
+    """A process that lives but gets nothing done for this long is given up."""
+    absence: float = 45.0
+    """A process that cannot reach its coordinator for this long gives up."""
+    call: float = 5.0
+    """One request to another process, machine or server takes at most this long."""
+    join: float = 30.0
+    """A newcomer is admitted or refused within this."""
+    start: float = 60.0
+    """A process, an environment or a cluster's head has started within this."""
+    stop: float = 30.0
+    """A process that was asked to stop has this long to save its work, and is killed then."""
+    kill: float = 2.0
+    """The same for a process that has nothing to save; and how long a last message may take."""
+    retry: float = 1.0
+    """Pause before a failed attempt is repeated; it may double at each further one."""
+    patience: float = 600.0
+    """Wait for somebody who lives but is late, such as a rank that scores a policy."""
+
+
+def limits() -> Limits:
+    """Return the limits of this process.
+
+    Raises:
+        ConfigError: ``DISTRLCC_LIMITS`` is not a list of NAME=SECONDS.
+    """
+    return _read(os.environ.get("DISTRLCC_LIMITS", ""))
+
+
+@lru_cache
+def _read(text: str) -> Limits:
+    names = [field.name for field in fields(Limits)]
+    chosen: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in names:
+            raise unknown_name("limit in DISTRLCC_LIMITS", name, names)
+        try:
+            chosen[name] = float(value)
+        except ValueError:
+            chosen[name] = -1.0
+        if not 0.0 < chosen[name] < float("inf"):
+            raise ConfigError(f"DISTRLCC_LIMITS: {part}: expected {name}=SECONDS, above 0")
+    return replace(Limits(), **chosen)
