@@ -11,10 +11,11 @@ import time
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net.command_group import Part, run_group, wait_for_start, write_parts
+from distrlcc.net.command_group import Part, run_group, wait_for_start
 
 SENDER = """
 import sys, time
@@ -69,10 +70,13 @@ def test_a_command_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> No
         run_group([_python("quiet", "raise SystemExit(3)")])
 
 
-def test_a_sender_that_is_never_ready_is_an_error(tmp_path: Path) -> None:
+def test_a_sender_that_is_never_ready_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "start=4")
     silent = _python("silent", "import time; time.sleep(60)", 0.0)
     with pytest.raises(LinkError, match=r"^silent: not ready to send within 4 s$"):
-        run_group([silent, _sender(tmp_path / "a", 0.0)], ready_seconds=4.0)
+        run_group([silent, _sender(tmp_path / "a", 0.0)])
     with pytest.raises(LinkError, match=r"^hasty: exit code 0$"):
         run_group([_python("hasty", "pass", 0.0)])
 
@@ -80,7 +84,7 @@ def test_a_sender_that_is_never_ready_is_an_error(tmp_path: Path) -> None:
 def test_all_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
     stays = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
     stays += "import time; time.sleep(60)"
-    write_parts(tmp_path / "parts.json", [_python("stays", stays)])
+    (tmp_path / "parts.json").write_bytes(msgspec.json.encode([_python("stays", stays)]))
     process = subprocess.Popen(
         [sys.executable, "-m", "distrlcc.net.command_group", str(tmp_path / "parts.json")]
     )

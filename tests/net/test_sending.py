@@ -164,7 +164,7 @@ def test_one_host_does_not_lock_the_others_out(serve: Callable[..., Served]) -> 
 def test_an_end_is_acknowledged_again_and_then_forgotten(
     serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrlcc.net.receiving._LINGER_NS", 300_000_000)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "kill=0.3")
     served = serve(count=1)
     with UdpSocket(connect=served.socket.address) as client:
         _ask(client, _hello(1))
@@ -180,7 +180,7 @@ def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
     with UdpSocket(bind=("127.0.0.1", 0)) as silent:
         begin = time.monotonic()
         controller = SchemeController("fixed", parameter=1.0)
-        request = Request(1.0, handshake_s=60.0)
+        request = Request(1.0, timeout_s=60.0)
         with pytest.raises(LinkError, match="stopped before"):
             send(
                 silent.address,

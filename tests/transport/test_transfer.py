@@ -89,7 +89,7 @@ def test_an_outage_backs_off_and_ends() -> None:
     during = [wait for wait, at in zip(waits, done.timeouts[1:], strict=True) if at < 5000 * MS]
     assert len(during) >= 3
     assert all(b == 2 * a for a, b in pairwise(during))
-    assert done.sender.timeouts_in_row == 0
+    assert done.sender.rtt.backoff == 0
     assert done.now < 9000 * MS
 
 

@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.errors import DistrlccError, LinkError
+from distrlcc.limits import limits
 from distrlcc.net.emulated_link import LinkCounts
 from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
@@ -54,11 +55,8 @@ Floats = NDArray[np.float64]
 
 REST_NS = 5 * NANOSECONDS
 """Without an action for this long nothing more is sent, ns: the agent may be gone or suspended."""
-_LONGEST_WAIT_SECONDS = 0.5
 _GRAIN_NS = 500_000
 """Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
-_END_SECONDS = 2.0
-_STUCK_SECONDS = 60.0
 _STATS = IntervalStats.names()
 
 
@@ -158,11 +156,7 @@ class EmulatedWorld:
     """N links, each with its scenario's flows; the first flow of each is the agent's."""
 
     def __init__(self, n: int) -> None:
-        """Start without links.
-
-        Args:
-            n: Links, N; all must be loaded before the first `act`.
-        """
+        """Start without links; all N must be loaded before the first `act`."""
         self._stepping = False
         self._places: list[_Place | None] = [None] * n
         self._timers = Timers()
@@ -213,10 +207,9 @@ class EmulatedWorld:
             place.hold(float(cwnd[n]), float(pacing[n]), now)
 
     def turn(self) -> bool:
-        """Do what is due, then wait for the next thing to happen or for the step's end.
+        """Do what is due, then wait for the next event; return whether the step has ended.
 
-        Returns:
-            Whether the step has ended, so that `take` and then `act` are to be called.
+        When it has, call `take` and then `act`.
         """
         ready = self._poll.poll(0)
         now = monotonic_ns()
@@ -236,7 +229,7 @@ class EmulatedWorld:
         if not ready:
             until = max(self._timers.next_time(), self._woken + _GRAIN_NS)
             until = min(until, self._due) if self._stepping else until
-            wait = min((until - monotonic_ns()) / NANOSECONDS, _LONGEST_WAIT_SECONDS)
+            wait = min((until - monotonic_ns()) / NANOSECONDS, limits().tick)
             if wait > 0:
                 select.select([self._poll], [], [], wait)
             self._woken = monotonic_ns()
@@ -283,7 +276,7 @@ class WorldProcess:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """The process's id."""
         return self._process.pid
 
     def close(self) -> None:
@@ -302,10 +295,11 @@ class WorldProcess:
             TraceError: A trace cannot be read.
         """
         self._send(("step", np.array(cwnd), np.array(pacing), step))
+        patience = limits().start  # the first step waits for the process
         try:
-            if not self._connection.poll(_STUCK_SECONDS + step / NANOSECONDS):
+            if not self._connection.poll(patience + step / NANOSECONDS):
                 raise LinkError(
-                    f"the emulated links gave no answer for {_STUCK_SECONDS:.0f} s; the machine is "
+                    f"the emulated links gave no answer for {patience:.0f} s; the machine is "
                     "overloaded: train on fewer or slower links"
                 )
             result = self._connection.recv()
@@ -323,11 +317,11 @@ class WorldProcess:
 
     def _gone(self) -> LinkError:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+            self._process.wait(limits().kill)
         code = self._process.returncode
         how = f"exit code {code}" if code is None or code >= 0 else f"signal {-code}"
         return LinkError(
-            f"the process of the emulated links has ended ({how}); what it said stands above, "
+            f"the process of the emulated links has ended ({how}); its message stands above, "
             "start again"
         )
 
@@ -335,14 +329,14 @@ class WorldProcess:
 def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
     connection.close()
     try:
-        process.wait(_END_SECONDS)
+        process.wait(limits().kill)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def serve(connection: Connection, n: int) -> None:
-    """Be the process: turn until the owner is gone."""
+    """Run the process: turn until the owner is gone."""
     parent, running = os.getppid(), True
     world = EmulatedWorld(n)
     failure: DistrlccError | None = None

@@ -32,8 +32,8 @@ class RttEstimator:
 
     __slots__ = ("_maximum", "_minimum", "backoff", "latest", "minimum", "smoothed", "variation")
 
+    # RFC 6298's least timeout is 1 s; systems in use take 0.2 s.
     def __init__(self, min_rto: int = 200_000_000, max_rto: int = 60 * NANOSECONDS) -> None:
-        """Start without a sample; RFC 6298's least timeout is 1 s, systems in use take 0.2 s."""
         self._minimum, self._maximum = min_rto, max_rto
         self.latest = 0
         """Newest sample; 0 before the first."""
@@ -80,7 +80,6 @@ class Outstanding:
     __slots__ = ("_stamps", "next_number")
 
     def __init__(self) -> None:
-        """Start with packet number 0 to come."""
         # Not a dict, whose first key is slow to find once many before it are gone.
         self._stamps = OrderedDict[int, Stamp]()
         self.next_number = 0
@@ -121,7 +120,6 @@ class LossDetector:
     __slots__ = ("_packets", "_times", "loss_time")
 
     def __init__(self, packet_threshold: int, time_threshold: float) -> None:
-        """Take the thresholds, as in `distrlcc.transport.sender.SenderOptions`."""
         self._packets, self._times = packet_threshold, time_threshold
         self.loss_time = NEVER
         """When the time threshold finds the next packet lost, ns; `NEVER` without a candidate."""
@@ -205,7 +203,7 @@ class Pacer:
         """When the next packet may leave, ns."""
 
     def sent(self, rate: float, *, now: int) -> None:
-        """Take note of a packet that left at a rate in packets/s."""
+        """Count a packet that left at a rate in packets/s."""
         self.next_time = max(self.next_time, now - self._catch_up) + pacing_interval(rate)
 
     def restart(self, rate: float, *, now: int) -> None:
@@ -218,7 +216,6 @@ class Interval:
     """The counts and averages of the present step; the definitions are the simulator kernel's."""
 
     def __init__(self, packet_bytes: int, *, now: int) -> None:
-        """Start a step; ``packet_bytes`` count for the rates in Mbit/s."""
         self._megabits = packet_bytes * 8 * 1e-6
         self._restart(now)
 
