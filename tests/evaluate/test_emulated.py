@@ -163,10 +163,10 @@ def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
 
 
 def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0) -> RealRun:
-    buckets = np.array([0.5, 1.5])
+    edges = np.arange(3.0)
     values = [np.full(2, mbps) for _ in range(4)]
     sender = SenderSeries(10 * np.ones(2), 20 * np.ones(2), np.full(2, np.nan))
-    series = Series(flow.contender.name, scenario.name, buckets, *values, sender=sender)
+    series = Series(flow.contender.name, scenario.name, edges, *values, sender=sender)
     figures = {metric.key: 1.0 for metric in (*METRICS, *SENDER_METRICS)}
     figures |= {"base_rtt_ms": 1.0, "throughput_mbps": mbps, "mean_smoothed_rtt_ms": 25.0}
     return RealRun(figures, series, late)
@@ -255,7 +255,7 @@ def _start_sink() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    threading.Thread(target=sink, args=("127.0.0.1", port), daemon=True).start()
+    threading.Thread(target=sink, args=("127.0.0.1", port, 60.0), daemon=True).start()
     return port
 
 
