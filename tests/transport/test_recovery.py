@@ -87,6 +87,8 @@ def test_the_packet_threshold() -> None:
     assert detector.find(outstanding, 9, rtt, now=50 * MS) == [1, 4, 5, 6]
     assert detector.loss_time == NEVER
     assert (outstanding.lowest, outstanding.count) == (7, 2)
+    # The simulator's rule loses a gap at once.
+    assert LossDetector(1, 0.0).find(outstanding, 9, rtt, now=50 * MS) == [7, 8]
 
 
 def test_the_time_threshold() -> None:
@@ -108,12 +110,6 @@ def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:
     assert detector.find(outstanding, 1, rtt, now=MS - 1) == []
     assert detector.loss_time == MS
     assert detector.find(outstanding, 1, rtt, now=MS) == [0]
-
-
-def test_the_simulators_rule_loses_a_gap_at_once() -> None:
-    outstanding = flight(4)
-    outstanding.take(3, 4)
-    assert LossDetector(1, 0.0).find(outstanding, 3, RttEstimator(), now=9 * MS) == [0, 1, 2]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))

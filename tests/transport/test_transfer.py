@@ -93,12 +93,6 @@ def test_an_outage_backs_off_and_ends() -> None:
     assert done.now < 9000 * MS
 
 
-def test_the_same_seed_gives_the_same_flow() -> None:
-    flows = [finish("bbr", Network(loss=0.02, jitter_ms=3.0, seed=9)) for _ in range(2)]
-    one, other = ((done.now, sorted(done.delivered), done.receiver.bytes) for done in flows)
-    assert one == other
-
-
 def test_a_paced_scheme_on_a_real_clock_keeps_its_rate() -> None:
     class Paced:
         cwnd = 1000.0
