@@ -14,7 +14,6 @@ def test_known_cases() -> None:
     # Two links with means 0 and 1: a draw's mean is 0, 1/2 or 1 with chances 1/4, 1/2, 1/4.
     two = np.array([[[0.0, 0.0], [0.5, 1.5]]])
     assert np.array_equal(mean_intervals(two), [[0.5, 0.0, 1.0]])
-    assert np.array_equal(mean_intervals(two, confidence=0.2), [[0.5, 0.5, 0.5]])
 
 
 def test_seeds_of_a_link_stay_together() -> None:

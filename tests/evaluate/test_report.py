@@ -14,7 +14,6 @@ from distrlcc.errors import OutputError
 from distrlcc.evaluate.report import ReportInfo, render, write_report
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SenderSeries
 from distrlcc.evaluate.summary import summarise
-from distrlcc.files import require_writable
 from tests.evaluate.made import failed_on, make_scores, make_series
 
 INFO = ReportInfo(
@@ -130,6 +129,8 @@ def test_what_senders_say_is_drawn_tabled_and_defined(tmp_path: Path) -> None:
 def test_the_best_of_a_column_is_marked_without_the_oracle() -> None:
     summary = summarise([make_scores(s, links=8) for s in ("cubic", "bbr", "oracle")])
     html = render(summary, {}, INFO)
+    assert "ranks" not in html  # there is no policy
+    assert "Over time" not in html
     ranked = html[html.index('class="ranked"') :].split("</table>")[0]
     rows = re.findall(r'scope="row".*?</i>(\w+)</th>(.*?)</tr>', ranked, re.DOTALL)
     best = {name: 'class="best"' in cells for name, cells in rows}
@@ -178,12 +179,6 @@ def test_the_worst_links_are_those_where_the_policy_failed() -> None:
     assert rows[0] == scores.links[42]
 
 
-def test_without_policies_or_series_those_parts_are_absent() -> None:
-    page = read(render(summarise([make_scores("cubic", 2), make_scores("bbr", 2)]), {}, INFO))
-    assert "ranks" not in page.text
-    assert "Over time" not in page.text
-
-
 def test_names_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     scores = replace(make_scores("copa", 2), scheme=evil, links=(evil, "../../etc/x"), learned=True)
@@ -200,14 +195,9 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(OutputError, match="cannot write") as caught:
+        with pytest.raises(OutputError, match=r"^cannot write .*$"):
             write_report(folder, [make_scores("cubic", 2)], [], INFO)
-        assert "\n" not in str(caught.value)
-        with pytest.raises(OutputError, match="cannot write"):
-            require_writable(folder)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    require_writable(tmp_path / "new")
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_page_that_does_not_fit_leaves_no_figures_either(tmp_path: Path) -> None:

@@ -224,11 +224,7 @@ def test_long_steps_are_spread_over_the_series() -> None:
 
 def test_the_oracle_is_back_within_two_round_trips_and_cubic_is_not() -> None:
     scenarios = load_suite("dynamic").scenarios("test", 8)
-    changes = sum(
-        change.at_s < scenario.duration_s
-        for scenario in scenarios
-        for change in scenario.link.changes
-    )
+    changes = sum(change.at_s < one.duration_s for one in scenarios for change in one.link.changes)
     oracle = recovery_times(contender_from_scheme("oracle"), scenarios)
     assert len(oracle) == changes
     assert np.median(oracle) < 2.0
@@ -238,9 +234,8 @@ def test_the_oracle_is_back_within_two_round_trips_and_cubic_is_not() -> None:
 
 def test_a_window_that_fits_one_rate_never_fits_the_other() -> None:
     window = round(bdp_packets(12.0, 41.0))
-    link = Link(
-        rate_mbps=24, delay_ms=20, changes=(Change(2.0, rate_mbps=12), Change(4.0, rate_mbps=24))
-    )
+    changes = (Change(2.0, rate_mbps=12), Change(4.0, rate_mbps=24))
+    link = Link(rate_mbps=24, delay_ms=20, changes=changes)
     scenario = Scenario("x", link, flows=(Flow("agent", cwnd=window),), duration_s=6.0)
     down, up = recovery_times(Contender("fixed"), [scenario])
     assert down < 1.0  # nothing to do: what was in flight fits now

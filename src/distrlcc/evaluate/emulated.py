@@ -24,7 +24,7 @@ import numpy as np
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, LinkError, OutputError, TraceError
 from distrlcc.evaluate.contender import Contender, rival
-from distrlcc.evaluate.link_log import link_series, read_flow_log, read_sender_log, score_log
+from distrlcc.evaluate.flow_log import link_series, read_flow_log, read_sender_log, score_log
 from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Series
 from distrlcc.limits import limits
@@ -326,6 +326,7 @@ def evaluate_emulated(
                 break
             else:
                 failures.append(f"{run} failed: {reason}")
+    # What was measured; a run that failed has no figures.
     links = tuple(scenario.name for scenario in scenarios)
     scores = SchemeScores(contender.name, links, learned=contender.learned, **columns)
     return Measured(scores, tuple(series), tuple(late), tuple(failures))

@@ -97,38 +97,25 @@ def simulate(
         over = now >= ends
 
 
-class _Recorder:
-    """Keeps what one link of a batch does at each step and sums it up in buckets."""
-
-    def __init__(self, batch: LinkBatch, link: int) -> None:
-        self._batch, self._link = batch, link
-        self._rows: list[tuple[float, ...]] = []
-
-    def record(self) -> None:
-        """Keep the newest step."""
-        n, stats, view = self._link, self._batch.stats(), self._batch.view()
-        queue = self._batch.simulator.results[n, col.QUEUE]
-        delay = max(stats.rtt_sum[n] - stats.acked[n] * view.base_rtt[n], 0.0)
-        self._rows.append((stats.duration[n], view.capacity[n], stats.acked[n], delay, queue))
-
-    def series(self, contender: Contender, link: str) -> Series:
-        """Return the link's series, one element per bucket."""
-        seconds, capacity, acked, delay, queue = np.array(self._rows).T
-        ends = np.cumsum(seconds)
-        edges = bucket_edges(float(ends[-1]))
-        length = np.diff(edges)
-        packets = bucket_sums(edges, ends, acked)
-        mean_delay = 1e3 * bucket_sums(edges, ends, delay) / np.maximum(packets, 1e-9)
-        return Series(
-            scheme=contender.name,
-            learned=contender.learned,
-            link=link,
-            edges_s=edges,
-            capacity_mbps=bucket_sums(edges, ends, capacity) * MBIT / length,
-            rate_mbps=packets * MBIT / length,
-            queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
-            queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
-        )
+def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
+    """Sum a link's steps up in buckets: seconds, capacity, acked, RTTs' sum, base RTT, queue."""
+    seconds, capacity, acked, rtts, base_rtt, queue = np.array(steps).T
+    ends = np.cumsum(seconds)
+    edges = bucket_edges(float(ends[-1]))
+    length = np.diff(edges)
+    packets = bucket_sums(edges, ends, acked)
+    waits = bucket_sums(edges, ends, np.maximum(rtts - acked * base_rtt, 0.0))
+    mean_delay = 1e3 * waits / np.maximum(packets, 1e-9)
+    return Series(
+        scheme=contender.name,
+        learned=contender.learned,
+        link=link,
+        edges_s=edges,
+        capacity_mbps=bucket_sums(edges, ends, capacity) * MBIT / length,
+        rate_mbps=packets * MBIT / length,
+        queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
+        queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
+    )
 
 
 class _Totals:
@@ -165,19 +152,21 @@ def _run(
     # Counts at the beginning and the end; sums over steps, in the first second and after it.
     before, after = _Totals(count), _Totals(count)
     sums, everyone = np.zeros((2, 5, count)), np.arange(count)
-    recorders = {link: _Recorder(batch, link) for link in series_links}
+    steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
         step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
-        for link, recorder in recorders.items():
+        queue = batch.simulator.results[:, col.QUEUE]
+        shown = (stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt, queue)
+        for link, kept in steps.items():
             if running[link]:
-                recorder.record()
+                kept.append(np.array([column[link] for column in shown]))
         before.take(batch, now >= warm)
         after.take(batch, now >= ends)
     shared = np.array([len(s.flows) > 1 for s in scenarios])
-    series = [one.series(contender, scenarios[link].name) for link, one in recorders.items()]
+    series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
     return _measure(before, after, sums, shared), series
 
 

@@ -177,17 +177,14 @@ class Summary:
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences that say which runs failed, and what the means leave out for that."""
-        return (*self.failures(), *self.common.notes())
-
-    def failures(self) -> tuple[str, ...]:
-        """Return a sentence for each scheme of which runs failed."""
         runs = len(self.links) * self.seeds
-        return tuple(
+        failures = (
             f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
             f"{'is' if s.failed == 1 else 'are'} left out of its means."
             for s in self.schemes
             if s.failed
         )
+        return (*failures, *self.common.notes())
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:

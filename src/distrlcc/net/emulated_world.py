@@ -337,6 +337,7 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
 
 def serve(connection: Connection, n: int) -> None:
     """Run the process: turn until the owner is gone."""
+    # What the owner sends is read as the world turns.
     parent, running = os.getppid(), True
     world = EmulatedWorld(n)
     failure: DistrlccError | None = None

@@ -58,18 +58,13 @@ class TcpSent:
     samples: tuple[TcpSample, ...]
     """One each 10 ms from the beginning on, or later where the machine was busy, and the end's."""
 
-    @property
-    def acked_bytes(self) -> int:
-        """All that were acknowledged."""
-        return self.samples[-1].acked_bytes
-
     def to_json(self) -> dict[str, object]:
         """Return what ``send`` prints."""
         columns = zip(TcpSample._fields, zip(*self.samples, strict=True), strict=True)
         return {
             "control": self.control,
             "seconds": self.seconds,
-            "acked_bytes": self.acked_bytes,
+            "acked_bytes": self.samples[-1].acked_bytes,
             "samples_columns": {name: list(column) for name, column in columns},
         }
 
