@@ -21,23 +21,21 @@ _CHUNK = 4_000_000
 """Elements of one block of resampled means; bounds the memory to some 32 MB."""
 
 
-def mean_intervals(values: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
+def mean_intervals(values: FloatArray) -> FloatArray:
     """Return means over links and seeds with bootstrap intervals.
 
-    The same links are drawn for all M rows, and for every call with the same sizes and seed, so
-    schemes are compared on the same draws.
+    The same links are drawn for all M rows, and for every call with the same sizes, so schemes are
+    compared on the same draws.
 
     Args:
         values: ``[M, L, S]``. NaN means undefined: a seed is left out of its link's mean, a link
             without any out of the mean over links.
-        resamples: Draws.
-        seed: Seed of the draws.
 
     Returns:
         ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
     """
     units = _nanmean(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
-    return _intervals(units, resamples, seed)
+    return _intervals(units, RESAMPLES)
 
 
 def link_intervals(values: FloatArray) -> FloatArray:
@@ -68,7 +66,7 @@ class Curves:
         )
 
 
-def _intervals(units: FloatArray, resamples: int, seed: int = 0) -> FloatArray:
+def _intervals(units: FloatArray, resamples: int) -> FloatArray:
     """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
     rows, count = units.shape
     result = np.full((rows, 3), np.nan)
@@ -78,7 +76,7 @@ def _intervals(units: FloatArray, resamples: int, seed: int = 0) -> FloatArray:
     defined = np.isfinite(units)
     filled, whole = np.where(defined, units, 0.0), bool(defined.all())
     # How often each unit is drawn is multinomial, and a resampled mean is one product with that.
-    share, draws = np.full(count, 1.0 / count), np.random.default_rng(seed)
+    share, draws = np.full(count, 1.0 / count), np.random.default_rng(0)
     weights = draws.multinomial(count, share, size=resamples).astype(np.float64)
     tail, step = (1.0 - CONFIDENCE) / 2, max(1, _CHUNK // resamples)
     for start in range(0, rows, step):

@@ -176,7 +176,6 @@ def kernel_note() -> str:
 
 
 def _real_schemes() -> list[str]:
-    """Return our schemes that can send real packets."""
     return [scheme for scheme in SCHEMES if scheme not in ("agent", "oracle")]
 
 

@@ -97,8 +97,6 @@ class Part:
 
 @dataclass
 class _Running:
-    """A part's process and what it has printed."""
-
     part: Part
     process: subprocess.Popen[bytes]
     ready: bool

@@ -332,7 +332,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _request(kind: int, payload: bytes, flags: int = 0) -> None:
-    """Ask the kernel; OSError where it refuses."""
+    """Send the kernel a request; OSError where it refuses."""
     header = struct.pack("=IHHII", 16 + len(payload), kind, _NLM_F_REQUEST_ACK | flags, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as control:
         control.send(header + payload)

@@ -95,8 +95,6 @@ class StepResult(NamedTuple):
 
 
 class _Place:
-    """One link and its flows."""
-
     def __init__(self, scenario: Scenario, timers: Timers) -> None:
         session, key = randbits(62), token_bytes(32)
         self.relay = RelayLink(scenario, timers, first_session=session, key=key)
@@ -265,7 +263,6 @@ class WorldProcess:
     """
 
     def __init__(self, n: int) -> None:
-        """Start the process with N empty places."""
         self._connection, child = Pipe()
         command = [sys.executable, "-m", __name__, str(child.fileno()), str(n)]
         with child:

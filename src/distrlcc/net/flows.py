@@ -253,14 +253,13 @@ class RelayLink:
             self._timers.set(self._advancing, self.origin + time + self._slack)
 
     def _send_off(self, deliveries: list[Delivery]) -> None:
-        """Let what has left the bottleneck travel on."""
         for number, packet, size, time in deliveries:
             due = self.origin + time
             self.flows[number].flying.append((due, packet, size - OVERHEAD_BYTES))
             self._timers.set(self._delivering[number], due)
 
     def _deliver(self, flow: RelayFlow, now: int) -> None:
-        """Hand the receiver what has reached it, and acknowledge it at once."""
+        """Pass what has arrived to the receiver, and acknowledge it at once."""
         flying, receiver = flow.flying, flow.receiver
         while flying and flying[0][0] <= now:
             _, number, size = flying.popleft()

@@ -37,8 +37,6 @@ class Received:
 
 
 class _Incoming:
-    """A sender that was admitted."""
-
     def __init__(self, session: Session, *, now: int) -> None:
         self.session, self.receiver = session, Receiver(session.number)
         self.began = self.heard = now
@@ -120,7 +118,6 @@ class ReceiveServer:
             self._socket.send([reply], address)
 
     def _drop_silent(self, now: int) -> None:
-        """Drop the sessions that have ended or are silent."""
         for number, incoming in list(self._incoming.items()):
             silent = (now - incoming.heard) / NANOSECONDS
             if incoming.ended_at is not None:
@@ -133,7 +130,6 @@ class ReceiveServer:
                 self._admission.leave(number)
 
     def _end(self, incoming: _Incoming, now: int, failure: str = "") -> None:
-        """Count a flow that is over, once."""
         if incoming.ended_at is None:
             incoming.ended_at = now
             self._ended += 1

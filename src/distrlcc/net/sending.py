@@ -86,7 +86,6 @@ def send(
 def _open(
     socket: UdpSocket, remote: Address, request: Request, stopping: Callable[[], bool]
 ) -> Opening:
-    """Shake hands."""
     size = request.datagram or _MTU - header_bytes(remote)
     hello = Hello(secrets.randbits(64), secrets.token_bytes(wire.NONCE_BYTES), size)
     place, now = shown(remote), monotonic_ns()
@@ -133,8 +132,6 @@ def next_batch(sender: Sender, session: int, padding: bytes, *, now: int) -> lis
 
 
 class _Flow:
-    """A session that is open."""
-
     def __init__(
         self,
         socket: UdpSocket,
@@ -235,7 +232,6 @@ class _Flow:
         return step
 
     def _look_for_life(self, now: int) -> None:
-        """Find out that the other end is gone."""
         if self._socket.too_large and not self.sent.acked:
             self.sent.failure = (
                 f"a datagram of {self._size} bytes does not fit onto the path; give a smaller "

@@ -22,6 +22,8 @@ GRANULARITY = 1_000_000
 """Clock granularity, ns (RFC 9002 section 6.1.2); scheduling makes timers no finer."""
 INITIAL_RTO = NANOSECONDS
 """Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
+MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
+"""Bounds of the timeout, ns; RFC 6298's least is 1 s, systems in use take 0.2 s."""
 
 Stamp = tuple[int, int, int, int]
 """A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
@@ -30,11 +32,9 @@ Stamp = tuple[int, int, int, int]
 class RttEstimator:
     """Smoothed RTT, its variation and the timeout with its back-off; all times are ns."""
 
-    __slots__ = ("_maximum", "_minimum", "backoff", "latest", "minimum", "smoothed", "variation")
+    __slots__ = ("backoff", "latest", "minimum", "smoothed", "variation")
 
-    # RFC 6298's least timeout is 1 s; systems in use take 0.2 s.
-    def __init__(self, min_rto: int = 200_000_000, max_rto: int = 60 * NANOSECONDS) -> None:
-        self._minimum, self._maximum = min_rto, max_rto
+    def __init__(self) -> None:
         self.latest = 0
         """Newest sample; 0 before the first."""
         self.minimum = 0
@@ -71,7 +71,7 @@ class RttEstimator:
         rto = INITIAL_RTO
         if self.smoothed:
             rto = int(self.smoothed + max(GRANULARITY, 4 * self.variation))
-        return min(max(rto, self._minimum) << min(self.backoff, 32), self._maximum)
+        return min(max(rto, MIN_RTO) << min(self.backoff, 32), MAX_RTO)
 
 
 class Outstanding:

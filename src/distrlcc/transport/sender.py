@@ -205,7 +205,6 @@ class Sender:
         return Acked([number for number, _ in taken], lost)
 
     def _deliver(self, taken: list[tuple[int, Stamp]], ack_delay: int, now: int) -> None:
-        """Count packets delivered, and tell the controller."""
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
