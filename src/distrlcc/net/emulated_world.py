@@ -37,21 +37,17 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from secrets import randbits, token_bytes
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrlcc.errors import DistrlccError, LinkError
 from distrlcc.limits import limits
 from distrlcc.net.emulated_link import LinkCounts
 from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, IntervalStats
-
-Floats = NDArray[np.float64]
+from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
 REST_NS = 5 * NANOSECONDS
 """Without an action for this long nothing more is sent, ns: the agent may be gone or suspended."""
@@ -64,15 +60,15 @@ _STATS = IntervalStats.names()
 class Truth:
     """What the links offered and carried in a step, and what they are after it; arrays ``[N]``."""
 
-    capacity: Floats
+    capacity: FloatArray
     """Packets that the link could carry."""
-    used: Floats
+    used: FloatArray
     """Packets' worth of it that was used."""
-    base_rtt: Floats
+    base_rtt: FloatArray
     """Round trip without a queue, s."""
-    best_cwnd: Floats
+    best_cwnd: FloatArray
     """The oracle's window, packets."""
-    hidden_losses: Floats
+    hidden_losses: FloatArray
     """Packets that the machine itself lost since the links' beginning."""
 
 
@@ -88,7 +84,7 @@ class StepResult(NamedTuple):
     """How long after its due end the step ended, ns."""
 
     @classmethod
-    def of(cls, columns: Floats, action_delay: int, lateness: int) -> StepResult:
+    def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> StepResult:
         """Build it from the rows of `IntervalStats` and `Truth`, ``[rows, N]``."""
         count = len(_STATS)
         return cls(IntervalStats(*columns[:count]), Truth(*columns[count:]), action_delay, lateness)
@@ -96,8 +92,7 @@ class StepResult(NamedTuple):
 
 class _Place:
     def __init__(self, scenario: Scenario, timers: Timers) -> None:
-        session, key = randbits(62), token_bytes(32)
-        self.relay = RelayLink(scenario, timers, first_session=session, key=key)
+        self.relay = RelayLink(scenario, timers)
         seed = scenario.seed * 64
         self.flows = [
             SendingFlow(flow, far.session, far.socket.address, timers, seed=seed + far.number)
@@ -188,7 +183,7 @@ class EmulatedWorld:
             self.watch(flow.socket.fileno(), flow.receive)
             self.watch(far.socket.fileno(), partial(place.relay.receive, far))
 
-    def act(self, cwnd: Floats, pacing: Floats, *, step: int) -> None:
+    def act(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> None:
         """Begin a step of ``step`` ns with the agents' windows and pacing rates, ``[N]``."""
         now = self._acted = monotonic_ns()
         self._delay = now - self._due if self._due else 0
@@ -233,7 +228,7 @@ class EmulatedWorld:
             self._woken = monotonic_ns()
         return False
 
-    def take(self) -> tuple[Floats, int, int]:
+    def take(self) -> tuple[FloatArray, int, int]:
         """Return what the step that is over showed, as `StepResult.of` takes it."""
         rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
         return np.ascontiguousarray(np.array(rows).T), self._delay, self._ended - self._due
@@ -284,7 +279,7 @@ class WorldProcess:
         """See `EmulatedWorld.load`; what goes wrong is raised by the next `step`."""
         self._send(("load", n, scenario))
 
-    def step(self, cwnd: Floats, pacing: Floats, *, step: int) -> StepResult:
+    def step(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> StepResult:
         """Act, and wait until the step is over; see `EmulatedWorld.act`.
 
         Raises:

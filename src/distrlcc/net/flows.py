@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from secrets import randbits, token_bytes
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
@@ -186,20 +187,17 @@ class RelayFlow:
 class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
-    def __init__(
-        self, scenario: Scenario, timers: Timers, *, first_session: int, key: bytes
-    ) -> None:
+    def __init__(self, scenario: Scenario, timers: Timers) -> None:
         """Open the flows' sockets; the link stands still until `begin`.
-
-        The flows' sessions have the numbers from ``first_session`` on.
 
         Raises:
             LinkError: There are no more sockets.
             TraceError: The trace cannot be read.
         """
         self.link = EmulatedLink(scenario)
+        first, key = randbits(62), token_bytes(32)
         self.flows = [
-            RelayFlow(number, first_session + number, key) for number in range(len(scenario.flows))
+            RelayFlow(number, first + number, key) for number in range(len(scenario.flows))
         ]
         self.hidden_losses = 0
         """Datagrams that never came here: the kernel had no room for them."""
