@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net import emulated_world
 from distrlcc.net.emulated_world import EmulatedWorld, StepResult, WorldProcess
 from distrlcc.net.flows import RelayLink, Timers
 from distrlcc.net.udp_socket import UdpSocket
@@ -117,7 +116,7 @@ def test_a_pause_belongs_to_no_step_and_traffic_goes_on() -> None:
 
 
 def test_senders_rest_when_no_action_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulated_world, "REST_NS", 50_000_000)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=0.05")
 
     with closing(EmulatedWorld(1)) as world:
         world.load(0, _scenario(rate_mbps=12.0, delay_ms=5.0, flows=(Flow(), Flow("cubic"))))

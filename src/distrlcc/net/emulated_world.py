@@ -16,7 +16,8 @@ travel, under the windows that are held. So a slow policy shows up as the delay 
 as a gap in the traffic: the step that waited for it is as long as the others, but its first part
 passed under the old window. When a whole step or more has passed before an action comes, as while
 a learner learns, that time belongs to no step: its statistics are thrown away, and the step, with
-new ticks, begins at the action. After `REST_NS` without an action the senders fall silent.
+new ticks, begins at the action. After the limit `silence` without an action the senders rest, as
+the agent may be gone or suspended.
 
 One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
 read before it sends again.
@@ -49,8 +50,6 @@ from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
-REST_NS = 5 * NANOSECONDS
-"""Without an action for this long nothing more is sent, ns: the agent may be gone or suspended."""
 _GRAIN_NS = 500_000
 """Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
 _STATS = IntervalStats.names()
@@ -214,7 +213,7 @@ class EmulatedWorld:
         if self._stepping and now >= self._due:
             self._stepping, self._ended = False, now
             return True
-        if now - self._acted > REST_NS:
+        if now - self._acted > limits().silence * NANOSECONDS:
             for place in self._places:
                 if place is not None:
                     place.rest()

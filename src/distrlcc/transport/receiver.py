@@ -15,7 +15,7 @@ from bisect import bisect_right
 from distrlcc.transport.wire import MAX_RANGES, Acknowledgement
 
 KEPT_RANGES = 256
-"""Ranges that are remembered; of more, the lowest are given up."""
+"""Ranges that are remembered; of more, the lowest are dropped."""
 
 
 class Ranges:
