@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,11 @@ from typing import Any
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.runs.checkpoint import checksum, load_checkpoint
-from distrlcc.storage import Storage
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.storage import LATEST, Storage
 from tests.hosts import wait_until
+from tests.parallel.commands import updates
+from tests.trees import CLOCK, same
 
 UPDATE = 16 * 16
 UPDATES = 80
@@ -60,22 +61,10 @@ def wait_until_stored(storage: Storage) -> None:
     wait_until(storage.holds_run, 60, "something is stored")
 
 
-def updates(out: Path) -> list[int]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["update"] for line in lines]
-
-
 def assert_like_whole(out: Path, whole: Path) -> None:
     assert updates(out) == list(range(1, UPDATES + 1))
-    paths = (path / "checkpoints" / "latest.safetensors" for path in (whole, out))
-    a, b = (checksum(timeless(load_checkpoint(path))) for path in paths)
-    assert a == b
-
-
-def timeless(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without what depends on the time that a run takes."""
-    kept = {k: v for k, v in state.items() if k not in ("seconds", "ring", "ring_used")}
-    return {k: timeless(v) if isinstance(v, dict) else v for k, v in kept.items()}
+    a, b = (load_checkpoint(path / LATEST) for path in (whole, out))
+    same(a, b, CLOCK)
 
 
 def test_a_killed_run_goes_on_from_s3(
