@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from distrlcc.actors.actor import AHEAD, Segment, link_of
 from distrlcc.actors.actor_source import ActorSource
@@ -21,46 +19,18 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.rollout import Rollout, concatenate
-from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone
-
-WORKERS, ENVS, LENGTH = 3, 2, 8
-SMALL = f"""actors.nodes=[["0","5"],["12"]] actors.envs_per_worker={ENVS} seed=3
-    network.kind=lstm network.hidden=[8] env.episode_s=0.3 held_out.links=2 held_out.seconds=0.2 """
-OF_DAGGER = f"""{SMALL} dagger.rollout_length={LENGTH} dagger.sequence_length=4
-    dagger.minibatch_size=64 dagger.num_epochs=2 dagger.capacity=100"""
-OF_PPO = f"""{SMALL} ppo.rollout_length={LENGTH} ppo.sequence_length=4 ppo.minibatch_size=32
-    ppo.use_vtrace=true ppo.use_kl_loss=true"""
-DAGGER = override(recipe("indigo"), OF_DAGGER.split())
-PPO = override(recipe("quickstart"), OF_PPO.split())
-CONFIGS = pytest.mark.parametrize("config", [DAGGER, PPO], ids=["dagger", "ppo"])
+from tests import trees
+from tests.actors.shared import CONFIGS, DAGGER, ENVS, LENGTH, PPO, WORKERS
 
 
-def same(a: Any, b: Any, place: str = "") -> None:
-    """Require two trees to be equal in types, shapes and bits; tensors as the arrays they hold."""
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        a, b = np.asarray(a), np.asarray(b)
-    assert type(a) is type(b), place
-    if isinstance(a, dict):
-        assert list(a) == list(b), place
-        for key in a:
-            if key != "first_step":  # a new life begins behind all that went before
-                same(a[key], b[key], f"{place}.{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), place
-        for x, y in zip(a, b, strict=True):
-            same(x, y, place)
-    elif isinstance(a, np.ndarray | np.generic):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape), place
-        assert a.tobytes() == b.tobytes(), place
-    elif isinstance(a, float) and math.isnan(a):
-        assert math.isnan(b), place
-    else:
-        assert a == b, place
+def same(a: Any, b: Any) -> None:
+    """Compare two states; a new life begins behind all that went before."""
+    trees.same(a, b, {"first_step"})
 
 
 def _training(config: RunConfig) -> RunState:
