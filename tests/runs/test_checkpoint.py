@@ -1,12 +1,10 @@
 """Checkpoints: exact round trips, refusals in one line, and what a kill leaves behind."""
 
 import json
-import math
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,34 +12,8 @@ import safetensors.numpy
 import torch
 
 from distrlcc.errors import CheckpointError, OutputError
-from distrlcc.runs.checkpoint import (
-    DamagedCheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-)
-
-
-def same(a: Any, b: Any) -> None:
-    """Require two trees to be equal in types, shapes and bits."""
-    assert type(a) is type(b)
-    if isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            same(a[key], b[key])
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            same(x, y)
-    elif isinstance(a, np.ndarray | np.generic):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.tobytes() == b.tobytes()
-    elif isinstance(a, torch.Tensor):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert torch.equal(a, b)
-    elif isinstance(a, float) and math.isnan(a):
-        assert math.isnan(b)
-    else:
-        assert a == b
+from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
+from tests.trees import same
 
 
 def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:

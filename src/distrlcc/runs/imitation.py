@@ -30,11 +30,7 @@ class SequenceSource:
     ) -> None:
         """Choose the validation episodes and cut all into sequences.
 
-        Args:
-            config: The run's.
-            data: The data set, opened by this rank.
-            rank: This process's number.
-            size: Processes that share the minibatches.
+        ``size`` ranks share the minibatches; each has opened the data set itself.
 
         Raises:
             ConfigError: The configuration does not fit the data set.
@@ -98,7 +94,7 @@ class SequenceSource:
         return True
 
     def close(self, update: int) -> None:
-        """Nothing is held that would outlive this process."""
+        """Nothing outlives this process."""
 
 
 def imitation_run(
@@ -108,14 +104,7 @@ def imitation_run(
     size: int = 1,
     reducer: Reducer | None = None,
 ) -> RunState:
-    """Return a run that imitates an expert.
-
-    Args:
-        config: The run's.
-        data: The data set, opened by this rank.
-        rank: This process's number.
-        size: Processes that share the minibatches.
-        reducer: Exchanges with other ranks.
+    """Return a run that imitates an expert; see `SequenceSource`.
 
     Raises:
         ConfigError: The configuration does not fit the data set.
