@@ -27,10 +27,11 @@ QUICK = ("quickstart", "--set", *PPO)
 UPDATE = 16 * 16
 ENDLESS = "total_steps=100_000_000"
 CASES = {
-    "ppo": QUICK,
-    "ppo-lstm": (*QUICK, "network.kind=lstm"),
-    "dagger": ("imitation", "--set", *DAGGER),
+    "ppo": (80, *QUICK),
+    "ppo-lstm": (40, *QUICK, "network.kind=lstm"),
+    "dagger": (30, "imitation", "--set", *DAGGER),
 }
+"""Updates and words of runs that are killed."""
 
 
 def _words(out: Path, *words: str) -> list[str]:
@@ -53,8 +54,8 @@ def _state(out: Path) -> dict[str, Any]:
     "case", [c if c == "ppo-lstm" else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 )
 def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
-    count = 30 if case == "dagger" else 80
-    words = [*CASES[case], f"total_steps={count * UPDATE}"]
+    count, *words = CASES[case]
+    words += [f"total_steps={count * UPDATE}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     _train(whole, *words)
     with started(tmp_path, *_command(cut, *words)) as run:
