@@ -86,7 +86,7 @@ def test_an_update_without_end_is_broken_off() -> None:
     out = Path("runs/first")
     with _start("quickstart", "--out", str(out), settings=ENDLESS) as run:
         wait_until(lambda: bool(rows(out, "workers.jsonl")), 90.0, "workers act")
-        time.sleep(3.0)
+        time.sleep(1.5)
         assert not any("--load" in line for line in run.said)
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(STOP_SECONDS) == 130, run.said

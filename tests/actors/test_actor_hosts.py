@@ -36,8 +36,9 @@ def _start(
 
 
 def test_three_hosts_lose_workers_stop_and_go_on(
-    make_hosts: Callable[[int], Any], tmp_path: Path
+    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=10")
     hosts, out = make_hosts(3), tmp_path / "run"
     # The master comes last: nodes may start in any order.
     processes = _start(hosts, tmp_path, "--out", "run", order=(2, 1, 0))
