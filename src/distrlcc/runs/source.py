@@ -22,7 +22,10 @@ Stop = Callable[[int], bool]
 
 
 class Source(Protocol):
-    """Environments here, workers elsewhere, or a data set."""
+    """Environments here, workers elsewhere, or a data set.
+
+    The methods that have a body here need none in a source with nothing to log, keep or close.
+    """
 
     spec: PolicySpec
 
@@ -40,11 +43,11 @@ class Source(Protocol):
             stats: Sums over all ranks.
             seconds: Duration of this batch and its update, s.
         """
-        ...
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs beside the learner."""
-        ...
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Go on from a run's whole state, which may lack this source's part.
@@ -58,7 +61,7 @@ class Source(Protocol):
 
         A batch that came after ``update`` updates were done was not learned from.
         """
-        ...
+        return None
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Share:
         return cls(first * agents, (links * (slot + 1) // size - first) * agents)
 
 
-class EnvSource:
+class EnvSource(Source):
     """A `Source` that steps environments in this process."""
 
     def __init__(self, config: RunConfig, share: Share | None = None) -> None:
@@ -150,9 +153,6 @@ class EnvSource:
         else:
             self.collector.begin_at(state["counters"]["update"] * self._config.rollout_length)
         return same  # a DAgger learner's data are of the environments, too
-
-    def close(self, update: int) -> None:
-        """Nothing outlives this process."""
 
 
 def spaces_of(env: LinkVectorEnv) -> Spaces:

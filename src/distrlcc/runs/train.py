@@ -35,7 +35,7 @@ class Group(Leader, Protocol):
 
     def stop(self, state: RunState) -> Stop | None:
         """Return what cuts the next batch short where the others wait for it."""
-        ...
+        return None
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
@@ -58,31 +58,15 @@ class Group(Leader, Protocol):
         ...
 
 
-class Alone:
+class Alone(Group):
     """A `Group` of one."""
-
-    leads = True
 
     def __init__(self, stopper: Stopper, *, score_stopped: bool = True) -> None:
         """Take what hears of signals, and whether a run that one has ended is scored once more."""
         self._stopper, self._score_stopped = stopper, score_stopped
 
-    def still_leads(self) -> bool:
-        """There is no other rank."""
-        return True
-
-    def note_record(self, update: int) -> None:
-        """No other rank takes over."""
-
-    def newest_record(self) -> int:
-        """No other rank was rank 0 before."""
-        return 0
-
-    def stop(self, state: RunState) -> None:
-        """No other rank waits for a batch."""
-
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
-        """Learn; see `Group`."""
+        """See `Group`."""
         if batch is None:
             return None
         before = state.learner.shared_state()
