@@ -41,5 +41,5 @@ def test_of_two_processes_that_come_as_one_worker_one_is_admitted(specs: list[Ra
     (admitted,) = (future for future in twice if future.exception() is None)
     assert admitted.result().rank == 1
     twice.remove(admitted)
-    with pytest.raises(GroupError, match="has begun|give each machine its own --node-index"):
+    with pytest.raises(GroupError, match=r"has begun|give each machine its own --node-index"):
         twice[0].result()
