@@ -70,7 +70,6 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
         "module": dict(module.state_dict()),
         "optimizer": optimizer.state_dict(),
         "rng": torch.get_rng_state(),
-        "half": torch.tensor([1.5, -2.25], dtype=torch.bfloat16),
         "0-d": torch.tensor(3),
         "empty": torch.zeros(0, 2),
         "transposed": torch.arange(6.0).reshape(2, 3).T,

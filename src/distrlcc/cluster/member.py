@@ -149,8 +149,7 @@ class Member:
             return
         if restarts > self._deaths:  # it died between two questions
             self._lose("is gone: its process died", progress)
-        show(news, progress)
-        self.said += news.said
+        self.said += show(news, progress)
         self._deaths, self._heard = restarts, monotonic()
 
     def _lose(self, why: str, progress: Progress) -> None:
