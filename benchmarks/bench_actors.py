@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import several
 from distrlcc.actors.start import start_actors
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
@@ -51,14 +53,12 @@ class Delivery:
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    text = "counts to measure (default: 1,2,4,8,16)"
-    add("--workers", default="1,2,4,8,16", metavar="N,…", help=text)
-    text = "time for each measurement, s; its first third is not counted (default: 30)"
-    add("--seconds", type=number(2.0, 1e5), default=30.0, help=text)
-    add("--recipe", default="distrlcc", help="default: distrlcc")
-    text = "change a key of the recipe; may be repeated"
-    add("--set", action="extend", nargs="+", default=[], dest="assignments", help=text)
+    add = parser.add
+    add("--workers N,…", "counts to measure", several(1, 256), "1,2,4,8,16")
+    text = "time for each measurement, s; its first third is not counted"
+    add("--seconds", text, number(2.0, 1e5), 30.0)
+    add("--recipe", default="distrlcc")
+    add_assignments(parser, "recipe")
     add_json(parser, "the figures")
 
 
@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
     """Measure and print."""
     config = override(recipe(args.recipe), args.assignments)
     rows = []
-    for workers in _counts(args.workers):
+    for workers in args.workers:
         found = measure_delivery(config, workers, args.seconds)
         rows.append(asdict(found))
         if args.json != "-":
@@ -79,29 +79,11 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _counts(text: str) -> list[int]:
-    try:
-        counts = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        counts = [0]
-    if counts[0] < 1 or counts[-1] > 256:
-        raise ConfigError(f"--workers {text}: expected counts from 1 to 256, as in 1,2,4")
-    return counts
-
-
 def measure_delivery(config: RunConfig, workers: int, seconds: float) -> Delivery:
-    """Train on this machine for a time, and read what the run wrote.
+    """Train on this machine for a time, of which the first third is not counted.
 
-    Each worker steps one environment and an update learns from a segment of each. The first third
-    is not counted.
-
-    Args:
-        config: Whose links are dealt to the workers in turn.
-        workers: How many.
-        seconds: How long to train.
-
-    Raises:
-        GroupError: The run failed, or was too short.
+    The configuration's links are dealt to the workers in turn. Each worker steps one environment,
+    and an update learns from a segment of each.
     """
     # Train without scores and checkpoints.
     links = [entry for node in config.actors.nodes for entry in node]

@@ -20,11 +20,12 @@ from distrlcc.actors.admission import admit, check_addresses, join
 from distrlcc.actors.engine import Engine, InProcessEngine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
+from distrlcc.limits import limits
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
@@ -34,8 +35,6 @@ from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
 
-_START_SECONDS = 120.0
-_CALL_SECONDS = 30.0
 _BROADCASTS = 100
 
 
@@ -103,11 +102,7 @@ def measure_in_process(job: EngineJob) -> EngineFigures:
 
 
 def measure_torch_rpc(job: EngineJob) -> EngineFigures:
-    """Measure torch RPC between processes of this machine.
-
-    Raises:
-        GroupError: They did not come together, or a signal ended them.
-    """
+    """Measure torch RPC between processes of this machine."""
     job = replace(job, began=monotonic())
     places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
     launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
@@ -127,11 +122,7 @@ def rpc_rank(place: RankSpec, job: EngineJob) -> EngineFigures | None:
 
 
 def measure_ray(job: EngineJob) -> EngineFigures:
-    """Measure Ray on this machine, its own start included.
-
-    Raises:
-        DistrlccError: Ray is not installed, or does not start.
-    """
+    """Measure Ray on this machine, its own start included."""
     from distrlcc.cluster.engine import RayEngine
     from distrlcc.cluster.placement import reserve
     from distrlcc.cluster.session import RayOptions, ray_session
@@ -150,12 +141,11 @@ ENGINES = {"in-process": measure_in_process, "torch-rpc": measure_torch_rpc, "ra
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add, names = parser.add_argument, ",".join(ENGINES)
-    add("--engines", default=names, metavar="NAME,…", help=f"which (default: {names})")
-    add("--workers", type=number(1, 256, whole=True), default=4, help="of each (default: 4)")
-    text = "time for calls, and for segments, s (default: 5)"
-    add("--seconds", type=number(0.1, 600.0), default=5.0, help=text)
-    add("--recipe", default="distrlcc", help="whose segments and weights (default: distrlcc)")
+    add = parser.add
+    add("--engines NAME,…", "which", default=",".join(ENGINES))
+    add("--workers", "of each", whole(1, 256), 4)
+    add("--seconds", "time for calls, and for segments, s", number(0.1, 600.0), 5.0)
+    add("--recipe", "whose segments and weights", default="distrlcc")
     add_json(parser, "the figures")
 
 
@@ -190,14 +180,14 @@ def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
     try:
         # Start an object on each worker.
         present: list[Worker] = []
-        deadline = monotonic() + _START_SECONDS
+        deadline = monotonic() + limits().start
         while len(present) < job.workers:
             present += engine.changes().joined
             if monotonic() > deadline:
                 raise GroupError(f"{len(present)} of {job.workers} workers came in time")
             sleep(0.01)
         for future in [engine.start(worker, Echo, job.config) for worker in present]:
-            future.result(_START_SECONDS)
+            future.result(limits().start)
         started = monotonic() - job.began
         # Call it, collect segments, and broadcast weights.
         calls, _ = _call_all(engine, present, "nothing", job.seconds)
@@ -208,10 +198,10 @@ def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
         for version in range(_BROADCASTS):
             begin, weights = perf_counter(), Weights(version, arrays)
             for future in [engine.call(worker, "set_weights", weights) for worker in present]:
-                future.result(_CALL_SECONDS)
+                future.result(limits().join)
             times.append(1e3 * (perf_counter() - begin))
         for future in [engine.call(worker, "stop") for worker in present]:
-            future.result(_CALL_SECONDS)
+            future.result(limits().join)
     finally:
         engine.close()
     return EngineFigures(
@@ -233,7 +223,7 @@ def _call_all(
     }
     begin, answers, size = perf_counter(), 0, 0.0
     while perf_counter() - begin < seconds:
-        done, _ = wait(under_way, _CALL_SECONDS, "FIRST_COMPLETED")
+        done, _ = wait(under_way, limits().join, "FIRST_COMPLETED")
         for future in done:
             value = future.result()
             if isinstance(value, Segment):
@@ -243,5 +233,5 @@ def _call_all(
             under_way[engine.call(worker, method)] = worker
             answers += 1
     took = perf_counter() - begin
-    wait(under_way, _CALL_SECONDS)
+    wait(under_way, limits().join)
     return answers / took, size

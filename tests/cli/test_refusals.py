@@ -227,7 +227,7 @@ REFUSED = [
     ("ONE --envs-per-worker 1048576", "environments; expected at most 1048576"),
     ("ONE --wait-workers -1", "--wait-workers: '-1' is not a number"),
     ("ONE --wait-workers nan", "--wait-workers: 'nan' is not a number"),
-    ("ONE --pace 10", "--pace: is gone; give --world emulated"),
+    ("ONE --pace 10", "--pace is gone; give --world emulated"),
     ("ONE --set actors.nodes=[]", "nodes is empty"),
     ("ONE --set actors.max_lag=-1", "max_lag is -1: expected 0 or more"),
     ("ONE --set actors.segments_per_update=-1", "segments_per_update is -1"),

@@ -8,17 +8,18 @@ import pytest
 
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.space import (
     MUTABLE,
     Distribution,
     Space,
-    check_mutable,
-    check_searchable,
+    check_space,
     explorer,
     load_function,
     parse_space,
     with_values,
 )
+from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,14 @@ def test_mutation_by_a_factor_stays_within_the_bounds() -> None:
 
 def _space(*words: str) -> Space:
     return parse_space(words, "--mutate")
+
+
+def _check_mutable(config: RunConfig, *words: str) -> None:
+    check_space(TuneConfig(config, words, pbt=PBTConfig()))
+
+
+def _check_searchable(config: RunConfig, *words: str) -> None:
+    check_space(TuneConfig(config, words, search=SearchConfig()))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_malformed_words_are_refused_in_one_line(words: str, says: str) -> None:
 )
 def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        check_mutable(_space(word), recipe(recipe_name))
+        _check_mutable(recipe(recipe_name), word)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, s
 )
 def test_what_would_make_trials_incomparable(key: str) -> None:
     with pytest.raises(ConfigError, match=r"give it with --set"):
-        check_searchable(_space(f"{key}=int:1:9"), recipe("quickstart"))
+        _check_searchable(recipe("quickstart"), f"{key}=int:1:9")
 
 
 def test_what_can_be_tuned() -> None:
@@ -106,9 +115,9 @@ def test_what_can_be_tuned() -> None:
             whole = name in ("minibatch_size", "num_epochs")
             low = "1:2" if name == "vtrace_rho" else "0.5:0.9"
             kind = "int:1:8" if whole else f"uniform:{low}"
-            check_mutable(_space(f"{section}.{name}={kind}"), config)
+            _check_mutable(config, f"{section}.{name}={kind}")
     words = "network.kind=choice:mlp,lstm network.hidden=choice:[32],[64,64] num_envs=int:8:9"
-    check_searchable(_space(*words.split()), recipe("quickstart"))
+    _check_searchable(recipe("quickstart"), *words.split())
 
 
 def test_values_reach_the_configuration() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -144,7 +145,6 @@ CODE = """
 import sys, time
 from distrlcc.runs.stopper import Stopper
 from distrlcc.tune import tuner
-tuner.STOP_SECONDS = 0.3
 stopper = Stopper()
 with tuner.stop_in_time(stopper, "too late"):
     stopper.signal = int(sys.argv[1])
@@ -159,6 +159,7 @@ def _run(signal: int, seconds: float) -> tuple[int, str]:
         text=True,
         timeout=60,
         check=False,
+        env=os.environ | {"DISTRLCC_LIMITS": "worker_silence=0.3"},
     )
     return done.returncode, done.stderr
 

@@ -143,8 +143,8 @@ def find(
 ) -> tuple[Parser, Callable[[Namespace], int]]:
     """Return a command's parser, and the function that runs it.
 
-    A module of one command has `add_arguments` and `run`, one of several has `add_NAME` and
-    `run_NAME` of each; the help is the module's docstring, or the latter function's.
+    A module of one command has `add_arguments` and `run`, one of several has `run_NAME` of each,
+    and `add_NAME` where that takes arguments; the help is the module's docstring, or `run_NAME`'s.
     """
     home = MODULES.get(name, name)
     module = importlib.import_module(f"{package}{home}")
@@ -152,8 +152,9 @@ def find(
         add, run, text = module.add_arguments, module.run, module.__doc__ or ""
     else:
         own = name.removeprefix(f"{home}_")
-        add, run = getattr(module, f"add_{own}"), getattr(module, f"run_{own}")
+        run, add = getattr(module, f"run_{own}"), getattr(module, f"add_{own}", None)
         text = dedent(f"    {run.__doc__}")
     parser = Parser(f"{prog} {name.replace('_', ' ')}", text)
-    add(parser)
+    if add is not None:
+        add(parser)
     return parser, run

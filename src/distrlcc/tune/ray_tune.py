@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import tempfile
-import time
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,28 @@ from distrlcc.storage import is_folder
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
-from distrlcc.tune.space import Space, explorer, parse_space
-from distrlcc.tune.tune_config import SAMPLERS, TuneConfig, steps_per_update
+from distrlcc.tune.space import Space, explorer, space_of
+from distrlcc.tune.tune_config import TuneConfig, steps_per_update
 
-_SNAPSHOT_SECONDS = 1.0
-"""Time between two snapshots of Ray Tune's state."""
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours hears SIGTERM and SIGHUP, too
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports.jsonl holds all that they would write
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_GLOBAL_CHECKPOINT_S": str(_SNAPSHOT_SECONDS),
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
+_SAMPLERS = {
+    "tpe": "TPESampler",
+    "cmaes": "CmaEsSampler",
+    "gp": "GPSampler",
+    "qmc": "QMCSampler",
+    "nsga2": "NSGAIISampler",
+    "nsga3": "NSGAIIISampler",
+}
+"""Optuna's classes."""
+_WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
+"""Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
 
 def fit(
@@ -50,29 +58,17 @@ def fit(
     stopper: Stopper,
     *,
     resume: bool,
-) -> dict[int, str] | None:
+) -> dict[int, str]:
     """Run a tuner until all members are done or the stopper has heard a signal.
 
-    Args:
-        config: The tuner's.
-        place: File system and path of the members' checkpoints.
-        recorder: Takes reports and policies.
-        stopper: Hears the stop.
-        resume: Go on with what is there.
-
-    Returns:
-        Why members failed, by their numbers; None after a stop.
-
-    Raises:
-        OutputError: What is there cannot be resumed.
+    Members' checkpoints are at ``place``, a file system and a path; returned is why members failed,
+    by their numbers. Raises OutputError where what is there cannot be resumed.
     """
     os.environ.update(_ENVIRONMENT)
     _quiet(logging.CRITICAL)  # what matters is told by others
-    token = _WATCH.set(_Watch(recorder, stopper))
+    token = _WATCH.set((recorder, stopper))
     try:
         results: Any = _tuner(config, *place, resume=resume).fit()
-    except _Interrupted:
-        return None
     finally:
         _WATCH.reset(token)
     errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
@@ -94,7 +90,7 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
                 )
         except (OSError, ValueError, EOFError) as error:
             raise OutputError(f"{place} cannot be resumed: {error}") from None
-    space = parse_space(config.space, config.flag)
+    space = space_of(config)
     return tune.Tuner(
         trainable,
         param_space={key: distribution.domain() for key, distribution in space.items()},
@@ -172,13 +168,11 @@ def _member_number(name: str) -> int:
 
 def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
     """Return the arguments of Ray's ``TuneConfig`` that choose trials and stop them."""
-    seed = config.run.seed % 2**32
-    if config.pbt is not None:
-        generator = BasicVariantGenerator(random_state=seed)
-        return {"scheduler": Population(config, space), "search_alg": generator}
-    search = config.search
-    assert search is not None
-    chosen: dict[str, Any] = {"max_concurrent_trials": search.concurrent or None}
+    seed, search = config.run.seed % 2**32, config.search
+    chosen: dict[str, Any] = {"search_alg": BasicVariantGenerator(random_state=seed)}
+    if search is None:
+        return chosen | {"scheduler": Population(config, space)}
+    chosen["max_concurrent_trials"] = search.concurrent or None
     if search.asha:  # in steps, since updates of trials with different rollouts are not alike
         total = config.run.total_steps
         chosen["scheduler"] = ASHAScheduler(
@@ -189,13 +183,12 @@ def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
             brackets=search.brackets,
         )
     if search.sampler == "random":
-        chosen["search_alg"] = BasicVariantGenerator(random_state=seed)
         return chosen
     import optuna  # noqa: PLC0415 - an optional extra, slow to import
     from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = getattr(optuna.samplers, SAMPLERS[search.sampler])(seed=seed)
+    sampler = getattr(optuna.samplers, _SAMPLERS[search.sampler])(seed=seed)
     return chosen | {"search_alg": OptunaSearch(sampler=sampler)}
 
 
@@ -275,32 +268,14 @@ class Population(PopulationBasedTraining):
         tune_controller._mark_trial_to_checkpoint(trial)
 
 
-class _Interrupted(KeyboardInterrupt):
-    """The user or the system said stop, and Ray Tune's state was saved after that."""
-
-
-@dataclass
-class _Watch:
-    """What a tuner that runs is watched with."""
-
-    recorder: Recorder
-    stopper: Stopper
-    heard: float | None = None
-    """When the stop was first seen."""
-
-
-_WATCH: ContextVar[_Watch] = ContextVar("WATCH")
-"""That of this process: Ray pickles callbacks and restores them, so they hold nothing."""
-
-
 class _Watcher(tune.Callback):
-    """Gives reports and policies to the recorder, and hears the stop."""
+    """Gives reports and policies to the recorder, and a stop to Ray Tune."""
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         if "report" in result:
-            _WATCH.get().recorder.record(decode(result["report"]))
+            _WATCH.get()[0].record(decode(result["report"]))
 
     def on_checkpoint(
         self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any
@@ -309,11 +284,8 @@ class _Watcher(tune.Callback):
             with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/{name}") as file:
                 return bytes(file.read())
 
-        _WATCH.get().recorder.keep(decode(read(REPORT)), lambda: read(POLICY))
+        _WATCH.get()[0].keep(decode(read(REPORT)), lambda: read(POLICY))
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        watch = _WATCH.get()
-        if watch.stopper.signal:  # stop once a snapshot has been taken
-            watch.heard = watch.heard or time.monotonic()
-            if time.monotonic() - watch.heard > 1.3 * _SNAPSHOT_SECONDS:
-                raise _Interrupted
+        if _WATCH.get()[1].signal:  # Ray Tune saves its state and ends
+            signal.raise_signal(signal.SIGUSR1)
