@@ -54,10 +54,12 @@ class ExchangeModel:
         return 2 * (ranks - 1) * (self.latency + 4 * size / ranks / self.bandwidth)
 
 
-def measure_exchange(hosts: Sequence[int] = (2, 4)) -> list[ExchangeModel]:
+def measure_exchange(
+    hosts: Sequence[int] = (2, 4), links: Sequence[float] = LINKS
+) -> list[ExchangeModel]:
     """Measure between hosts made of namespaces, on every link, and fit."""
     models = []
-    for mbit in LINKS:
+    for mbit in links:
         points = [
             (count, size, seconds)
             for count in hosts

@@ -79,7 +79,7 @@ def results_page(rows: Rows) -> str:
 
 def aims_table(rows: Rows) -> list[tuple[str, ...]]:
     """Return the cells of all aims; rows of their recipes must be there."""
-    table = []
+    table: list[tuple[str, ...]] = []
     for aim in aims(rows):
         row = rows[aim.recipe]
         of = known_metric(aim.metric, row.scores[aim.label])

@@ -224,23 +224,21 @@ class Population(PopulationBasedTraining):
         # Keep one order, however they come: where scores are equal, it decides.
         ordered = sorted(self._trial_state.items(), key=lambda item: item[0].trial_id)
         self._trial_state = dict(ordered)
-        # Restore its state from its last checkpoint.
+        # Restore its state from its last checkpoint, and let it wait for the next look at all.
         checkpoint = trial.latest_checkpoint_result
         result = checkpoint.metrics if checkpoint is not None else {}
-        if self._time_attr not in result or self._metric not in result or trial.is_finished():
-            return
-        state = self._trial_state[trial]
-        time_ = result[self._time_attr]
-        self._save_trial_state(state, time_, result, trial)
-        state.last_perturbation_time = time_
-        if not self._synch:
-            return
-        # Let it wait for the next look at all members.
-        trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that shall wait
+        if self._time_attr in result and self._metric in result and not trial.is_finished():
+            state, time = self._trial_state[trial], result[self._time_attr]
+            self._save_trial_state(state, time, result, trial)
+            state.last_perturbation_time = time
+            if self._synch:
+                trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that wait
+        # The next look is the first that not all have behind them; some may have no checkpoint yet.
         times = [s.last_train_time for t, s in self._trial_state.items() if not t.is_finished()]
-        first = max(self._perturbation_interval, self._burn_in_period)
-        looks = max((min(times) - first) // self._perturbation_interval + 1, 0)
-        self._next_perturbation_sync = first + looks * self._perturbation_interval
+        if self._synch and times:
+            first = max(self._perturbation_interval, self._burn_in_period)
+            looks = max((min(times) - first) // self._perturbation_interval + 1, 0)
+            self._next_perturbation_sync = first + looks * self._perturbation_interval
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Decide as Ray does, with draws that depend on the seed and on when, not on what ran."""
