@@ -40,6 +40,7 @@ def run(args: Namespace) -> int:
         figures[what] = {"seconds": time.monotonic() - begin, **more}
         print(f"{what}: {figures[what]['seconds']:.1f} s {more or ''}", file=out, flush=True)
 
+    # Both hosts keep their state in one folder and have one token, so that nothing is asked.
     with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:
         own = {"XDG_STATE_HOME": folder, "DISTRLCC_TOKEN": _TOKEN}
 
@@ -72,6 +73,7 @@ def run(args: Namespace) -> int:
                 time.sleep(limits().tick)
             note(what, begin)
 
+        # Start, refuse, join, examine, lose, stop.
         head = f"{hosts.address(0)}:6379"
         try:
             command("start", 0, "cluster", "start", "--ip", hosts.address(0), *_SMALL)

@@ -58,6 +58,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure and print."""
+    # As the sender does; figures are printed as they come.
     run_soon()
     out = sys.stderr if args.json == "-" else sys.stdout
 
@@ -66,6 +67,7 @@ def run(args: Namespace) -> int:
         out.flush()
         return figures
 
+    # Measure one after the other: each alone on the machine.
     seconds, busy = args.seconds, "10 ms steps, {}: {{within_1ms:.2%}} within 1 ms"
     late = " (p50 {p50:.2f}, p99 {p99:.2f} ms late)"
     told = {
@@ -141,7 +143,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def _be_nobody() -> None:
-    """Run as any other program does, and end with who measures."""
+    """Run as any other program does, and end with the process that measures."""
     os.setpriority(os.PRIO_PROCESS, 0, 0)
     die_with_parent(signal.SIGKILL)
 

@@ -88,6 +88,7 @@ def project(
     One process alone with this configuration, whose gradient has so many float32 values, makes
     ``one`` env-steps/s.
     """
+    # What one process does between two exchanges, and how many there are in an update.
     assert config.ppo is not None
     samples = config.num_envs * config.ppo.rollout_length
     minibatches = config.ppo.num_epochs * -(-samples // config.ppo.minibatch_size)
@@ -97,6 +98,7 @@ def project(
         f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; quorums and "
         "waiting for the slowest are left out):"
     )
+    # The same for more processes: the work of each stays, the exchanges grow.
     speeds, efficiencies = list[float](), list[float]()
     for ranks in _PROJECTED:
         exchange = minibatches * model.seconds(ranks, weights)

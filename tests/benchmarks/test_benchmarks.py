@@ -110,6 +110,7 @@ def test_real_packets(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
     tiny = f"""--set {SMALL} held_out.links=1 held_out.seconds=0.2 env.suites=["random"]

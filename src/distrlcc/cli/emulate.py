@@ -41,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
     parser.epilog = _EXAMPLES
     add = parser.add
+    # The link.
     add("--up RATE|TRACE", "from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
     add("--down RATE|TRACE", "to COMMAND, likewise")
     add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
@@ -53,6 +54,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--queue SPEC", text)
     add("--queue-down SPEC", "the downlink's own")
+    # Its logs.
     add("--log FILE", "write the uplink's log, as mahimahi does", Path)
     add("--log-down FILE", "the downlink's", Path)
     text = (
@@ -60,6 +62,7 @@ def add_arguments(parser: Parser) -> None:
         "opportunities; again for further ports"
     )
     add("--log-port PORT FILE", text, default=[], nargs=2, action="append")
+    # When it begins, and what runs.
     text = (
         "the link's time begins at once, or with the first full packet from COMMAND; until then "
         "there is delay alone"

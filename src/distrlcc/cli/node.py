@@ -37,6 +37,7 @@ _ONLY = {
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
+    # The run, and this machine's place in it.
     add_run_arguments(parser)
     add = parser.add
     text = (
@@ -54,6 +55,7 @@ def add_arguments(parser: Parser) -> None:
     text = "equal processes on each machine of a decentralized run (default: 1)"
     add("--processes N", text, whole(1, 4096))
     add_group_arguments(parser)
+    # What only the actor-learner topology has.
     text = "go on with this run, by default the newest in runs/ of the recipe (node 0)"
     add("--load DIR", text, nargs="?", const="")
     text = "TOML file with nodes = [[0, 1], [2]]: for each machine the links of its workers"
@@ -124,6 +126,7 @@ def _actors(args: Namespace, node: Node) -> int:
         if args.interface:
             raise ConfigError("--tun picks the interface; leave --interface away")
         args.interface = tunnel_towards(args.ip).name
+    # Which configuration; then what takes long to import.
     config = actors_config(args)
     import torch
 

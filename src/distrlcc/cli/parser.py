@@ -52,11 +52,13 @@ class Parser(argparse.ArgumentParser):
             key: The configuration's key that it is short for; see `assignments`.
             more: What else `argparse` knows.
         """
+        # The name, and the help with its default.
         name, *words = name.split()
         metavar = tuple(words) if words[1:] else words[0] if words else None
         if default and kind is not list and "default" not in text:
             shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
             text = f"{text} ({shown})" if text else shown
+        # The kind as argparse has it.
         if kind is bool:
             more = {"action": "store_false" if "dest" in more else "store_true"} | more
         elif kind is list:

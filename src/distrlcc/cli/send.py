@@ -39,6 +39,7 @@ _EVERY_SECONDS = 0.5
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
+    # Where to, what steers, and how long.
     add = parser.add
     add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
     steers = parser.add_mutually_exclusive_group(required=True)
@@ -48,6 +49,7 @@ def add_arguments(parser: Parser) -> None:
     add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
     text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
     add("--prefer P", text, number(0.0, 1.0))
+    # How packets are sent.
     text = (
         "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
         "takes its part"
@@ -65,6 +67,7 @@ def add_arguments(parser: Parser) -> None:
     add("--hold", text, bool)
     text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
     add("--seed", text, int, 0)
+    # What is written.
     add("--plot FILE", "draw the flow: .png or .svg", _picture)
     add_json(parser)
     parser.gone("--file", NO_FILES)

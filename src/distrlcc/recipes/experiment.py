@@ -1,4 +1,4 @@
-"""What is measured of a recipe, so that somebody else can measure it again."""
+"""What is measured of a recipe, so that it can be measured again elsewhere."""
 
 from __future__ import annotations
 

@@ -77,8 +77,10 @@ def fit(
 
 def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> tune.Tuner:
     """Return a tuner that goes on; one that begins, if none was saved before."""
+    # Members run the same function, whether the tuner begins or goes on.
     trainable = tune.with_resources(_member_process(config), {"cpu": config.cpus_per_trial})
     elsewhere = None if is_folder(filesystem) else filesystem
+    # Go on with what Ray Tune has saved, if it has.
     if resume:
         place = f"{path}/{config.name}"
         try:
@@ -90,6 +92,7 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
                 )
         except (OSError, ValueError, EOFError) as error:
             raise OutputError(f"{place} cannot be resumed: {error}") from None
+    # Or begin.
     space = space_of(config)
     return tune.Tuner(
         trainable,

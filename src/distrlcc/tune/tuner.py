@@ -96,8 +96,10 @@ def run(
         GroupError: There is no such cluster.
         OutputError: The storage does not answer or cannot be written, or cannot be resumed.
     """
+    # Open what is written to.
     place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
     recorder, stopper = Recorder(directory.path, config, show), Stopper()
+    # Connect to Ray, and stop in time even where Ray does not.
     late = (
         "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
         f"{config.command} --resume --out {directory.path}"
