@@ -288,5 +288,7 @@ class _Watcher(tune.Callback):
         _WATCH.get()[0].keep(decode(read(REPORT)), lambda: read(POLICY))
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        if _WATCH.get()[1].signal:  # Ray Tune saves its state and ends
+        # Ray Tune saves its state and ends; a member that copied one whose checkpoint is still
+        # being saved would copy again after a resume.
+        if _WATCH.get()[1].signal and not any(trial.is_saving for trial in trials):
             signal.raise_signal(signal.SIGUSR1)
