@@ -29,13 +29,10 @@ def _row(values: tuple[float, ...] = VALUES, metric: str = "power") -> ResultRow
 
 def test_the_interval_is_students() -> None:
     low, high = stats.t.interval(0.95, 2, np.mean(VALUES), stats.sem(VALUES))
-    assert _row().half_width("random", "power") == pytest.approx((high - low) / 2, rel=1e-3)
-    assert np.isnan(_row((0.9,)).half_width("random", "power"))
-
-
-def test_a_difference_has_the_interval_of_two_means() -> None:
     alone, beside = (_row().half_width("random", "power", k) for k in (0, 3))
-    assert beside == pytest.approx(alone * 2**0.5)
+    assert alone == pytest.approx((high - low) / 2, rel=1e-3)
+    assert beside == pytest.approx(alone * 2**0.5)  # of the difference of two means
+    assert np.isnan(_row((0.9,)).half_width("random", "power"))
 
 
 def test_rows_agree_within_the_spread_and_not_outside() -> None:
@@ -54,11 +51,8 @@ def test_runs_that_are_all_alike_leave_room_for_rounding() -> None:
     assert row.differences(_row((0.9025,) * 3))
 
 
-def test_a_score_that_is_not_a_number_does_not_agree() -> None:
+def test_what_is_no_number_or_was_not_measured_does_not_agree() -> None:
     assert _row().differences(_row((float("nan"),) * 3))
-
-
-def test_what_was_not_measured_does_not_agree() -> None:
     assert _row().differences(_row(metric="utilisation")) == [
         "random, utilisation: it is new; record it",
         "random, power: it was not measured",
@@ -73,15 +67,12 @@ def test_a_tenth_of_the_scores_may_differ() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_what_never_happened_is_kept_as_json(tmp_path: Path, value: float) -> None:
+    _row().save(tmp_path / "gail.json")
+    assert ResultRow.load(tmp_path / "gail.json") == _row()
     row = _row((value,) * 3, "recovery_rtts")
     row.save(tmp_path / "best.json")
     json.loads((tmp_path / "best.json").read_text(), parse_constant=pytest.fail)
     assert ResultRow.load(tmp_path / "best.json").differences(row) == []
-
-
-def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
-    _row().save(tmp_path / "gail.json")
-    assert ResultRow.load(tmp_path / "gail.json") == _row()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"recipe": "gail"}', "{"])
