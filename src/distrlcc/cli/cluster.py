@@ -10,6 +10,9 @@ from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.cluster.cluster import join, join_line, start_head, stop
@@ -164,9 +167,6 @@ def run_status(args: Namespace) -> int:
 
 
 def _show(nodes: list[RayNode]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table()
     for name in ("machine", "state", "cores", "GPUs", "memory", "objects", "resources"):
         numeric = name not in ("machine", "state", "resources")
@@ -175,15 +175,10 @@ def _show(nodes: list[RayNode]) -> None:
         if not node.alive:
             table.add_row(node.address, f"gone: {node.death}" if node.death else "gone")
             continue
-        table.add_row(
-            f"{node.address}{', head' if node.is_head else ''}",
-            "alive",
-            f"{node.cpus:g}",
-            f"{node.gpus:g}",
-            f"{node.memory_gb:.1f} GB",
-            f"{node.object_store_gb:.1f} GB",
-            ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items()),
-        )
+        name = f"{node.address}{', head' if node.is_head else ''}"
+        sizes = (f"{size:.1f} GB" for size in (node.memory_gb, node.object_store_gb))
+        others = ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items())
+        table.add_row(name, "alive", f"{node.cpus:g}", f"{node.gpus:g}", *sizes, others)
     Console(file=sys.stdout).print(table)
 
 

@@ -19,9 +19,6 @@ from distrlcc.config import override
 from distrlcc.data.writer import check_vacant
 from distrlcc.recipes.registry import recipe
 
-DISTURB = 0.1
-"""Share of random actions in the oracle's trajectories, unless another is given."""
-
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
@@ -53,7 +50,7 @@ def run(args: Namespace) -> int:
     env = recipe(args.recipe).env
     if args.suite is not None:
         env = replace(env, suites=(args.suite,), suite_weights=())
-    settings = [f"disturb={DISTURB}"] if args.scheme == "oracle" else []
+    settings = ["disturb=0.1"] if args.scheme == "oracle" else []
     settings += ["steps=0"] if args.episodes else []
     config = override(CollectConfig(args.scheme, env=env), [*settings, *assignments(args)])
     check_vacant(args.out)

@@ -9,7 +9,6 @@ distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real pa
 from __future__ import annotations
 
 import signal
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
-from distrlcc.cli.output import add_json, command_line, console, counted, emit_json
+from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.evaluate.contender import (
@@ -172,7 +171,7 @@ def _measure(
     found: list[Measured] = []
     for contender in contenders:
         if args.world == "simulated":
-            _show(f"evaluating {contender.name} on {counted(scenarios)} ...")
+            note(f"evaluating {contender.name} on {counted(scenarios)} ...")
             scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
             found.append(Measured(scores, tuple(series)))
             continue
@@ -183,19 +182,15 @@ def _measure(
                 seeds=args.seeds,
                 others=args.others,
                 series_links=drawn,
-                show=lambda line: _show(f"{line} ..."),
+                show=lambda line: note(f"{line} ..."),
             )
         for line in (*measured.late, *measured.failures):
-            _show(f"distrlcc: {line}")
+            note(f"distrlcc: {line}")
         found.append(measured)
     failures = [line for one in found for line in one.failures]
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
     return found
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 @contextmanager
@@ -238,10 +233,7 @@ def names_in(text: str) -> list[str]:
 def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> None:
     """Add the arguments that `contenders_of` reads.
 
-    Args:
-        parser: The command's.
-        against: The schemes by default.
-        real: Those of real packets by default, if the command has them; `against` is None then.
+    Where the command has schemes for real packets, too, it chooses the default ones itself.
     """
     parser.add("policies POLICY", "policy files, or runs", nargs="*")
     more = "" if real is None else f"; of real packets {real}"
@@ -251,19 +243,16 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
         "0: throughput, 1: delay, for policies trained with preferences; each is measured "
         "once for each (default: the policy's own)"
     )
-    parser.add("--prefer P,…", text, default="")
+    parser.add("--prefer P,…", text, _preferences, default="")
 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
-    """Return the policies and schemes that the arguments name.
-
-    Args:
-        args: As `add_contenders` adds them.
-        real: They send real packets.
-    """
+    """Return the policies and schemes that `add_contenders`'s arguments name."""
     schemes = names_in(args.against)
+    if args.prefer and not args.policies:
+        raise ConfigError("--prefer is for a POLICY; there is none")
     contenders: list[Contender] = []
-    for path, prefer in product(args.policies, _preferences(args)):
+    for path, prefer in product(args.policies, args.prefer or [None]):
         taken = {*schemes, *(contender.name for contender in contenders)}
         contenders.append(contender_from_file(path, taken, prefer))
     contenders += [contender_from_scheme(name, real=real) for name in schemes]
@@ -272,17 +261,11 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     return contenders
 
 
-def _preferences(args: Namespace) -> list[float | None]:
-    """Return the preferences of ``--prefer``; None: the policies' own."""
-    words = names_in(args.prefer)
-    if not words:
-        return [None]
+def _preferences(text: str) -> list[float]:
     try:
-        values = [float(word) for word in words]
+        values = [float(word) for word in names_in(text)]
     except ValueError:
         values = [-1.0]
     if not all(0.0 <= value <= 1.0 for value in values):
-        raise ConfigError(f"--prefer {args.prefer}: expected numbers from 0 to 1, as in 0,0.5,1")
-    if not args.policies:
-        raise ConfigError("--prefer is for a POLICY; there is none")
+        raise ConfigError(f"--prefer {text}: expected numbers from 0 to 1, as in 0,0.5,1")
     return list(dict.fromkeys(values))

@@ -7,13 +7,12 @@ distrlcc fairness --against cubic,bbr --suite beside-cubic,mine.toml --json -
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
-from distrlcc.cli.output import add_json, command_line, console, counted, emit_json
+from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 from distrlcc.files import require_writable
@@ -59,7 +58,7 @@ def run(args: Namespace) -> int:
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
     for name, scenarios in suites.items():
-        print(f"{name}: {counted(scenarios)} ...", file=sys.stderr)
+        note(f"{name}: {counted(scenarios)} ...")
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
         out.print(table(name, found))
         rows += found

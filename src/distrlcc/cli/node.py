@@ -7,11 +7,11 @@ distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.cli.run_arguments import (
     add_group_arguments,
@@ -134,8 +134,7 @@ def _actors(args: Namespace, node: Node) -> int:
 
     # DistRLCC's lines say --gpu 0, and not every trainer has one.
     if args.gpu >= 0 and args.node_index == 0 and not torch.cuda.device_count():
-        note = f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU"
-        print(note, file=sys.stderr)
+        note(f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU")
         args.gpu = -1
     return start_actors(
         config, run_options(args), group_options(args), node, allow_public=args.allow_public

@@ -41,6 +41,11 @@ def command_line() -> str:
     return "distrlcc " + shlex.join(sys.argv[1:])
 
 
+def note(line: str) -> None:
+    """Say something beside what the command prints."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def counted(things: Sequence[object], noun: str = "link") -> str:
     """Return their number with its noun: ``1 link``, ``12 links``."""
     return f"{len(things)} {noun}{'s' * (len(things) != 1)}"

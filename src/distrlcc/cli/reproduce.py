@@ -9,10 +9,10 @@ again it goes on with what is missing. Exit code 1: more than a tenth of the sco
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, unknown_name
 
@@ -49,12 +49,12 @@ def run(args: Namespace) -> int:
         raise ConfigError("--record with --seeds 1: a row needs a spread; expected 2 seeds or more")
     # Train and score.
     folder = args.out or Path("runs") / "reproduce" / args.recipe
-    reproduction = Reproduction(EXPERIMENTS[args.recipe], folder, main, _tell)
+    reproduction = Reproduction(EXPERIMENTS[args.recipe], folder, main, note)
     try:
         row = reproduction.row(range(args.seeds))
     except StoppedError as stopped:
         if stopped.code >= 128:
-            _tell("stopped; the same command goes on")
+            note("stopped; the same command goes on")
         return stopped.code
     row.save(folder / "row.json")
     # Record, or compare.
@@ -68,7 +68,3 @@ def run(args: Namespace) -> int:
     count = len(expected.measured())
     print(f"{args.recipe}: {count - len(differences)} of {count} scores as the results say")
     return 1 if len(differences) > expected.tolerated else 0
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)

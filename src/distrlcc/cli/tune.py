@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from argparse import Namespace
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.cluster.session import RayOptions
@@ -41,7 +41,12 @@ def add_pbt(parser: Parser) -> None:
     add("--burn-in T", "before the first look, in --time-attr (default: 0)", float, 0.0)
     add("--quantile Q", "share of the worst, which copy as many of the best; 0 to 0.5", float, 0.25)
     add("--resample P", "probability of drawing a value anew instead of perturbing it", float, 0.25)
-    add("--factors F,F", "one of them is multiplied with a number to perturb it", default="1.2,0.8")
+    add(
+        "--factors F,F",
+        "one of them is multiplied with a number to perturb it",
+        _factors,
+        "1.2,0.8",
+    )
     text = "a function of your own: takes the perturbed values by key, returns them"
     add("--explore MODULE:FUNCTION", text, default="")
     add("--synch", "look at all members at the same time", bool)
@@ -63,14 +68,7 @@ def run_pbt(args: Namespace) -> int:
 
 def _pbt_config(args: Namespace) -> PBTConfig:
     """Return the settings of a population; the interval of its reports is set where none is."""
-    try:
-        first, second = (float(word) for word in args.factors.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--factors {args.factors!r}: expected two numbers, as in 1.2,0.8"
-        ) from None
-    values = {field.name: getattr(args, field.name) for field in fields(PBTConfig)}
-    pbt = PBTConfig(**values | {"factors": (first, second)})
+    pbt = PBTConfig(**{field.name: getattr(args, field.name) for field in fields(PBTConfig)})
     if args.report_every is None and args.time_attr != "update":
         args.report_every = 20
     elif args.report_every is None:
@@ -80,6 +78,14 @@ def _pbt_config(args: Namespace) -> PBTConfig:
             )
         args.report_every = int(args.interval)
     return pbt
+
+
+def _factors(text: str) -> tuple[float, float]:
+    try:
+        first, second = (float(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--factors {text!r}: expected two numbers, as in 1.2,0.8") from None
+    return first, second
 
 
 def add_search(parser: Parser) -> None:
@@ -194,14 +200,14 @@ def _run_tuner(args: Namespace, command: str) -> int:
         storage_filesystem(config.storage)
     # Run, and write what was found.
     with open_folder(args.out, config, resume=args.resume) as folder:
-        signal, failures = run(config, folder, options, resume=args.resume, show=_show)
+        signal, failures = run(config, folder, options, resume=args.resume, show=note)
         text = write_outcome(folder.path, config, failures, draw=not signal)
     # Say how it ended.
     if text is not None:
         print(text, end="")
     if signal:
         goes_on = f"distrlcc {config.command} --resume --out {folder.path}"
-        _show(f"distrlcc: stopped; saved. Go on with: {goes_on}")
+        note(f"distrlcc: stopped; saved. Go on with: {goes_on}")
         return 128 + signal
     if text is None:
         reasons = sorted(set(failures.values()))
@@ -226,7 +232,3 @@ def _resumed(args: Namespace, command: str) -> TuneConfig:
     if config.command != f"tune {command}":
         raise ConfigError(f"{args.out} is of 'distrlcc {config.command}': resume it with that")
     return config
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
