@@ -143,9 +143,9 @@ def test_search_stops_bad_trials_early(tmp_path: Path) -> None:
 CODE = """
 import sys, time
 from distrlcc.runs.stopper import Stopper
-from distrlcc.tune import tuner
+from distrlcc.tune.ray_tune import stop_in_time
 stopper = Stopper()
-with tuner.stop_in_time(stopper, "too late"):
+with stop_in_time(stopper, "too late"):
     stopper.signal = int(sys.argv[1])
     time.sleep(float(sys.argv[2]))
 """

@@ -77,13 +77,9 @@ def main(
     commands: Mapping[str, str] = COMMANDS,
     package: str = "distrlcc.cli.",
 ) -> int:
-    """Run a command line; return its exit code.
+    """Run a command line, the process's own by default; return its exit code.
 
-    Args:
-        arguments: The words after the program's name; the process's own by default.
-        prog: How the user calls the program.
-        commands: What it can do, each in a line.
-        package: Where the commands' modules are: a prefix of their names.
+    ``package`` is a prefix of the names of the modules that have the commands.
     """
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -193,9 +193,11 @@ def _run_tuner(args: Namespace, command: str) -> int:
     config = _resumed(args, command) if args.resume else _tune_config(args, command)
     check_space(config)
     from distrlcc.tune.outcome import write_outcome
-    from distrlcc.tune.tuner import open_folder, prepare, run
+    from distrlcc.tune.tuner import open_folder, prepare
 
     prepare(config, options)
+    from distrlcc.tune.ray_tune import run
+
     if config.storage and not args.resume:
         storage_filesystem(config.storage)
     # Run, and write what was found.

@@ -9,7 +9,11 @@ import logging
 import os
 import random
 import signal
+import sys
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,12 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from distrlcc.errors import OutputError
+from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.errors import ConfigError, OutputError
+from distrlcc.limits import limits
+from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
-from distrlcc.storage import is_folder
+from distrlcc.storage import is_folder, storage_filesystem
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
@@ -51,28 +58,75 @@ _WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
 """Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
 
-def fit(
+def run(
     config: TuneConfig,
-    place: tuple[Any, str],
-    recorder: Recorder,
-    stopper: Stopper,
+    directory: RunDirectory,
+    options: RayOptions,
     *,
-    resume: bool,
-) -> dict[int, str]:
-    """Run a tuner until all members are done or the stopper has heard a signal.
+    resume: bool = False,
+    show: Callable[[str], None] | None = None,
+) -> tuple[int, dict[int, str]]:
+    """Run a tuner that `prepare` has checked, until it is done or stopped; ``show`` takes lines.
 
-    Members' checkpoints are at ``place``, a file system and a path; returned is why members failed,
-    by their numbers. Raises OutputError where what is there cannot be resumed.
+    Returns:
+        The number of the signal that ended it early, or 0; why members failed, by their numbers.
+
+    Raises:
+        ConfigError: Ray is not installed, or has fewer cores than one member wants.
+        GroupError: There is no such cluster.
+        OutputError: The storage does not answer or cannot be written, or cannot be resumed.
     """
-    os.environ.update(_ENVIRONMENT)
-    _quiet(logging.CRITICAL)  # what matters is told by others
-    token = _WATCH.set((recorder, stopper))
+    # Open what is written to.
+    place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
+    recorder, stopper = Recorder(directory.path, config, show), Stopper()
+    # Connect to Ray, and stop in time even where Ray does not.
+    late = (
+        "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
+        f"{config.command} --resume --out {directory.path}"
+    )
+    with stop_in_time(stopper, late), ray_session(options) as ray:
+        cores = float(ray.cluster_resources().get("CPU", 0.0))
+        if cores < config.cpus_per_trial:
+            raise ConfigError(
+                f"a member wants {config.cpus_per_trial:g} cores and Ray has {cores:g}: give "
+                "--cpus-per-trial, which may be a fraction"
+            )
+        # Run.
+        os.environ.update(_ENVIRONMENT)
+        _quiet(logging.CRITICAL)  # what matters is told by others
+        token = _WATCH.set((recorder, stopper))
+        try:
+            with stopper:
+                results: Any = _tuner(config, *place, resume=resume).fit()
+        finally:
+            _WATCH.reset(token)
+        if stopper.signal:
+            return stopper.signal, {}
+        errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
+    return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
+
+
+@contextmanager
+def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
+    """End this process when a stop takes too long, as where Ray was sent the signal, too.
+
+    What Ray started on this machine ends with this process; what was reported is saved by then.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(limits().tick):
+            if stopper.signal and not left.wait(limits().worker_silence):
+                sys.stderr.write(f"{message}\n")
+                os._exit(128 + stopper.signal)
+
+    thread = threading.Thread(target=watch, name="deadline", daemon=True)
+    thread.start()
     try:
-        results: Any = _tuner(config, *place, resume=resume).fit()
+        yield
     finally:
-        _WATCH.reset(token)
-    errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
-    return {number: text.splitlines()[-1] for number, text in errors.items()}
+        left.set()
+        thread.join()
 
 
 def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> tune.Tuner:

@@ -104,13 +104,11 @@ class Distribution:
         return getattr(tune, self.kind)(self.low, self.high)
 
     def mutation(self) -> Any:
-        """Return it as Ray's population-based training mutates it: a choice is an ordered list.
-
-        Others are drawn from Python's global generator, which the scheduler seeds.
-        """
+        """Return it as Ray's population-based training mutates it: a choice is an ordered list."""
         return list(self.choices) if self.kind == "choice" else self._draw
 
     def _draw(self) -> Any:
+        # Ray would draw from NumPy's global generator; the scheduler seeds Python's.
         return self.domain().sample(random_state=random.getrandbits(32))
 
 
@@ -193,10 +191,7 @@ def short(value: Any) -> str:
 
 
 def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values], Values]:
-    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within the bounds of a space.
-
-    The user's ``own`` function has the last word: it takes and returns values by key.
-    """
+    """Return Ray's ``custom_explore_fn``: it keeps values within bounds, and asks ``own`` last."""
 
     def explore(values: Values) -> Values:
         bounded = {key: space[key].bounded(value) for key, value in values.items()}

@@ -1,24 +1,15 @@
-"""Runs a tuner on Ray Tune: begins or goes on, until its members' steps are done or a signal."""
+"""A tuner's folder, and what is checked before it begins."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from distrlcc.cluster.session import RayOptions, ray_session, require_ray
+from distrlcc.cluster.session import RayOptions, require_ray
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.limits import limits
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
-from distrlcc.runs.stopper import Stopper
-from distrlcc.storage import storage_filesystem
-from distrlcc.tune.outcome import Recorder
 from distrlcc.tune.space import load_function, space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
@@ -76,66 +67,3 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
                 env_run(with_values(config.run, {key: value}), one_link)
             except ConfigError as error:
                 raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
-
-
-def run(
-    config: TuneConfig,
-    directory: RunDirectory,
-    options: RayOptions,
-    *,
-    resume: bool = False,
-    show: Callable[[str], None] | None = None,
-) -> tuple[int, dict[int, str]]:
-    """Run a tuner that `prepare` has checked, until it is done or stopped; `show` takes lines.
-
-    Returns:
-        The number of the signal that ended it early, or 0; why members failed, by their numbers.
-
-    Raises:
-        ConfigError: Ray is not installed, or has fewer cores than one member wants.
-        GroupError: There is no such cluster.
-        OutputError: The storage does not answer or cannot be written, or cannot be resumed.
-    """
-    # Open what is written to.
-    place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
-    recorder, stopper = Recorder(directory.path, config, show), Stopper()
-    # Connect to Ray, and stop in time even where Ray does not.
-    late = (
-        "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
-        f"{config.command} --resume --out {directory.path}"
-    )
-    with stop_in_time(stopper, late), ray_session(options) as ray:
-        cores = float(ray.cluster_resources().get("CPU", 0.0))
-        if cores < config.cpus_per_trial:
-            raise ConfigError(
-                f"a member wants {config.cpus_per_trial:g} cores and Ray has {cores:g}: give "
-                "--cpus-per-trial, which may be a fraction"
-            )
-        with stopper:
-            from distrlcc.tune.ray_tune import fit  # noqa: PLC0415 - imports Ray
-
-            failures = fit(config, place, recorder, stopper, resume=resume)
-        return stopper.signal, {} if stopper.signal else failures
-
-
-@contextmanager
-def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
-    """End this process when a stop takes too long, as where Ray was sent the signal, too.
-
-    What Ray started on this machine ends with this process; what was reported is saved by then.
-    """
-    left = threading.Event()
-
-    def watch() -> None:
-        while not left.wait(limits().tick):
-            if stopper.signal and not left.wait(limits().worker_silence):
-                sys.stderr.write(f"{message}\n")
-                os._exit(128 + stopper.signal)
-
-    thread = threading.Thread(target=watch, name="deadline", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        left.set()
-        thread.join()
