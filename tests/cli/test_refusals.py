@@ -91,6 +91,7 @@ REFUSED = [
     ("evaluate none.safetensors", "no policy file"),
     ("evaluate --against cubik", "did you mean cubic"),
     ("evaluate --against ,", "nothing to evaluate"),
+    ("evaluate --against=", "nothing to evaluate"),
     ("evaluate --against agent", "unknown scheme 'agent'"),
     ("evaluate --seeds 0", "whole number of 1 or more"),
     ("evaluate --trace none.trace", "cannot be read"),

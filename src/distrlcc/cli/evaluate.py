@@ -70,7 +70,8 @@ def run(args: Namespace) -> int:
     real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
-    args.against = args.against or (EMULATED_AGAINST if real else AGAINST)
+    if args.against is None:  # an empty one is none
+        args.against = EMULATED_AGAINST if real else AGAINST
     args.seeds = args.seeds or (1 if real else 5)
     contenders = contenders_of(args, real=real)
     scenarios = _scenarios(args)
