@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from argparse import Namespace
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +29,6 @@ from distrlcc.runs.run_config import RunConfig
 _NEVER = 10**12
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """What was measured of some workers."""
-
-    workers: int
-    steps_per_second: float
-    """Environment steps of all workers that the trainer received, per second."""
-    used_per_second: float
-    """Steps of these that it has learned from, per second."""
-    acted_per_second: float
-    """Environment steps that workers took, per second."""
-    busy_share: float
-    """Share of the time in which the trainer learned."""
-    lag: float
-    """Mean of the updates that segments were behind."""
-    publish_ms_median: float
-    publish_ms_p99: float
-    """Time until all workers had confirmed new weights, of the updates counted, ms."""
-    refused: int
-    """Segments that were not used, except those left over at the end."""
-
-
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add = parser.add
@@ -68,18 +46,18 @@ def run(args: Namespace) -> int:
     rows = []
     for workers in args.workers:
         found = measure_delivery(config, workers, args.seconds)
-        rows.append(asdict(found))
+        rows.append(found)
         if args.json != "-":
             print(
-                f"{workers:>3} workers: {found.steps_per_second:,.0f} steps/s; trainer busy "
-                f"{found.busy_share:.0%}, lag {found.lag:.1f} updates, weights everywhere in "
-                f"{found.publish_ms_median:.1f} ms (p99 {found.publish_ms_p99:.1f})"
+                f"{workers:>3} workers: {found['steps_per_second']:,.0f} steps/s; trainer busy "
+                f"{found['busy_share']:.0%}, lag {found['lag']:.1f} updates, weights everywhere in "
+                f"{found['publish_ms_median']:.1f} ms (p99 {found['publish_ms_p99']:.1f})"
             )
     emit_json(args.json, {"actors": rows})
     return 0
 
 
-def measure_delivery(config: RunConfig, workers: int, seconds: float) -> Delivery:
+def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[str, float]:
     """Train on this machine for a time, of which the first third is not counted.
 
     The configuration's links are dealt to the workers in turn. Each worker steps one environment,
@@ -118,17 +96,21 @@ def measure_delivery(config: RunConfig, workers: int, seconds: float) -> Deliver
             steps = own[-1]["steps"] - own[0]["steps"]
             acted += steps / (own[-1]["seconds"] - own[0]["seconds"])
     published = [row["publish_ms"] for row in rows if "publish_ms" in row]
-    return Delivery(
-        workers=workers,
-        steps_per_second=float(received) * config.rollout_length,
-        used_per_second=(rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
-        acted_per_second=acted,
-        busy_share=float(np.mean([row["share_update"] for row in rows])),
-        lag=float(np.mean([row["lag"] for row in rows])),
-        publish_ms_median=float(np.median(published)),
-        publish_ms_p99=float(np.percentile(published, 99)),
-        refused=int(rows[-1]["segments_refused"]),
-    )
+    return {
+        "workers": workers,
+        # Environment steps that the trainer received, learned from, and that workers took.
+        "steps_per_second": float(received) * config.rollout_length,
+        "used_per_second": (rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
+        "acted_per_second": acted,
+        # Share of the time in which the trainer learned; updates that segments were behind.
+        "busy_share": float(np.mean([row["share_update"] for row in rows])),
+        "lag": float(np.mean([row["lag"] for row in rows])),
+        # Time until all workers had confirmed new weights.
+        "publish_ms_median": float(np.median(published)),
+        "publish_ms_p99": float(np.percentile(published, 99)),
+        # Segments that were not used, except those left over at the end.
+        "refused": int(rows[-1]["segments_refused"]),
+    }
 
 
 def _read(path: Path, after: float) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -51,21 +51,7 @@ class EngineJob:
     """`time.monotonic` when the engine's start began."""
 
 
-@dataclass(frozen=True)
-class EngineFigures:
-    """What was measured of an engine."""
-
-    start_seconds: float
-    """From nothing until all workers hold their objects, s."""
-    calls_per_second: float
-    """Answers of all workers to empty calls, one under way to each."""
-    segments_per_second: float
-    """Segments that came from all workers."""
-    megabytes_per_second: float
-    """Their size."""
-    broadcast_ms_median: float
-    """Time until all workers have confirmed new weights, ms."""
-    broadcast_ms_p99: float
+Figures = dict[str, float]
 
 
 class Echo:
@@ -95,22 +81,22 @@ class Echo:
         return 0
 
 
-def measure_in_process(job: EngineJob) -> EngineFigures:
+def measure_in_process(job: EngineJob) -> Figures:
     """Measure the engine of threads: beside it the cost of the others' messages shows."""
     job = replace(job, began=monotonic())
     return _measure(InProcessEngine(job.workers), job)
 
 
-def measure_torch_rpc(job: EngineJob) -> EngineFigures:
+def measure_torch_rpc(job: EngineJob) -> Figures:
     """Measure torch RPC between processes of this machine."""
     job = replace(job, began=monotonic())
     places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
     launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
-    figures: EngineFigures = launcher.run().measured()[0]
+    figures: Figures = launcher.run().measured()[0]
     return figures
 
 
-def rpc_rank(place: RankSpec, job: EngineJob) -> EngineFigures | None:
+def rpc_rank(place: RankSpec, job: EngineJob) -> Figures | None:
     """Measure in one process (slot 0), and hold the workers' objects in the others."""
     switch_threads_often()
     interface = check_addresses(place, allow_public=False)
@@ -121,7 +107,7 @@ def rpc_rank(place: RankSpec, job: EngineJob) -> EngineFigures | None:
     return _measure(TorchRpcEngine(place, admit(place, interface, own)), job)
 
 
-def measure_ray(job: EngineJob) -> EngineFigures:
+def measure_ray(job: EngineJob) -> Figures:
     """Measure Ray on this machine, its own start included."""
     from distrlcc.cluster.engine import RayEngine
     from distrlcc.cluster.placement import reserve
@@ -159,23 +145,23 @@ def run(args: Namespace) -> int:
     rows = {}
     for name in names:
         found = ENGINES[name](job)
-        rows[name] = asdict(found) | {"workers": args.workers}
+        rows[name] = found | {"workers": args.workers}
         if args.json == "-":
             continue
         base = rows.get("in-process")
-        share = f" ({found.calls_per_second / base['calls_per_second']:.1%})" if base else ""
+        share = f" ({found['calls_per_second'] / base['calls_per_second']:.1%})" if base else ""
         print(
-            f"{name:<10} started in {found.start_seconds:.1f} s; "
-            f"{found.calls_per_second:,.0f} calls/s{share}; "
-            f"{found.segments_per_second:,.0f} segments/s ({found.megabytes_per_second:,.0f} MB/s);"
-            f" weights everywhere in {found.broadcast_ms_median:.1f} ms "
-            f"(p99 {found.broadcast_ms_p99:.1f})"
+            f"{name:<10} started in {found['start_seconds']:.1f} s; "
+            f"{found['calls_per_second']:,.0f} calls/s{share}; "
+            f"{found['segments_per_second']:,.0f} segments/s "
+            f"({found['megabytes_per_second']:,.0f} MB/s); weights everywhere "
+            f"in {found['broadcast_ms_median']:.1f} ms (p99 {found['broadcast_ms_p99']:.1f})"
         )
     emit_json(args.json, {"engines": rows})
     return 0
 
 
-def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
+def _measure(engine: Engine, job: EngineJob) -> Figures:
     """Measure an engine that was just made, and close it."""
     try:
         # Start an object on each worker.
@@ -204,14 +190,17 @@ def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
             future.result(limits().join)
     finally:
         engine.close()
-    return EngineFigures(
-        start_seconds=started,
-        calls_per_second=calls,
-        segments_per_second=segments,
-        megabytes_per_second=segments * size / 1e6,
-        broadcast_ms_median=float(np.median(times)),
-        broadcast_ms_p99=float(np.percentile(times, 99)),
-    )
+    return {
+        # From nothing until all workers hold their objects.
+        "start_seconds": started,
+        # Answers of all workers, one call under way to each.
+        "calls_per_second": calls,
+        "segments_per_second": segments,
+        "megabytes_per_second": segments * size / 1e6,
+        # Time until all workers have confirmed new weights.
+        "broadcast_ms_median": float(np.median(times)),
+        "broadcast_ms_p99": float(np.percentile(times, 99)),
+    }
 
 
 def _call_all(

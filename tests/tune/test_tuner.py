@@ -143,7 +143,7 @@ def test_search_stops_bad_trials_early(tmp_path: Path) -> None:
 CODE = """
 import sys, time
 from distrlcc.runs.stopper import Stopper
-from distrlcc.tune.ray_tune import stop_in_time
+from distrlcc.tune.tuner import stop_in_time
 stopper = Stopper()
 with stop_in_time(stopper, "too late"):
     stopper.signal = int(sys.argv[1])

@@ -9,11 +9,8 @@ import logging
 import os
 import random
 import signal
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from distrlcc.cluster.session import RayOptions, ray_session
 from distrlcc.errors import ConfigError, OutputError
-from distrlcc.limits import limits
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.storage import is_folder, storage_filesystem
@@ -36,6 +32,7 @@ from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
 from distrlcc.tune.space import Space, explorer, space_of
 from distrlcc.tune.tune_config import TuneConfig, steps_per_update
+from distrlcc.tune.tuner import stop_in_time
 
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
@@ -104,29 +101,6 @@ def run(
             return stopper.signal, {}
         errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
     return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
-
-
-@contextmanager
-def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
-    """End this process when a stop takes too long, as where Ray was sent the signal, too.
-
-    What Ray started on this machine ends with this process; what was reported is saved by then.
-    """
-    left = threading.Event()
-
-    def watch() -> None:
-        while not left.wait(limits().tick):
-            if stopper.signal and not left.wait(limits().worker_silence):
-                sys.stderr.write(f"{message}\n")
-                os._exit(128 + stopper.signal)
-
-    thread = threading.Thread(target=watch, name="deadline", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        left.set()
-        thread.join()
 
 
 def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> tune.Tuner:

@@ -1,15 +1,22 @@
-"""A tuner's folder, and what is checked before it begins."""
+"""What a tuner needs around Ray Tune: its folder, checks before it begins, an end in time."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from distrlcc.cluster.session import RayOptions, require_ray
 from distrlcc.errors import ConfigError, OutputError
+from distrlcc.limits import limits
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
+from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.space import load_function, space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
@@ -67,3 +74,26 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
                 env_run(with_values(config.run, {key: value}), one_link)
             except ConfigError as error:
                 raise ConfigError(f"{config.flag} {key}, at {value}: {error}") from None
+
+
+@contextmanager
+def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
+    """End this process when a stop takes too long, as where Ray was sent the signal, too.
+
+    What Ray started on this machine ends with this process; what was reported is saved by then.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(limits().tick):
+            if stopper.signal and not left.wait(limits().worker_silence):
+                sys.stderr.write(f"{message}\n")
+                os._exit(128 + stopper.signal)
+
+    thread = threading.Thread(target=watch, name="deadline", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
