@@ -88,9 +88,8 @@ def run(args: Namespace) -> int:
     request = Request(
         seconds=args.seconds,
         datagram=args.datagram,
-        handshake_s=args.timeout,
+        timeout_s=args.timeout,
         wait_s=args.wait,
-        silence_s=args.timeout,
         keep_series=bool(args.plot or args.json),
     )
     remote = resolve(args.receiver, "receiver", PORT)
@@ -138,12 +137,12 @@ def run(args: Namespace) -> int:
             file=sys.stderr,
         )
     if args.plot is not None:
-        from distrlcc.evaluate.figures import to_png, to_svg
+        from distrlcc.evaluate.figures import encode
         from distrlcc.evaluate.plots import flow_plot
 
         figure = flow_plot(sent.series, name, wire_bytes)
         require_writable(args.plot.resolve().parent)
-        write_atomically(args.plot, (to_svg if args.plot.suffix == ".svg" else to_png)(figure))
+        write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
     emit_json(args.json, {"name": name} | _figures(sent))
     if sent.failure:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from distrlcc.evaluate.figures import to_png, to_svg
+from distrlcc.evaluate.figures import encode
 from distrlcc.tune.report import Report, pieces
 from distrlcc.tune.space import space_of
 from distrlcc.tune.tune_config import TuneConfig
@@ -26,7 +26,7 @@ def population_figures(
     """Return ``population.png`` and ``.svg``; the lineage of the best report is highlighted."""
     with mpl.rc_context({"font.size": 8.5}):
         figure = _figure(config, reports, best)
-        return {"population.png": to_png(figure), "population.svg": to_svg(figure)}
+        return {f"population.{kind}": encode(figure, kind) for kind in ("png", "svg")}
 
 
 def lineage(reports: Sequence[Report], best: Report) -> list[Report]:
