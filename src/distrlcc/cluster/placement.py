@@ -9,10 +9,9 @@ from typing import Any
 
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
+from distrlcc.limits import limits
 from distrlcc.runs.run_config import Needs, ResourcesConfig, share_of_cores
 
-_PLACE_SECONDS = 10.0
-"""Time that Ray has to find room: a run that has just ended frees its own after some seconds."""
 _PIN = 0.001
 _LEAST = 0.05
 """Share of a core below which nothing is asked for by itself."""
@@ -43,10 +42,10 @@ def _text(needs: Needs) -> str:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Room for a run: learners first, then workers; what is beyond the plan takes what is free."""
+    """Room for a run's learners and workers; those beyond the plan take what is free."""
 
     group: Any
-    """Ray's placement group."""
+    """Ray's placement group: a bundle for each planned learner, then for each worker."""
     learners: int
     workers: int
     learner: Needs
@@ -63,14 +62,11 @@ class Reservation:
         return self._options(self.learners + index if index < self.workers else -1, self.worker)
 
     def _options(self, bundle: int, needs: Needs) -> dict[str, Any]:
-        from ray.util.scheduling_strategies import (  # noqa: PLC0415
-            PlacementGroupSchedulingStrategy,
-        )
-
         strategy: Any = "SPREAD"
         if bundle >= 0:
+            scheduling = require_ray().util.scheduling_strategies
+            strategy = scheduling.PlacementGroupSchedulingStrategy(self.group, bundle)
             needs = self.group.bundle_specs[bundle]
-            strategy = PlacementGroupSchedulingStrategy(self.group, bundle)
         return {
             "num_cpus": needs.get("CPU", 0.0),
             "num_gpus": needs.get("GPU", 0.0),
@@ -98,7 +94,8 @@ def reserve(
         bundles[0][f"node:{at}"] = _PIN
     group = ray.util.placement_group(bundles, strategy=resources.strategy)
     try:
-        if not group.wait(_PLACE_SECONDS):
+        # A run that has just ended gives its own room back after some seconds.
+        if not group.wait(2 * limits().call):
             here = f", the first on {at}" if at else ""
             asked = f"{learners} x ({_text(learner)}) to learn{here}"
             if workers:

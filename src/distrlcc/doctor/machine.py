@@ -14,10 +14,11 @@ from distrlcc.cluster.session import differences, node_identity, parse_address, 
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, finding
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import package_versions
-from distrlcc.storage import OPEN_SECONDS, Storage, within
+from distrlcc.storage import Storage, within
 
 NOT_INSTALLED = "not installed"
 MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
@@ -184,7 +185,7 @@ def _namespaces() -> Finding:
         return finding("namespaces", f"{', '.join(tools)} not found", warn=warn)
     words = ["unshare", "-n" if root else "-Urn", "true"]
     try:
-        done = subprocess.run(words, capture_output=True, timeout=5.0, check=False)
+        done = subprocess.run(words, capture_output=True, timeout=limits().call, check=False)
         said = done.stderr.decode(errors="replace").strip() if done.returncode else ""
     except subprocess.TimeoutExpired:
         said = "unshare hangs"
@@ -227,7 +228,7 @@ def _controls() -> Finding:
 
 
 def new_marks(place: str) -> Storage:
-    """Return a folder in a storage in which each machine leaves a file, and nobody else."""
+    """Return a new folder in a storage in which each machine leaves a file."""
     return Storage(place, f".distrlcc-doctor-{uuid.uuid4().hex[:8]}")
 
 
@@ -238,7 +239,7 @@ def leave_mark(marks: Storage, name: str) -> str:
     """
     is_url = "://" in marks.url
     try:
-        if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
+        if not is_url and not within(limits().stall, Path(marks.url).is_dir):
             return f"{marks.url}: there is no such folder"
         marks.open(check=is_url)
         marks.write(name, name.encode())

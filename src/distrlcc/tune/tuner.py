@@ -70,7 +70,7 @@ def prepare(config: TuneConfig, options: RayOptions) -> None:
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
-    require_ray(options.address)
+    require_ray()
     space = checked_space(config)
     if config.pbt is not None and config.pbt.explore:
         load_function(config.pbt.explore)
