@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
 from contextlib import suppress
@@ -15,6 +16,8 @@ from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, finding
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.limits import limits
+from distrlcc.net.device import TUN_PATH
+from distrlcc.net.namespace import REMEDY, is_privileged
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import package_versions
@@ -178,33 +181,22 @@ def check_emulation() -> list[Finding]:
 
 
 def _namespaces() -> Finding:
-    root = os.geteuid() == 0
-    tools = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
-    if tools:
-        warn = "for emulated hosts: install util-linux and iproute2"
-        return finding("namespaces", f"{', '.join(tools)} not found", warn=warn)
-    words = ["unshare", "-n" if root else "-Urn", "true"]
-    try:
-        done = subprocess.run(words, capture_output=True, timeout=limits().call, check=False)
-        said = done.stderr.decode(errors="replace").strip() if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        said = "unshare hangs"
-    warn = (
-        "for emulated hosts: run as root, or sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: "
-        "kernel.apparmor_restrict_unprivileged_userns=0)"
-    )
-    how = f"can be made, {'as root' if root else 'without root'}"
-    return finding("namespaces", said or how, warn=warn if said else "")
+    if is_privileged():
+        return finding("namespaces", "can be made, as root")
+    script = "from distrlcc.net.namespace import enter_user_namespace as enter; enter()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    if done.returncode:
+        return finding("namespaces", "cannot be made", warn=f"for emulated links: {REMEDY}")
+    return finding("namespaces", "can be made, without root")
 
 
 def _tun() -> Finding:
-    device = Path("/dev/net/tun")
     try:
-        os.close(os.open(device, os.O_RDWR))
+        os.close(os.open(TUN_PATH, os.O_RDWR))
     except OSError as error:
-        warn = "for emulated links: modprobe tun, and in a container --device /dev/net/tun"
-        return finding("TUN", f"{device}: {error.strerror}", warn=warn)
-    return finding("TUN", f"{device} opens")
+        warn = "Ethernet devices take its place; or modprobe tun, in a container --device"
+        return finding("TUN", f"{TUN_PATH}: {error.strerror}", warn=f"{warn} {TUN_PATH}")
+    return finding("TUN", f"{TUN_PATH} opens")
 
 
 def _controls() -> Finding:
