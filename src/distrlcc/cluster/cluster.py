@@ -322,7 +322,9 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
         for last in (False, True):
             log_path().unlink(missing_ok=True)
             process = _leave_behind(node.command, node)
-            _wait(lambda p=process: _STARTED in _said() or not p.alive(), limits().start)
+            deadline = time.monotonic() + limits().start
+            while process.alive() and _STARTED not in _said() and time.monotonic() < deadline:
+                time.sleep(limits().tick)
             if _STARTED in _said():
                 break
             _kill_rest()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distrlcc.cluster.session import differences, node_identity, parse_address, read_row
 from distrlcc.cluster.state import known_token
-from distrlcc.doctor.findings import HERE, Finding, finding
+from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.net.device import TUN_PATH
@@ -62,17 +62,20 @@ def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
         head: Address of the cluster's head.
         address: That of this machine, as Ray knows it; empty for the head itself.
     """
-    found = [*check_machine(cluster=True), *check_emulation()]
-    try:
-        own = interface_towards(head)
-    except DistrlccError as error:
-        found.append(finding("interface", str(error), fail="see what was found"))
-    else:
-        way, fail = f"{own} leads to the head", ""
-        if address not in ("", own.address):
-            way, fail = f"{way}; Ray has {address}", "leave and join again with --interface"
-        found.append(finding("interface", way, fail=fail))
+    found = [*check_machine(cluster=True), _interface(head, ray=address), *check_emulation()]
     return node_identity(), found
+
+
+def _interface(head: str, name: str = "", ray: str = "") -> Finding:
+    """Find the interface that reaches a head; Ray may have another address of this machine."""
+    try:
+        own = interface_towards(resolve(head), name)
+    except DistrlccError as error:
+        return finding("interface", str(error), fail="give an address of the head's network")
+    way, fail = f"{own} leads to {head}", ""
+    if ray not in ("", own.address):
+        way, fail = f"{way}; Ray has {ray}", "leave and join again with --interface"
+    return finding("interface", way, fail=fail)
 
 
 def check_machine(*, cluster: bool) -> list[Finding]:
@@ -153,17 +156,14 @@ def check_head(head: str, interface: str = "") -> list[Finding]:
         ConfigError: The address is none.
     """
     host, port = parse_address(head)
-    try:
-        address = resolve(host)
-        own = interface_towards(address, interface)
-    except DistrlccError as error:
-        return [finding("interface", str(error), fail="give an address of the head's network")]
-    findings = [finding("interface", f"{own} leads to {host}")]
+    findings = [_interface(host, interface)]
+    if findings[0].verdict == Verdict.FAIL:
+        return findings
     token = known_token()
     if not token:
         return [*findings, finding("head", "not asked", warn=f"set {TOKEN} to that cluster's")]
     try:
-        versions = read_row(f"{address}:{port}", token)
+        versions = read_row(f"{resolve(host)}:{port}", token)
     except GroupError as error:
         return [*findings, finding("head", str(error), fail="see what was found")]
     findings.append(finding("head", f"{head} knows the token"))
