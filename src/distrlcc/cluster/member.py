@@ -58,17 +58,12 @@ class Member:
     """One actor as the driver sees it."""
 
     def __init__(
-        self, name: str, kind: type[Trains], room: dict[str, Any], job: tuple[Any, ...], lives: int
+        self, name: str, actor: Any, job: tuple[Any, ...], lives: int, progress: Progress
     ) -> None:
-        """Have an actor of a kind train; it begins when there is room.
-
-        ``lives`` is how often it may be started again.
-        """
+        """Have it train; it begins when there is room, and again as often as it has ``lives``."""
         self._ray = require_ray()
-        self.name, self.lives, self.most_lives, self._job = name, lives, lives, job
-        again = -1 if lives else 0
-        options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
-        self._actor = self._ray.remote(kind).options(**options, **room).remote()
+        self.name, self.lives, self.most_lives = name, lives, lives
+        self._actor, self._job, self._progress = actor, job, progress
         self._deaths, self._stopped = 0, False
         self._begin()
 
@@ -92,17 +87,17 @@ class Member:
         """End its process at once."""
         self._ray.kill(self._actor, no_restart=not restart)
 
-    def begin_again(self, error: GroupError, progress: Progress) -> None:
+    def begin_again(self, error: GroupError) -> None:
         """Start it again after an error.
 
         Raises:
             MemberGoneError: That happened too often.
         """
-        self._lose(f"failed: {error}", progress)
+        self._lose(f"failed: {error}")
         self.kill(restart=True)
         self._begin()
 
-    def poll(self, progress: Progress) -> int | None:
+    def poll(self) -> int | None:
         """Show its news; return what training returned, None while it goes on.
 
         Raises:
@@ -111,40 +106,40 @@ class Member:
         """
         ended = self._has(self._training)
         if ended or self._has(self._asked):
-            self._show(progress)
+            self._show()
             self._ask()
         if ended:
-            self._show(progress)  # what it said last
+            self._show()  # what it said last
             return self._result()
         if self.acts and monotonic() - self.since > limits().stall:
-            self._lose(f"has not answered for {limits().stall:.0f} s", progress)
+            self._lose(f"has not answered for {limits().stall:.0f} s")
             self.kill(restart=True)
         return None
 
     def _has(self, answer: Any) -> bool:
         return bool(self._ray.wait([answer], timeout=0.0)[0])
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self) -> None:
         try:
             restarts, news = self._ray.get(self._asked, timeout=limits().stall)
         except self._ray.exceptions.RayError as error:
             if self.acts:  # else it is still being started again
-                self._lose(f"is gone: {death(error)}", progress)
+                self._lose(f"is gone: {death(error)}")
             return
         if restarts > self._deaths:  # it died between two questions
-            self._lose("is gone: its process died", progress)
-        show(news, progress)
+            self._lose("is gone: its process died")
+        show(news, self._progress)
         self.said += news.said
         self._deaths, self.acts, self.since = restarts, True, monotonic()
 
-    def _lose(self, why: str, progress: Progress) -> None:
+    def _lose(self, why: str) -> None:
         self.acts, self.since = False, monotonic()
         self._deaths += 1
         if not self.lives:
             often = f" ({self._deaths} deaths)" if self._deaths > 1 else ""
             raise MemberGoneError(f"{self.name} {why}{often}")
         self.lives -= 1
-        progress.note(f"{self.name} {why}; starting it again")
+        self._progress.note(f"{self.name} {why}; starting it again")
 
     def _result(self) -> int:
         errors = self._ray.exceptions
@@ -177,6 +172,19 @@ class Driver:
     _said: list[str] = field(default_factory=list)
     _why: str = ""
     _ending_since: float = 0.0
+
+    def start(
+        self, name: str, kind: type[Trains], index: int, job: tuple[Any, ...], lives: int
+    ) -> None:
+        """Start a member in a learner's room; its ``train`` is called with the job.
+
+        ``lives`` is how often it may be started again.
+        """
+        again = -1 if lives else 0
+        options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
+        options |= self.room.learner_options(index)
+        actor = require_ray().remote(kind).options(**options).remote()
+        self.members.append(Member(name, actor, job, lives, self.progress))
 
     def kill(self) -> None:
         """End all members at once."""
@@ -216,7 +224,7 @@ class Driver:
 
     def _has_ended(self, member: Member, *, equal: bool, begun: bool) -> bool:
         try:
-            result = member.poll(self.progress)
+            result = member.poll()
         except GroupError as error:
             # A run fails with its only member, or before its first update.
             unfit = error.exit_code == 2
@@ -231,7 +239,7 @@ class Driver:
                 return True
             if error.exit_code != GroupError.exit_code:
                 raise
-            member.begin_again(error, self.progress)
+            member.begin_again(error)
             return False
         if result is None:
             return False

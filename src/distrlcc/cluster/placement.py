@@ -53,7 +53,7 @@ class Reservation:
     worker: Needs
     most_workers: int
 
-    def learner_options(self, index: int = 0) -> dict[str, Any]:
+    def learner_options(self, index: int) -> dict[str, Any]:
         """Return a learner's options as a Ray actor."""
         return self._options(index if index < self.learners else -1, self.learner)
 

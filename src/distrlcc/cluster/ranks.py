@@ -10,7 +10,7 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from distrlcc.cluster.member import DEATHS, Member, MemberGoneError, Trains, drive
+from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.session import RayOptions
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
@@ -83,9 +83,7 @@ def train_ranks_on_ray(
                 master.begin(attempt)
                 for slot in range(count):
                     own = replace(spec, slot=slot, attempt=attempt)
-                    room = run.room.learner_options(slot)
-                    rank = Member(f"rank {slot}", RayRank, room, (own, job), lives)
-                    run.members.append(rank)
+                    run.start(f"rank {slot}", RayRank, slot, (own, job), lives)
                 try:
                     run.watch(processes, partial(master.update, attempt))
                 except MemberGoneError as error:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
-from distrlcc.cluster.member import Member, Trains, drive
+from distrlcc.cluster.member import Trains, drive
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import RayOptions
 from distrlcc.limits import limits
@@ -106,8 +106,7 @@ def train_actors_on_ray(
     ) as run:
         own = identity(config, topology=TOPOLOGY)
         job = config, run.options, uuid.uuid4().hex, own, run.room
-        room = run.room.learner_options()
-        run.members = [Member("the trainer", RayTrainer, room, job, restarts)]
+        run.start("the trainer", RayTrainer, 0, job, restarts)
         run.watch()
     # Fetch a run that was trained on another machine.
     out, storage = run.options.out, run.options.place("")
