@@ -205,8 +205,9 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(
     cluster: Any, monkeypatch: pytest.MonkeyPatch, resources: ResourcesConfig, asked: str
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=3")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     with (
-        ray_session(RayOptions(cluster.address)),
+        ray_session(RayOptions("auto")),
         pytest.raises(GroupError, match=r"has no room for .*Free: [\d.]+: [\d.]+ CPU") as refused,
         reserve(resources, learners=1, workers=1),
     ):
