@@ -84,7 +84,7 @@ class RayEngine:
         """Plan the workers, which must share ``own``; they are made at the first `changes`."""
         self._ray = require_ray()
         self._reservation, self._config, self._own = reservation, config, own
-        self._slots = [_Slot(index) for index in range(reservation.most_workers)]
+        self._slots = [_Slot(index) for index in range(len(reservation.workers))]
         self._lock = threading.RLock()  # guards all of these
         self._changes = Changes()
         self._hopeless = ""
@@ -141,7 +141,7 @@ class RayEngine:
     def _invite(self, slot: _Slot) -> None:
         """Have an actor introduce itself; it answers when there is room for it."""
         if slot.actor is None:
-            room = self._reservation.worker_options(slot.index)
+            room = self._reservation.workers[slot.index]
             options = {"max_concurrency": _THREADS, "max_restarts": -1, **room}
             slot.actor = self._ray.remote(Host).options(**options).remote()
         slot.asked = True

@@ -182,7 +182,7 @@ class Driver:
         """
         again = -1 if lives else 0
         options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
-        options |= self.room.learner_options(index)
+        options |= self.room.learners[index]
         actor = require_ray().remote(kind).options(**options).remote()
         self.members.append(Member(name, actor, job, lives, self.progress))
 

@@ -42,37 +42,22 @@ def _text(needs: Needs) -> str:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Room for a run's learners and workers; those beyond the plan take what is free."""
+    """Room for a run's learners and workers: the options of each as a Ray actor.
 
-    group: Any
-    """Ray's placement group: a bundle for each planned learner, then for each worker."""
-    learners: int
-    workers: int
-    learner: Needs
-    """What a learner beyond the plan needs."""
-    worker: Needs
-    most_workers: int
+    Those beyond the plan, up to `ResourcesConfig.max_workers`, take what is free.
+    """
 
-    def learner_options(self, index: int) -> dict[str, Any]:
-        """Return a learner's options as a Ray actor."""
-        return self._options(index if index < self.learners else -1, self.learner)
+    learners: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
 
-    def worker_options(self, index: int) -> dict[str, Any]:
-        """Return a worker's options as a Ray actor."""
-        return self._options(self.learners + index if index < self.workers else -1, self.worker)
 
-    def _options(self, bundle: int, needs: Needs) -> dict[str, Any]:
-        strategy: Any = "SPREAD"
-        if bundle >= 0:
-            scheduling = require_ray().util.scheduling_strategies
-            strategy = scheduling.PlacementGroupSchedulingStrategy(self.group, bundle)
-            needs = self.group.bundle_specs[bundle]
-        return {
-            "num_cpus": needs.get("CPU", 0.0),
-            "num_gpus": needs.get("GPU", 0.0),
-            "resources": {k: v for k, v in needs.items() if k not in ("CPU", "GPU")},
-            "scheduling_strategy": strategy,
-        }
+def _options(needs: Needs, strategy: Any) -> dict[str, Any]:
+    return {
+        "num_cpus": needs.get("CPU", 0.0),
+        "num_gpus": needs.get("GPU", 0.0),
+        "resources": {k: v for k, v in needs.items() if k not in ("CPU", "GPU")},
+        "scheduling_strategy": strategy,
+    }
 
 
 @contextmanager
@@ -86,6 +71,7 @@ def reserve(
     Raises:
         GroupError: Ray finds no room in time; the message says what is free and what was asked for.
     """
+    # Ask for a bundle for each planned process.
     ray = require_ray()
     cpus = _share(resources, learners, workers)
     learner, worker = resources.learner(cpus), resources.worker(cpus)
@@ -107,8 +93,14 @@ def reserve(
                 "cluster join",
                 exit_code=2,
             )
-        most = max(workers, resources.max_workers)
-        yield Reservation(group, learners, workers, learner, worker, most)
+        # Beyond the plan an actor waits in Ray's queue until there is room.
+        placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        planned = [_options(needs, placed(group, index)) for index, needs in enumerate(bundles)]
+        most = resources.max_workers
+        yield Reservation(
+            planned[:learners] + [_options(learner, "SPREAD")] * (most - learners),
+            planned[learners:] + [_options(worker, "SPREAD")] * (most - workers),
+        )
     finally:
         ray.util.remove_placement_group(group)
 

@@ -63,7 +63,7 @@ def train_ranks_on_ray(
         mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
         # Plan the ranks; elastic ones beyond the plan join when there is room.
-        count = max(processes, run.room.most_workers) if elastic else processes
+        count = len(run.room.learners) if elastic else processes
         lives, attempt = DEATHS if elastic else 0, 0
         master = Master(run.here, 0)
         spec = RankSpec(
