@@ -19,8 +19,7 @@ from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
 from distrlcc.runs.options import RunOptions
-from distrlcc.runs.progress import Progress
-from distrlcc.runs.remote_progress import News, RemoteProgress, show
+from distrlcc.runs.progress import News, Progress, RemoteProgress, show
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.stopper import Stopper

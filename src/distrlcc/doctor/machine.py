@@ -15,7 +15,6 @@ from distrlcc.cluster.session import differences, node_identity, parse_address, 
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError, GroupError
-from distrlcc.limits import limits
 from distrlcc.net.device import TUN_PATH
 from distrlcc.net.namespace import REMEDY, is_privileged
 from distrlcc.parallel.admission import TOKEN
@@ -231,7 +230,7 @@ def leave_mark(marks: Storage, name: str) -> str:
     """
     is_url = "://" in marks.url
     try:
-        if not is_url and not within(limits().stall, Path(marks.url).is_dir):
+        if not is_url and not within(Path(marks.url).is_dir):
             return f"{marks.url}: there is no such folder"
         marks.open(check=is_url)
         marks.write(name, name.encode())
