@@ -195,7 +195,7 @@ def _run_tuner(args: Namespace, command: str) -> int:
     from distrlcc.tune.outcome import write_outcome
     from distrlcc.tune.tuner import open_folder, prepare
 
-    prepare(config, options)
+    prepare(config)
     from distrlcc.tune.ray_tune import run
 
     if config.storage and not args.resume:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from distrlcc.cluster.session import RayOptions, require_ray
+from distrlcc.cluster.session import require_ray
 from distrlcc.errors import ConfigError, OutputError
 from distrlcc.limits import limits
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
@@ -50,13 +50,13 @@ def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -
     return directory
 
 
-def prepare(config: TuneConfig, options: RayOptions) -> None:
+def prepare(config: TuneConfig) -> None:
     """Check what `check_space` leaves before anything is written; compile the simulator.
 
     Raises:
         ConfigError: Something does not exist or fit, or a package is missing.
     """
-    require_ray(options.address)
+    require_ray()
     if config.pbt is not None and config.pbt.explore:
         load_function(config.pbt.explore)
     if config.search is not None:
