@@ -16,9 +16,10 @@ from distrlcc.actors import worker_table
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes, InProcessEngine
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
-from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
+from distrlcc.parallel.train_job import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import RunConfig
@@ -36,13 +37,13 @@ LONG = 60.0
 """Far longer than anything here takes, s."""
 
 
-def _begin(out: Path, config: RunConfig) -> ActorRun:
+def _begin(out: Path, config: RunConfig) -> TrainJob:
     RunDirectory.create(out, config, tensorboard=False).close()
-    return ActorRun(config, out, tensorboard=False)
+    return TrainJob(config, out, tensorboard=False)
 
 
-def _train(job: ActorRun, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
-    training = job.state()
+def _train(job: TrainJob, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
+    training = actor_state(job)
     engine = engine or InProcessEngine(WORKERS)
     return train_on_engine(job, training, engine, patience=0.0), training
 
@@ -78,7 +79,7 @@ def test_a_run_learns_and_writes_what_it_did(
     updates, out = 9, tmp_path / "run"
     config = override(config, [f"total_steps={updates * UPDATE}", "actors.max_lag=1000"])
     job = _begin(out, config)
-    before = job.state().learner.weights().arrays
+    before = actor_state(job).learner.weights().arrays
     stopped, training = _train(job)
     assert stopped == 0
     counters = training.counters
@@ -168,7 +169,7 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     # It goes on with two workers instead of three, on other links.
     steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
     further = override(DAGGER, [f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]'])
-    job = ActorRun(further, out, resume=True, tensorboard=False)
+    job = TrainJob(further, out, resume=True, tensorboard=False)
     with pytest.warns(UserWarning, match="data set is of another number of workers"):
         stopped, training = _train(job, InProcessEngine(2))
     assert (stopped, training.counters.update) == (0, updates + 3)

@@ -13,12 +13,13 @@ import pytest
 from distrlcc.actors.actor import AHEAD, Segment, link_of
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.segment_queue import GONE, STALE
-from distrlcc.actors.trainer import ActorRun
+from distrlcc.actors.trainer import actor_state
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.rollout import Rollout, concatenate
+from distrlcc.parallel.train_job import TrainJob
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
@@ -34,7 +35,7 @@ def same(a: Any, b: Any) -> None:
 
 
 def _training(config: RunConfig) -> RunState:
-    return ActorRun(config, Path()).state()
+    return actor_state(TrainJob(config, Path()))
 
 
 def _source(state: RunState) -> ActorSource:

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrlcc.actors.trainer import ActorRun
+from distrlcc.actors.trainer import actor_state
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
+from distrlcc.parallel.train_job import TrainJob
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run, rehearse
@@ -76,7 +77,7 @@ def test_gail_takes_one_agent() -> None:
 def test_workers_have_whole_links(tmp_path: Any) -> None:
     config = _config("actors.envs_per_worker=6")
     with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
-        ActorRun(config, tmp_path).state()
+        actor_state(TrainJob(config, tmp_path))
 
 
 def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:

@@ -41,7 +41,7 @@ class Segment:
         return self.rollout.version
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """An actor's answer: finished segments and its progress."""
 
@@ -93,14 +93,14 @@ class Actor:
             self._collector.begin_at(first_step)
         self._rollout = new_rollout(config, spec, self._count)
         # What it reports, written by the thread alone.
-        self._progress = Report(link)
-        self._number = self._steps = 0
-        self._waited, self._moved = 0.0, monotonic()
+        self._progress, self._number, self._moved = Report(link), 0, monotonic()
         # What it shares with the trainer's calls.
-        self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
+        self._state = threading.Condition()  # guards what follows
         self._ready: deque[Segment] = deque()
         self._weights: Weights | None = None
-        self._closing, self._error = False, ""
+        self._error = ""
+        self.stopped = False
+        """Whether `stop` was called."""
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
     def set_weights(self, weights: Weights) -> int:
@@ -108,7 +108,7 @@ class Actor:
         with self._state:
             if self._weights is None or weights.version >= self._weights.version:
                 self._weights = weights
-            if self._thread.ident is None and not self._closing:
+            if self._thread.ident is None and not self.stopped:
                 self._moved = monotonic()
                 self._thread.start()
         return weights.version
@@ -123,7 +123,7 @@ class Actor:
         """
         with self._state:
             if most:
-                self._state.wait_for(lambda: self._ready or self._error or self._closing, seconds)
+                self._state.wait_for(lambda: self._ready or self._error or self.stopped, seconds)
             if self._error:
                 raise RuntimeError(self._error)
             now = monotonic()
@@ -131,37 +131,27 @@ class Actor:
                 self._moved = now  # it has nothing to step for
             segments = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._state.notify_all()
-        return replace(
-            self._progress,
-            segments=segments,
-            steps=self._steps,
-            still_seconds=max(now - self._moved, 0.0),
-            waited_seconds=self._waited,
-        )
+        still = max(now - self._moved, 0.0)
+        return replace(self._progress, segments=segments, still_seconds=still)
 
     def stop(self) -> int:
         """Stop acting, without waiting for the current step; return the segments left over."""
         with self._state:
-            self._closing = True
+            self.stopped = True
             left = len(self._ready)
             self._ready.clear()
             self._state.notify_all()
         return left
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._closing
-
     def _run(self) -> None:
         try:
-            while not self._closing:
+            while not self.stopped:
                 assert self._weights is not None
                 self._collector.set_weights(self._weights)
-                self._progress = replace(self._progress, version=self._weights.version)
+                self._progress.version = self._weights.version
                 stats = self._collector.collect(self._rollout, self._row_done)
                 self._row_done(self._rollout.steps)
-                if not self._closing:  # else the segment may have been cut short
+                if not self.stopped:  # else the segment may have been cut short
                     self._hand_out(stats)
         except Exception as error:
             with self._state:
@@ -172,26 +162,25 @@ class Actor:
 
     def _row_done(self, rows: int) -> bool:
         """Count a row; return whether to stop in the middle of a segment."""
-        self._steps += self._count
+        self._progress.steps += self._count
         self._moved = monotonic()
-        return self._closing
+        return self.stopped
 
     def _hand_out(self, stats: CollectStats) -> None:
         """Offer the segment, and wait while too many wait for the trainer."""
-        self._progress = replace(self._progress, link=self._env.link_names()[0])
+        self._progress.link = self._env.link_names()[0]
         if stats.episodes:
-            last = {
+            self._progress.last_episode = {
                 "utilisation": stats.utilisation / stats.episodes,
                 "queueing_delay": stats.queueing_delay / stats.episodes,
             }
-            self._progress = replace(self._progress, last_episode=last)
         segment = Segment(self._index, self._number, self._rollout.copy(), stats)
         self._number += 1
         begin = monotonic()
         with self._state:
             self._ready.append(segment)
             self._state.notify_all()
-            self._state.wait_for(lambda: len(self._ready) < AHEAD or self._closing)
+            self._state.wait_for(lambda: len(self._ready) < AHEAD or self.stopped)
         self._moved = monotonic()
         if self._moved - begin > _WAIT_SECONDS:
-            self._waited += self._moved - begin
+            self._progress.waited_seconds += self._moved - begin

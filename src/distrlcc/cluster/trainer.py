@@ -10,13 +10,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
 from distrlcc.cluster.member import Trains, drive
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import RayOptions
 from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
+from distrlcc.parallel.train_job import TrainJob
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import RunOptions
@@ -60,17 +61,16 @@ class RayTrainer(Trains):
         # A trainer that was given up may live on, cut off: its successor takes the name over.
         with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
             directory.lock()
-            run = ActorRun(
-                config, directory.path, options.resume, options.tensorboard, directory.storage
-            )
-            state = run.state("cuda:0" if config.resources.learner_gpus else "cpu")
+            job = TrainJob(config, directory.path, options.resume, options.tensorboard)
+            job = replace(job, storage=directory.storage)
+            state = actor_state(job, "cuda:0" if config.resources.learner_gpus else "cpu")
             if update := state.counters.update:
                 self.feed.note(f"going on after update {update}")
-            elif run.resume or self.restarts:
+            elif job.resume or self.restarts:
                 self.feed.note("no checkpoint yet: from the start")
             let_threads_preempt(True)
             return train_on_engine(
-                run,
+                job,
                 state,
                 RayEngine(room, config, own),
                 feed=self.feed,
