@@ -7,6 +7,7 @@ encrypted: a private network or a VPN is needed.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import signal
@@ -57,7 +58,6 @@ from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, new_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
 from distrlcc.processes import Process, find_process
-from distrlcc.runs.identity import to_json
 
 _STARTED = "Ray runtime started."
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -104,7 +104,7 @@ def start_head(
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
     keep_token(token)
     # Machines that join read this one's versions there.
-    row = to_json(node_identity())
+    row = json.dumps(node_identity())
     return _start_ray(node, lambda node: ask_store(node.ray_address, row, token))
 
 

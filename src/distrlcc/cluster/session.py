@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -28,7 +29,7 @@ from distrlcc.cluster.state import (
 )
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
-from distrlcc.runs.identity import check_identity, from_json, identity
+from distrlcc.runs.identity import check_identity, identity
 
 AUTO = "auto"
 """Address of the cluster that runs on this machine."""
@@ -196,7 +197,7 @@ def read_row(address: str, token: str) -> dict[str, str]:
             exit_code=2,
         ) from None
     row = ask_store(f"{host}:{port}", "", token)
-    return from_json(row.encode()) if row else {}
+    return dict(json.loads(row)) if row else {}
 
 
 def ask_store(address: str, row: str, token: str) -> str:

@@ -6,7 +6,6 @@ In the simulator, whatever the world of the training: the score then depends on 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +14,11 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.learner import Weights
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.policy_file import Acting, PolicyFile
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.seeding import normal, stream_key, uniform
 
-Acting = Literal["argmax", "sample"]
 ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
 
 _LINK_VALUES = ("utilisation", "queueing_delay", "loss")

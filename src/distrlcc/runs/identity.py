@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -96,13 +95,3 @@ def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
         f"recipe and flags:\n{table}",
         exit_code=2,
     )
-
-
-def to_json(values: Mapping[str, str]) -> str:
-    """Return an identity as text."""
-    return json.dumps(dict(values))
-
-
-def from_json(text: bytes) -> dict[str, str]:
-    """Read :func:`to_json`'s text."""
-    return dict(json.loads(text))

@@ -17,9 +17,9 @@ from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Learner, Reducer, Weights
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.threads import limit_threads
-from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
+from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_policy
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.runs.held_out import ACTINGS, Acting, HeldOut
+from distrlcc.runs.held_out import ACTINGS, HeldOut
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.source import EnvSource, Share, Source
 
