@@ -1,8 +1,9 @@
-"""The seam between a sender and its controller, and the simplest controller: the oracle."""
+"""The seam between a sender and its controller, and the two simplest controllers."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 from distrlcc.control.state import INITIAL_CWND, MIN_CWND
@@ -51,6 +52,23 @@ class Controller(Protocol):
             stats: What this sender saw in the step, arrays of one element.
             now: Time at the step's end, ns.
         """
+
+
+@dataclass
+class Held:
+    """A controller whose window, packets, and rate, packets/s, are set from outside."""
+
+    cwnd: float
+    pacing_rate: float = 0.0
+
+    def on_ack(self, ack: Ack, *, now: int) -> None:
+        """Leave the window as it was set."""
+
+    def on_timeout(self, *, now: int, sent: int) -> None:
+        """Leave the window as it was set."""
+
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
+        """Leave the window as it was set."""
 
 
 class Oracle:

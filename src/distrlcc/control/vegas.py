@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from distrlcc.control import reno
 from distrlcc.control.compiled import njit_inner
+from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND
 from distrlcc.types import FloatArray
 
-SSTHRESH = FIRST_FREE + 0
-"""Slow start threshold, packets."""
-RECOVER = FIRST_FREE + 1
-"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
 BASE_RTT = FIRST_FREE + 2
 """Least RTT of the flow, ns."""
 ROUND_RTT = FIRST_FREE + 3
@@ -55,9 +53,7 @@ def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
         s[ROUND_RTT] = np.inf
         s[ROUND_END] = sent
     if lost > 0 and seq > s[RECOVER]:
-        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
-        s[CWND] = s[SSTHRESH]
-        s[RECOVER] = sent
+        reno.halve(s, sent)
     elif seq >= s[RECOVER] and s[CWND] < s[SSTHRESH]:
         s[CWND] += s[GROWING]
 
@@ -65,10 +61,7 @@ def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
 @njit_inner
 def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet and slow start (RFC 5681 section 3.1)."""
-    if s[CWND] > 1.0:
-        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
-    s[CWND] = 1.0
-    s[RECOVER] = sent
+    reno.on_timeout(s, sent)
     s[ROUND_END] = sent
     s[ROUND_RTT] = np.inf
     s[GROWING] = 1.0

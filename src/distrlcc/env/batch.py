@@ -179,12 +179,14 @@ class AgentBatch(ABC):
         return np.where(pacing > 0, paced, cwnd)
 
 
-_STATE = "previous preference mean_rate base_rtt searched"
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
 class LinkBatch(AgentBatch):
     """N links with one agent each (flow 0); other flows run their own schemes."""
+
+    changing = "previous preference mean_rate base_rtt searched"
+    """Arrays that a checkpoint keeps, beside the simulator's and the observations'."""
 
     def __init__(
         self,
@@ -281,14 +283,14 @@ class LinkBatch(AgentBatch):
         return {
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
-            **copy_arrays(self, _STATE),
+            **copy_arrays(self, self.changing),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
-        restore_arrays(self, _STATE, state)
+        restore_arrays(self, self.changing, state)
 
 
 class DemonstrationBatch(LinkBatch):
@@ -300,6 +302,8 @@ class DemonstrationBatch(LinkBatch):
     that moment. Errors of coarse actions do not add up, since each label starts from where the ones
     before have led.
     """
+
+    changing = LinkBatch.changing + " held"
 
     def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:
         """Allocate N links of ``n_flows`` flows, the first of which runs the scheme.
@@ -346,12 +350,3 @@ class DemonstrationBatch(LinkBatch):
         """Return the newest RTTs, s; before the first sample, those of the empty links."""
         last = super().stats().rtt_last
         return np.where(last > 0, last, self.base_rtt)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that changes, for a checkpoint."""
-        return super().state_dict() | copy_arrays(self, "held")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a `state_dict` of a batch of the same size and configuration."""
-        super().load_state_dict(state)
-        restore_arrays(self, "held", state)

@@ -8,7 +8,7 @@ which names draws and which actors compare, and the environment steps, which sch
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distrlcc.learn.collect import CollectStats
@@ -35,10 +35,6 @@ class ExtraEntropy:
     def at(self, version: int) -> float:
         """Return what is added in the update of a version."""
         return self.amount * max(self.until - version, 0) / self.updates
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
 
 _NAMES = ("entropy", "silent", "weights")

@@ -50,8 +50,8 @@ class Weights:
     """Number of updates behind it."""
     arrays: dict[str, NDArray[np.float32]]
     """As ``distrlcc.policy.spec.expected_shapes`` names them; what a policy file holds."""
-    expert_share: float = 0.0
-    """Probability that the expert acts instead (DAgger's beta; 1 in its first round)."""
+    expert_acts: bool = False
+    """Whether the expert acts instead, as in DAgger's first rounds."""
 
 
 class Learner(Protocol):

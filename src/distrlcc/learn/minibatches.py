@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 
 from distrlcc import seeding
-from distrlcc.errors import ConfigError
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.spec import PolicySpec
 
 
 @dataclass(slots=True)
@@ -77,19 +75,6 @@ class Batch:
             change(self.starts, 1),
             change(self.states, 1),
             None if self.valid is None else change(self.valid, 1),
-        )
-
-
-def check_minibatch(spec: PolicySpec, minibatch_size: int, sequence_length: int) -> None:
-    """Check that a minibatch holds a whole sequence, or some would be empty on every rank.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    if spec.state_size and minibatch_size < sequence_length:
-        raise ConfigError(
-            f"minibatch_size is {minibatch_size}: expected {sequence_length} or more, one sequence "
-            "of the LSTM (sequence_length)"
         )
 
 

@@ -10,6 +10,7 @@ V-trace corrects for it (``use_vtrace``).
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -202,17 +203,10 @@ class PPO(ModelLearner[PPOConfig]):
         elif kl < 0.5 * self.config.kl_target:
             self._kl_coeff *= 0.5
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that a bit-identical resume needs."""
-        return {
-            "model": self.model.state_dict(),
-            "kl_coeff": self._kl_coeff,
-            "env_steps": self._env_steps,
-            "extra_entropy": self._extra_entropy.state_dict(),
-        }
-
-    shared_state = state_dict
-    """Nothing in it is one rank's own."""
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: everything."""
+        own = {"kl_coeff": self._kl_coeff, "extra_entropy": asdict(self._extra_entropy)}
+        return super().shared_state() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""

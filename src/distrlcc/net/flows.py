@@ -15,10 +15,9 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
-from distrlcc.control.base import Controller
+from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import WireError
@@ -31,7 +30,7 @@ from distrlcc.transport import wire
 from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.sender import Sender
 from distrlcc.transport.wire import Acknowledgement, Data
-from distrlcc.types import NANOSECONDS, Ack, IntervalStats
+from distrlcc.types import NANOSECONDS, IntervalStats
 
 LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
@@ -77,23 +76,6 @@ class Timers:
                 due.append(timer)
         for timer in due:
             timer.run(now)
-
-
-@dataclass
-class Held:
-    """A controller whose window, packets, and rate, packets/s, are set from outside."""
-
-    cwnd: float
-    pacing_rate: float = 0.0
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Leave the window as it was set."""
 
 
 class SendingFlow:

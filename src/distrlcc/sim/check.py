@@ -18,7 +18,7 @@ import numpy as np
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import Agent, Reference
+from distrlcc.sim.reference import Reference
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.types import IntervalStats
@@ -151,8 +151,8 @@ def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | N
         zip(script.steps_ns, script.windows, script.pacing, strict=True)
     ):
         for k, flow in enumerate(reference.flows):
-            if scenario.flows[k].scheme == "agent" and isinstance(flow.controller, Agent):
-                flow.controller.cwnd, flow.controller.pacing_rate = windows[k], pacing[k]
+            if scenario.flows[k].scheme == "agent":
+                flow.held.cwnd, flow.held.pacing_rate = windows[k], pacing[k]
                 simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]
         reference.run(length)
         simulator.advance(length)
