@@ -67,6 +67,15 @@ def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
+    return from_dict(cls, data, source=source)
+
+
+def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
+    """Build a configuration from plain values, such as JSON's; see `from_toml`.
+
+    Raises:
+        ConfigError: A key is unknown, missing, of another type or refused by its dataclass.
+    """
     try:
         return _build(cls, data, prefix="")
     except ConfigError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -20,10 +22,9 @@ from distrlcc.data.manifest import (
     episode_schema,
     step_schema,
     to_arrow,
-    write_manifest,
 )
 from distrlcc.errors import OutputError
-from distrlcc.files import require_writable, write_together
+from distrlcc.files import require_writable, write_atomically, write_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ class DatasetWriter:
         manifest = Manifest(
             self._spaces, self._origin, self.steps, self.episodes, tuple(self._shards)
         )
-        write_manifest(self.folder, manifest)
+        text = json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n"
+        write_atomically(self.folder / NAME, text.encode())
         return manifest
 
     def discard(self) -> None:
