@@ -72,11 +72,7 @@ class DatasetWriter:
         self.steps, self.episodes = 0, 0
 
     def add(self, episode: Episode) -> None:
-        """Take an episode; full shards go to the disk.
-
-        Raises:
-            OutputError: A shard cannot be written.
-        """
+        """Take an episode; full shards go to the disk, or are an `OutputError`."""
         count = len(episode.rewards)
         if self._open and self._open_steps + count > self._shard_steps:
             self._flush()
@@ -86,11 +82,7 @@ class DatasetWriter:
         self.episodes += 1
 
     def finish(self) -> Manifest:
-        """Write the rest and the manifest, and return it.
-
-        Raises:
-            OutputError: Something cannot be written.
-        """
+        """Write the rest and the manifest, and return it; see :meth:`add`."""
         self._flush()
         manifest = Manifest(
             self._spaces, self._origin, self.steps, self.episodes, tuple(self._shards)
@@ -135,11 +127,7 @@ class DatasetWriter:
 
 
 def check_vacant(folder: Path) -> None:
-    """Refuse a place for a data set that holds something.
-
-    Raises:
-        OutputError: It does.
-    """
+    """Refuse a place for a data set that holds something: an `OutputError`."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; give a folder as --out")
     if (folder / NAME).exists():

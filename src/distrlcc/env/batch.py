@@ -107,13 +107,9 @@ class AgentBatch(ABC):
     def begin_agent(
         self, n: int, scenario: Scenario, held: tuple[Floats, Floats], place: int = 0
     ) -> None:
-        """Begin an agent's episode, after its link is there.
+        """Begin agent n's episode, after its link is there; it is the scenario's flow at ``place``.
 
-        Args:
-            n: The agent.
-            scenario: Its link's scenario.
-            held: Views of windows and pacing rates; what the scenario leaves open is set there.
-            place: Its place among the scenario's flows.
+        ``held`` are views of windows and pacing rates; what the scenario leaves open is set there.
         """
         flow, link = scenario.flows[place], scenario.link
         cwnd, pacing = held
@@ -132,9 +128,7 @@ class AgentBatch(ABC):
     def best_cwnd(self, carried: Floats) -> Floats:
         """Return what the expert's windows are, packets ``[N]``.
 
-        Args:
-            carried: Packets that the links carry in a round trip; what was searched for counts
-                before them.
+        They were searched for, or are what the links carry in a round trip.
         """
         return np.where(self._searched > 0, self._searched, carried)
 
@@ -197,15 +191,7 @@ class LinkBatch(AgentBatch):
         with_histograms: bool = False,
         with_labels: bool = True,
     ) -> None:
-        """Allocate N links of ``n_flows`` flows.
-
-        Args:
-            n: Links, N.
-            config: What the agents see, do and are paid for.
-            n_flows: Flows on each link, K; the agent's is the first.
-            with_histograms: Keep the simulator's delay histograms.
-            with_labels: Keep the oracle's labels.
-        """
+        """Allocate N links of ``n_flows`` flows, the first of which is the agent's."""
         super().__init__(n * config.agents, config)
         self.simulator = Simulator(
             n,

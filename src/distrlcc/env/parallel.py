@@ -49,13 +49,9 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
-        """Set up a link.
+        """Set up a link; ``changes`` are fields of `EnvConfig` to change.
 
-        Args:
-            config: What the environment is; K is its ``agents``. Without one, 4 agents on links of
-                the suite ``shared``.
-            split: ``train``, ``validation`` or ``test``.
-            changes: Fields of `EnvConfig` to change.
+        Without a configuration it has 4 agents, on links of the suite ``shared``.
         """
         config = config or EnvConfig(suites=("shared",), agents=4, episode_s=12.0)
         config = replace(config, **{"stagger": False, **changes})

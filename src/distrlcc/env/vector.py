@@ -161,9 +161,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, dict[str, Any]]:
         """Start new episodes everywhere.
 
-        Args:
-            seed: Starts the sequence of links anew.
-            options: ``episode``: which of the sequence's episodes to begin with.
+        A seed starts the sequence of links anew; the option ``episode`` says which of it comes
+        first.
         """
         if seed is not None:
             first = seed[0] if isinstance(seed, list) else seed
@@ -310,10 +309,7 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     ) -> None:
         """Set up a link environment.
 
-        Args:
-            config: What the environment is.
-            split: ``train``, ``validation`` or ``test``.
-            changes: Fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
+        ``changes`` are fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
         """
         if isinstance(changes.get("reward"), str):
             changes["reward"] = RewardConfig(changes["reward"])

@@ -28,14 +28,7 @@ class LabelledSteps:
     """A ring of rows, each of one sequence per environment; when full the oldest make room."""
 
     def __init__(self, spec: PolicySpec, capacity: int, count: int, length: int) -> None:
-        """Allocate the ring.
-
-        Args:
-            spec: The policy's spec.
-            capacity: Rows to hold at most.
-            count: Environments, N.
-            length: ``L``, steps in a sequence.
-        """
+        """Allocate a ring of ``capacity`` rows of N environments' sequences of ``length`` steps."""
         self.count, self._length, self._capacity = count, length, capacity
         self._written = 0  # rows, since the beginning
         self._replaced: tuple[int, Tensor, list[Tensor]] | None = None

@@ -112,13 +112,7 @@ class Discriminator(nn.Module):
     """A network whose output is D's logit."""
 
     def __init__(self, size: int, hidden: Sequence[int], seed: int) -> None:
-        """Build it from ``seed``.
-
-        Args:
-            size: Features of a step, F.
-            hidden: Layer widths.
-            seed: Of the weights.
-        """
+        """Build it for steps of ``size`` features, with layers of these widths."""
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
@@ -146,11 +140,7 @@ def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
 def gradient_penalty(network: nn.Module, expert: Tensor, policy: Tensor, mix: Tensor) -> Tensor:
     """Return the mean squared deviation of the slope from 1 (https://arxiv.org/abs/1704.00028).
 
-    Args:
-        network: The discriminator.
-        expert: ``[R, F]``.
-        policy: ``[R, F]``.
-        mix: Where between each two the slope is taken, in [0, 1], ``[R]``.
+    The slope is taken between each two of ``[R, F]`` steps: ``mix`` ``[R]``, in [0, 1], says where.
     """
     between = torch.lerp(policy, expert, mix[:, None]).requires_grad_(True)
     (slope,) = torch.autograd.grad(network(between).sum(), between, create_graph=True)

@@ -78,11 +78,7 @@ class Learner(Protocol):
         ...
 
     def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of an update that was broken off.
-
-        Args:
-            before: :meth:`shared_state` before it.
-        """
+        """Leave no trace of a broken update; ``before`` is :meth:`shared_state` before it."""
         ...
 
     def weights(self) -> Weights:

@@ -95,11 +95,8 @@ def sequences(rows: Tensor, length: int) -> Tensor:
 def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) -> Batch:
     """Arrange a rollout's rows for training.
 
-    Args:
-        rollout: Gives episode starts, recurrent states and the sequences' length.
-        obs: ``[steps, N, D]``.
-        actions: ``[steps, N]`` or ``[steps, N, A]``.
-        columns: ``[K, steps, N]``.
+    ``obs`` is ``[steps, N, D]``, ``actions`` ``[steps, N]`` or ``[steps, N, A]``, ``columns`` ``[K,
+    steps, N]``; the rollout gives episode starts and recurrent states.
     """
     length, steps, count = rollout.sequence_length, rollout.steps, rollout.count
     if rollout.states.shape[-1]:
@@ -142,10 +139,8 @@ class MinibatchPlan:
     def minibatches(self, rows: int, count: int, key: np.uint64) -> Iterator[Tensor]:
         """Yield the sequences of each minibatch, int64 ``[B]``; some may be empty.
 
-        Args:
-            rows: Rows that this rank has, at most ``self.rows``.
-            count: This rank's environments, N.
-            key: Of the shuffle; the same on all ranks.
+        This rank has ``rows``, at most ``self.rows``, of ``count`` environments; ``key`` is of the
+        shuffle and the same on all ranks.
         """
         units = self.rows * self.blocks
         order = np.argsort(seeding.uniform(key, np.arange(units)), kind="stable")
@@ -165,14 +160,10 @@ class MinibatchPlan:
 def plan_minibatches(
     samples: float, minibatch_size: int, rows: int, envs: float, first: int
 ) -> MinibatchPlan:
-    """Plan minibatches of about ``minibatch_size`` samples.
+    """Plan minibatches of about ``minibatch_size`` of all ranks' samples.
 
-    Args:
-        samples: Of all ranks.
-        minibatch_size: Samples in a minibatch, over all ranks.
-        rows: Rows of sequences on a rank that was not cut short.
-        envs: Environments of all ranks.
-        first: Global index of this rank's first environment.
+    ``rows`` of sequences has a rank that was not cut short; ``envs`` is all ranks' number,
+    ``first`` the global index of this rank's first environment.
     """
     rows = max(rows, 1)
     parts = max(1, -(-int(samples) // minibatch_size))

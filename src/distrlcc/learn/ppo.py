@@ -215,11 +215,9 @@ class PPO(ModelLearner[PPOConfig]):
         self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
-        """Go back to an earlier state, and weigh the entropy more for some updates.
+        """Go back to an earlier :meth:`shared_state`, and weigh the entropy more for some updates.
 
-        Args:
-            good: An earlier :meth:`shared_state`; version and environment steps go on.
-            alarm: Says how much more, and for how long.
+        Version and environment steps go on.
         """
         version = self.model.version
         self.model.load_state_dict(good["model"] | {"version": version})

@@ -19,11 +19,7 @@ PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy's inputs, outputs and network.
-
-    Raises:
-        ConfigError: If a value does not fit.
-    """
+    """A policy's inputs, outputs and network."""
 
     observation: str
     """Name of the observation the policy was trained on."""

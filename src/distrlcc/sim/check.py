@@ -135,12 +135,7 @@ def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
 
 
 def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | None:
-    """Run a script on both; return the first difference, or None.
-
-    Args:
-        script: Scenario and actions.
-        kernel: Another `advance` in the kernel's place (tests plant mutants).
-    """
+    """Run a script on both; return the first difference, or None. Tests plant another kernel."""
     scenario = script.scenario
     reference = Reference(scenario)
     simulator = Simulator(

@@ -160,10 +160,7 @@ SUITES: dict[str, Suite] = {
 def trace_suite(paths: list[str]) -> Suite:
     """Make a suite of trace files: 20 ms one-way delay, a queue of 100 packets, one period each.
 
-    A period below `MIN_TRACE_S` is repeated until then.
-
-    Raises:
-        TraceError: A file is no trace.
+    A period below `MIN_TRACE_S` is repeated until then. A bad file is a `TraceError`.
     """
     scenarios = []
     for path in paths:
@@ -265,11 +262,7 @@ def scenario_by_id(identifier: str) -> Scenario:
 
 
 def check_agents(scenario: Scenario, most: int = 1) -> None:
-    """Refuse a scenario whose first flows are not its only agents, or that has too many.
-
-    Args:
-        scenario: What is to be run.
-        most: Agents that a link may have, K.
+    """Refuse a scenario whose first flows are not its only agents, or that has more than ``most``.
 
     Raises:
         ConfigError: They are not.

@@ -26,10 +26,7 @@ _PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
 
 
 def generate(spec: str) -> NDArray[np.int64] | None:
-    """Generate the trace of a generator's name; None when the name is no generator's.
-
-    Returns:
-        Opportunities, ms, not decreasing.
+    """Generate the opportunities, ms, of a generator's name; None when the name is no generator's.
 
     Raises:
         TraceError: The generator's parameters are wrong.
@@ -90,13 +87,10 @@ _MOST_LINES = 2_000_000
 
 
 def constant_times(packets_per_ms: Fraction) -> NDArray[np.int64]:
-    """Return the opportunities of a rate over one period, ms, not decreasing.
+    """Return the opportunities of a rate above 0 over one period, ms, not decreasing.
 
     The k-th stands in the first millisecond by whose end k packets' time has passed; one packet per
     ms is the trace ``1``. The rate is exact where a period of at most 20 s holds it, else to 1e-7.
-
-    Args:
-        packets_per_ms: Above 0.
     """
     rate = packets_per_ms.limit_denominator(_LONGEST_MS)
     # A very slow link has a long period; a very fast one a short one, for memory's sake.
