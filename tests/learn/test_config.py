@@ -61,7 +61,7 @@ BAD: list[tuple[Any, str, Any, str]] = [
     (PPOConfig(), "use_critic", False, "use_gae needs a critic"),
     (PPOConfig(), "lr_schedule", ((5, 1.0), (4, 1.0)), ""),
     (PPOConfig(), "vtrace_rho", 0.0, ""),
-    (PPOConfig(), "vtrace_rho", inf, "and both finite"),
+    (PPOConfig(), "vtrace_rho", inf, "and finite"),
     (PPOConfig(), "vtrace_rho", nan, ""),
     (PPOConfig(), "vtrace_c", -1.0, ""),
     (PPOConfig(), "vtrace_c", 2.0, "vtrace_rho 1.0: expected vtrace_c to be vtrace_rho or less"),

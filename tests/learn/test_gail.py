@@ -15,7 +15,6 @@ from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import GailConfig, PPOConfig
 from distrlcc.learn.gail import (
     Demonstrations,
-    Discriminator,
     Gail,
     classification_loss,
     divergence,
@@ -53,14 +52,6 @@ def test_the_penalty_by_hand() -> None:
     # At a quarter of the way the point is (1, 0) and the slope 2.
     penalty = gradient_penalty(Square(), expert, policy, torch.tensor([0.25]))
     assert penalty.item() == pytest.approx((2.0 - 1.0) ** 2)
-
-
-def test_the_discriminator_is_its_seeds() -> None:
-    one, same, other = (Discriminator(5, (8, 8), seed) for seed in (1, 1, 2))
-    pairs = torch.linspace(-1, 1, 15).reshape(3, 5)
-    assert one(pairs).shape == (3,)
-    assert torch.equal(one(pairs), same(pairs))
-    assert not torch.allclose(one(pairs), other(pairs))
 
 
 def _train(

@@ -171,7 +171,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if options and "episode" in options:
             self._episodes[:] = options["episode"]
         everyone = np.arange(self.num_envs)
-        self._start(self._links())
+        self._start(np.arange(len(self._ends)))
         if self.config.stagger:
             # First episodes are cut at different ages, so that later ones do not end together.
             age = uniform(self._key, self._indices, -1)
@@ -180,15 +180,12 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def link_names(self) -> list[str]:
         """Return the names of the scenarios that the links are on."""
-        return [s.name for s in self._scenarios(self._links(), self._episodes - 1)]
+        return [s.name for s in self._scenarios(np.arange(len(self._ends)), self._episodes - 1)]
 
     @property
     def over(self) -> NDArray[np.bool_]:
         """Whether each link's time is over, ``[N / K]``; after an autoreset none is."""
         return np.asarray(self._time >= self._ends - 1e-9)
-
-    def _links(self) -> NDArray[np.int64]:
-        return np.arange(self.num_envs // self.agents)
 
     def _scenarios(self, which: NDArray[np.int64], episodes: NDArray[np.int64]) -> list[Scenario]:
         """Draw the scenarios of some links' episodes, of which ``episodes`` went before."""

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import DatasetError
@@ -143,7 +143,7 @@ class Cloning(ModelLearner[ImitationConfig]):
         totals = self._reducer.sum(np.array(counts))
         lr = scheduled(self.config.lr_schedule, epoch.number, self.config.lr)
         sums, norms, done = torch.zeros(2, dtype=torch.float64), torch.zeros(()), 0.0
-        batches = zip(_loader(dataset, epoch.parts), counts, totals, strict=True)
+        batches = zip(map(dataset.__getitems__, epoch.parts), counts, totals, strict=True)
         for number, (batch, own, total) in enumerate(batches):
             if number % _STOP_EVERY == 0 and epoch.stop(int(done)):
                 raise InterruptedUpdateError
@@ -191,7 +191,7 @@ class Cloning(ModelLearner[ImitationConfig]):
         """Measure without learning, over all ranks."""
         sums = torch.zeros(2, dtype=torch.float64)
         with torch.no_grad():
-            for batch in _loader(epoch.validation, epoch.validation_parts):
+            for batch in map(epoch.validation.__getitems__, epoch.validation_parts):
                 sums += torch.stack(self._losses(batch)[1:])
         return self._means("validation", sums, float(epoch.validation.steps))
 
@@ -241,15 +241,3 @@ def share_of_minibatches(
     # What the sampler repeats to give all ranks equally much is left out: a last minibatch may be
     # smaller on some ranks, and even empty.
     return [order[i : min(i + part, own)] for i in range(0, len(order), part)]
-
-
-def _loader(dataset: SequenceDataset, parts: list[Indices]) -> DataLoader[SequenceBatch]:
-    batches: Any = parts
-    whole: Any = _whole
-    # Its own generator, so that torch's global one is left alone.
-    generator = torch.Generator()
-    return DataLoader(dataset, batch_sampler=batches, collate_fn=whole, generator=generator)
-
-
-def _whole(batch: SequenceBatch) -> SequenceBatch:
-    return batch

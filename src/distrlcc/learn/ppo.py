@@ -94,7 +94,7 @@ class PPO(ModelLearner[PPOConfig]):
                 chosen = batch.used(chosen)
                 if len(chosen):
                     part = batch.take(chosen.to(model.device))
-                    loss, metrics = self._loss(part, entropy_coeff)
+                    loss, metrics = self.loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
                     norm = model.optimizer.step(loss, part.samples, lr, config.grad_clip)
                 else:  # the rollout was cut short of what other ranks have, or none was active
@@ -150,7 +150,7 @@ class PPO(ModelLearner[PPOConfig]):
         logp, values = both.transpose(1, 2).flatten(1, 2)[:, :steps].cpu()
         return logp.numpy(), values.numpy()
 
-    def _loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
         """Return the loss, and ``_METRICS`` times the number of samples with that number."""
         config = self.config
         head, values, _ = self.model.network(batch.obs, batch.starts, batch.states)
