@@ -201,6 +201,8 @@ class LinkBatch(AgentBatch):
             with_histograms=with_histograms,
         )
         self.n_flows = n_flows
+        # Which rows of the simulator's flows are the agents'.
+        self._flow: NDArray[np.int64] = np.arange(n) * n_flows
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
@@ -237,8 +239,7 @@ class LinkBatch(AgentBatch):
         stats = self.simulator.stats()
         if self.n_flows == 1:
             return stats
-        columns = {name: getattr(stats, name)[:: self.n_flows] for name in stats.names()}
-        return IntervalStats(**columns)
+        return IntervalStats(**{name: getattr(stats, name)[self._flow] for name in stats.names()})
 
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""

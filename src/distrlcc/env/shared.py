@@ -19,7 +19,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, IntervalStats
+from distrlcc.types import NANOSECONDS
 
 Bools = NDArray[np.bool_]
 
@@ -119,11 +119,6 @@ class SharedBatch(LinkBatch):
     def left(self) -> Bools:
         """Return which agents' newest step was their last."""
         return self.acted & ~self.active
-
-    def stats(self) -> IntervalStats:
-        """Return what the agents saw in the newest step."""
-        stats = self.simulator.stats()
-        return IntervalStats(**{name: getattr(stats, name)[self._flow] for name in stats.names()})
 
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
