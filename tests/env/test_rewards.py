@@ -32,7 +32,7 @@ from distrlcc.sim.suites import (
     with_scheme,
 )
 from distrlcc.types import IntervalStats
-from tests.env.stats import interval_stats
+from tests.env.steps import interval_stats
 
 COUNTS = {"duration": 0.01, "sent": 10, "acked": 8, "lost": 2, "cwnd": 20}
 STATS = interval_stats(rtt_sum=8 * 0.06, rtt_max=0.07, rtt_last=0.06, min_rtt=0.04, **COUNTS)

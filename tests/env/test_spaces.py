@@ -7,7 +7,7 @@ import pytest
 
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
 from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree, ScaleFreeRecent
-from tests.env.stats import interval_stats
+from tests.env.steps import interval_stats
 
 ONES = np.ones(1)
 TIMES = ("duration", "rtt_sum", "rtt_last", "rtt_min", "min_rtt")

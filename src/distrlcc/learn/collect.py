@@ -89,13 +89,9 @@ class CollectStats:
         if self.timed_steps:
             means["late_steps"] = self.late_steps / self.timed_steps
         if episodes:
-            means |= {
-                "episode_return": self.episode_return / episodes,
-                "utilisation": self.utilisation / episodes,
-                "queueing_delay": self.queueing_delay / episodes,
-                "loss": self.loss / episodes,
-                "silent_episode_share": self.silent_episodes / episodes,
-            }
+            for name in ("episode_return", "utilisation", "queueing_delay", "loss"):
+                means[name] = getattr(self, name) / episodes
+            means["silent_episode_share"] = self.silent_episodes / episodes
         return means
 
 

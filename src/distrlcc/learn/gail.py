@@ -158,7 +158,7 @@ def divergence(expert: Tensor, policy: Tensor) -> Tensor:
     return proved
 
 
-_METRICS = ("loss", "accuracy", "divergence", "penalty")
+_METRICS = ("gail_loss", "gail_accuracy", "gail_divergence", "gail_penalty")
 
 
 class Gail(PPO):
@@ -232,11 +232,7 @@ class Gail(PPO):
                 loss, metrics = self._judge(expert.to(self._device), policy, draw)
                 self._optimizer.step(loss, len(chosen), config.lr, 0.0)
                 sums += metrics.cpu() * len(chosen)
-        *totals, count = self._reducer.sum(sums.numpy()).tolist()
-        return {
-            f"gail_{name}": total / max(count, 1.0)
-            for name, total in zip(_METRICS, totals, strict=True)
-        }
+        return self.means(_METRICS, sums)
 
     def _judge(self, expert: Tensor, policy: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:
         """Return the loss of ``R`` steps of each, and ``_METRICS`` with a 1."""

@@ -10,6 +10,7 @@ V-trace corrects for it (``use_vtrace``).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -102,7 +103,7 @@ class PPO(ModelLearner[PPOConfig]):
 
         # What the next update starts from, and what this one was like.
         model.absorb(agreed[len(sums) :])
-        means = self._means(metric_sums)
+        means = self.means(_METRICS, metric_sums)
         self._adapt_kl_coeff(means["kl"])
         staleness = float(model.version - rollout.version)
         model.version += 1
@@ -189,10 +190,10 @@ class PPO(ModelLearner[PPOConfig]):
         )
         return batch.to(self.model.device)
 
-    def _means(self, sums: Tensor) -> dict[str, float]:
-        """Return ``_METRICS``' means over all ranks."""
+    def means(self, names: Sequence[str], sums: Tensor) -> dict[str, float]:
+        """Return means over all ranks, of sums of these metrics and of the samples."""
         *totals, count = self._reducer.sum(sums.double().numpy()).tolist()
-        return {name: t / max(count, 1.0) for name, t in zip(_METRICS, totals, strict=True)}
+        return {name: t / max(count, 1.0) for name, t in zip(names, totals, strict=True)}
 
     def _adapt_kl_coeff(self, kl: float) -> None:
         """Adapt the penalty's weight as RLlib does; the paper's section 4 has factors of 2."""

@@ -148,11 +148,7 @@ class NumpyPolicy(NumpyNetwork):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
-        """Read a policy file.
-
-        Raises:
-            PolicyFileError: If the file is not a whole policy of its own spec.
-        """
+        """Read a policy file; see :func:`load_policy`."""
         return cls(load_policy(path))
 
     def act(
