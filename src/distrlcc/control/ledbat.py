@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from distrlcc.control import reno
 from distrlcc.control.compiled import njit_inner
 from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
@@ -79,8 +78,13 @@ def on_ack(
         s[SSTHRESH] = s[CWND]  # it follows the window from then on
 
 
-on_timeout = reno.on_timeout
-"""One packet (section 2.4.2), and slow start to half the window."""
+@njit_inner
+def on_timeout(s: FloatArray, sent: int) -> None:
+    """Go back to one packet (section 2.4.2) and slow start to half the window."""
+    if s[CWND] > 1.0:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+    s[CWND] = 1.0
+    s[RECOVER] = sent
 
 
 @njit_inner

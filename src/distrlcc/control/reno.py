@@ -26,18 +26,12 @@ def initialise(s: FloatArray) -> None:
 
 
 @njit_inner
-def halve(s: FloatArray, sent: int) -> None:
-    """Reduce the window after a loss (RFC 5681 section 3.2)."""
-    s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
-    s[CWND] = s[SSTHRESH]
-    s[RECOVER] = sent
-
-
-@njit_inner
 def on_ack(s: FloatArray, seq: int, sent: int, lost: int) -> None:
     """Grow by 1 (slow start) or 1/cwnd per ACK; halve once per window (RFC 5681 3.1, 3.2)."""
     if lost > 0 and seq > s[RECOVER]:
-        halve(s, sent)
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+        s[CWND] = s[SSTHRESH]
+        s[RECOVER] = sent
     elif seq >= s[RECOVER]:
         if s[CWND] < s[SSTHRESH]:
             s[CWND] += 1.0

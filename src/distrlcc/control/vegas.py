@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from distrlcc.control import reno
 from distrlcc.control.compiled import njit_inner
 from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND
@@ -53,7 +52,9 @@ def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
         s[ROUND_RTT] = np.inf
         s[ROUND_END] = sent
     if lost > 0 and seq > s[RECOVER]:
-        reno.halve(s, sent)
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+        s[CWND] = s[SSTHRESH]
+        s[RECOVER] = sent
     elif seq >= s[RECOVER] and s[CWND] < s[SSTHRESH]:
         s[CWND] += s[GROWING]
 
@@ -61,7 +62,10 @@ def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
 @njit_inner
 def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet and slow start (RFC 5681 section 3.1)."""
-    reno.on_timeout(s, sent)
+    if s[CWND] > 1.0:
+        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
+    s[CWND] = 1.0
+    s[RECOVER] = sent
     s[ROUND_END] = sent
     s[ROUND_RTT] = np.inf
     s[GROWING] = 1.0
