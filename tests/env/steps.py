@@ -15,7 +15,7 @@ def interval_stats(n: int = 1, **values: Any) -> IntervalStats:
 
 
 def steps(env: LinkVectorEnv, begin: int, end: int) -> list[tuple[Any, ...]]:
-    """Return what some steps showed: observations, rewards, truncations, labels, who is active."""
+    """Return what some steps showed: observations, rewards, truncations, labels, active agents."""
     rows = []
     for t in range(begin, end):
         actions = np.random.default_rng(t).integers(0, 6, 64)[env.first_index :][: env.num_envs]

@@ -85,7 +85,7 @@ def test_learns_without_the_reward(
     learner = Gail(GailConfig(str(tmp_path / "d"), lr=3e-3, minibatch_size=256), PPO, spec)
     rewards, rows = _train(learner, ToyEnv(32, task), spec, 40)
     assert np.mean(rewards[-5:]) > bound > rewards[0]
-    # Who imitates well is hard to tell from the expert.
+    # A policy that imitates well is hard to tell from the expert.
     assert rows[-1]["gail_divergence"] < max(row["gail_divergence"] for row in rows)
     assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows)
 

@@ -170,13 +170,12 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             self._episodes[:] = 0
         if options and "episode" in options:
             self._episodes[:] = options["episode"]
-        everyone = np.arange(self.num_envs)
         self._start(np.arange(len(self._ends)))
         if self.config.stagger:
             # First episodes are cut at different ages, so that later ones do not end together.
             age = uniform(self._key, self._indices, -1)
             self._ends = np.maximum(self._ends * (1.0 - age), self.config.step_ms * 1e-3)
-        return self.batch.first_observation(everyone), self._info()
+        return self.batch.first_observation(np.arange(self.num_envs)), self._info()
 
     def link_names(self) -> list[str]:
         """Return the names of the scenarios that the links are on."""

@@ -209,9 +209,9 @@ class Collector:
             rollout.truncated[t] = truncated
             rollout.final_values[t] = 0.0
             done = terminated | truncated
-            self._see(info, done, stats)
+            self._count(info, done, stats)
             if done.any():
-                self._see_ends(info, done, stats)
+                self._ended(info, done, stats)
                 cut = np.flatnonzero(truncated)
                 if len(cut):
                     ends.append(
@@ -269,7 +269,7 @@ class Collector:
         self._silent[joined], self._age[joined] = 0, 0
         return np.asarray(done | joined)
 
-    def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
+    def _count(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         at_minimum = info["cwnd"] <= MIN_CWND
         if self._active is not None:
             at_minimum &= self._active & info["active"]
@@ -292,7 +292,7 @@ class Collector:
             )
             rollout.final_values[rows, columns] = network.step(obs, state)[1]
 
-    def _see_ends(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
+    def _ended(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         ended = info["_link_episode"]
         episode = info["link_episode"]
         stats.episodes += float(ended.sum())

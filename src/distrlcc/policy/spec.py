@@ -83,7 +83,7 @@ class PolicySpec:
 
     @property
     def preference(self) -> float | None:
-        """What a user who says nothing prefers, from 0 (throughput) to 1 (delay).
+        """The preference of a user that states none, from 0 (throughput) to 1 (delay).
 
         None where the policy has no preference for its last input.
         """
