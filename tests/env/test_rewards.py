@@ -22,9 +22,9 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.collect_data import CollectConfig
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Change, Link, Scenario
 from distrlcc.sim.suites import (
-    bdp_packets,
     best_cwnd,
     load_suite,
     mean_rate_mbps,
