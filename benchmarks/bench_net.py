@@ -204,7 +204,7 @@ def tcp_rate(seconds: float) -> Figures:
     """Return what one CUBIC flow gets over an emulated link that hardly limits it, Mbit/s."""
     tcp = f"{sys.executable} -m distrlcc.net.tcp_flow"
     link = ["emulate", "--up", "10000", "--down", "10000", "--outside"]
-    outer = f"sh -c 'exec {tcp} sink $MAHIMAHI_BASE 4730'"
+    outer = f"sh -c 'exec {tcp} sink $MAHIMAHI_BASE 4730 120'"
     inner = ["sh", "-c", f"exec {tcp} send $MAHIMAHI_BASE 4730 cubic {seconds:g}"]
     told = json.loads(_output([*_DISTRLCC, *link, outer, "--", *inner], seconds)[0])
     return {"mbps": float(told["acked_bytes"]) * 8e-6 / float(told["seconds"])}

@@ -81,9 +81,8 @@ def run(args: Namespace) -> int:
     request = Request(
         seconds=args.seconds,
         datagram=args.datagram,
-        handshake_s=args.timeout,
+        timeout_s=args.timeout,
         wait_s=args.wait,
-        silence_s=args.timeout,
         keep_series=bool(args.plot or args.json),
     )
     remote = resolve(args.receiver, "receiver", PORT)
@@ -142,13 +141,13 @@ def refuse_files(flag: str, value: str | None) -> None:
 
 
 def _draw(path: Path, sent: Sent, name: str, wire_bytes: int) -> None:
-    from distrlcc.evaluate.figures import to_png, to_svg
+    from distrlcc.evaluate.figures import encode
     from distrlcc.evaluate.plots import flow_plot
     from distrlcc.files import require_writable, write_atomically
 
     figure = flow_plot(sent.series, name, wire_bytes)
     require_writable(path.resolve().parent)
-    write_atomically(path, to_svg(figure) if path.suffix == ".svg" else to_png(figure))
+    write_atomically(path, encode(figure, path.suffix[1:]))
 
 
 def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:

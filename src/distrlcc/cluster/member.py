@@ -18,8 +18,7 @@ from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import RayOptions, ray_session, require_ray
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.runs.options import RunOptions
-from distrlcc.runs.progress import Progress
-from distrlcc.runs.remote_progress import News, RemoteProgress, show
+from distrlcc.runs.progress import News, Progress, RemoteProgress, show
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.stopper import Stopper

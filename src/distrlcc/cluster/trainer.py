@@ -11,11 +11,11 @@ import uuid
 from dataclasses import dataclass, replace
 
 from distrlcc.actors.trainer import ActorRun, train_on_engine
-from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
 from distrlcc.cluster.member import Member, Trains, absolute_out, drive
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import RayOptions
+from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
@@ -71,7 +71,7 @@ class RayTrainer(Trains):
                 RayEngine(room, config, job.identity),
                 feed=self.feed,
                 stopper=self.stopper,
-                patience=2.0 * START_SECONDS,  # their processes are still to be made
+                patience=2.0 * limits().start,  # their processes are still to be made
             )
 
 

@@ -17,7 +17,7 @@ from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import package_versions
-from distrlcc.storage import OPEN_SECONDS, Storage, within
+from distrlcc.storage import Storage, within
 
 NOT_INSTALLED = "not installed"
 MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
@@ -238,7 +238,7 @@ def leave_mark(marks: Storage, name: str) -> str:
     """
     is_url = "://" in marks.url
     try:
-        if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
+        if not is_url and not within(Path(marks.url).is_dir):
             return f"{marks.url}: there is no such folder"
         marks.open(check=is_url)
         marks.write(name, name.encode())

@@ -79,7 +79,7 @@ class DistributedConfig:
 
 @dataclass(frozen=True)
 class ActorsConfig:
-    """Who acts where in the actor-learner topology; of no matter to the others."""
+    """The workers of the actor-learner topology; of no matter to the others."""
 
     nodes: tuple[tuple[str, ...], ...] = (
         ("0", "1", "2", "3"),

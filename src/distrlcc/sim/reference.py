@@ -48,15 +48,19 @@ class Record:
     ack: int = -1
 
 
+def first_held(flow: Flow) -> Held:
+    """Return the window and the pacing rate that an agent starts with."""
+    rate = (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES)
+    return Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd, rate)
+
+
 class _Flow:
     def __init__(self, number: int, flow: Flow, seed: int) -> None:
         self.number, self.flow, self.seed = number, flow, seed
         self.start = round(flow.start_s * NANOSECONDS)
         self.stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
         self.extra = round(flow.extra_rtt_ms * 1e6)
-        cwnd = INITIAL_CWND if flow.cwnd is None else flow.cwnd
-        rate = (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES)
-        self.held = Held(cwnd, rate)
+        self.held = first_held(flow)
         """What an agent holds, and the oracle, whose window is set at each step's start."""
         self.controller: Controller = self.held
         self.sender: Sender | None = None
