@@ -141,7 +141,7 @@ def test_without_its_trainer_a_run_ends(
     assert time.monotonic() - begin < 60.0
     assert "the trainer (process" in hosts.log(processes[0])
     (line,) = [line for line in hosts.log(processes[1]).splitlines() if "found" not in line]
-    assert line.startswith("distrlcc: error: nobody serves the run at 10.77.0.1:29513 any more")
+    assert line.startswith("distrlcc: error: the master at 10.77.0.1:29513 is gone")
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,6 @@ from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
 from distrlcc.evaluate.bootstrap import Curves
-from distrlcc.parallel import launcher as launching
-from distrlcc.parallel import membership
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
@@ -41,14 +38,6 @@ SMALL = """num_envs=5 checkpoint_every=7 held_out.every=8 held_out.links=2 held_
 PPO = f"{SMALL} ppo.rollout_length=16 ppo.minibatch_size=64 ppo.sequence_length=8".split()
 DAGGER = f"{SMALL} dagger.rollout_length=16 dagger.minibatch_size=64 dagger.num_epochs=2".split()
 UPDATE = 5 * 16
-
-
-@contextlib.contextmanager
-def _limits(stop: float, silence: float) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "STOP_SECONDS", stop)
-        patch.setattr(membership, "SILENCE_SECONDS", silence)  # nobody is gone who stands still
-        yield
 
 
 def _run(
@@ -103,7 +92,8 @@ def finished(
     """Return a run of 10 updates on two processes, whose rank 0 scores slowly; what was said."""
     out = tmp_path_factory.mktemp("runs") / "finished"
     said = out.with_name("said")
-    with said.open("w") as file, _limits(4.0, 20.0):
+    with said.open("w") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTRLCC_LIMITS", "stop=4,silence=20")  # no rank is gone that stands still
         old = os.dup(2)
         os.dup2(file.fileno(), 2)
         stop_fork_server()  # the next one writes to this file

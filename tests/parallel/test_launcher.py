@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import GroupError
-from distrlcc.parallel import launcher as launching
 from distrlcc.parallel.launcher import Launcher, Outcome
 from distrlcc.parallel.rank_spec import RankSpec
 from tests.hosts import rank_processes, wait_until
@@ -28,7 +27,7 @@ def run(
     targets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Outcome]]:
     """Return a function that runs a kind of job on two ranks; nothing may be left of it."""
-    monkeypatch.setattr(launching, "STOP_SECONDS", 3.0)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stop=3")
 
     def start(kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
         specs = [RankSpec("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]

@@ -80,7 +80,7 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("distrlcc.parallel.membership.SILENCE_SECONDS", 2.5)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2.5")
     common = identity(targets.Settings(), processes=3)
     specs = [
         RankSpec("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
@@ -177,7 +177,7 @@ def test_an_unreachable_master_is_one_line(port: int) -> None:
 def test_a_server_of_another_kind_is_not_a_master(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrlcc.parallel.store.STORE_SECONDS", 1.0)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
     if kind == "http":
         handler = http.server.SimpleHTTPRequestHandler
         handler.log_message = lambda *_: None  # type: ignore[method-assign,assignment]

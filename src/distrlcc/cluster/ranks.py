@@ -64,7 +64,6 @@ def train_ranks_on_ray(
         config, options, on, "decentralized", learners=processes, directory=directory
     ) as run:
         assert run.directory is not None
-        run.directory.lock()
         out, storage = run.directory.path, run.directory.storage
         mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)

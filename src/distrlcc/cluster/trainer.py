@@ -55,7 +55,6 @@ class RayTrainer(Trains):
             options = replace(options, resume=_has_begun(options, job.run))
         # A trainer that was given up may live on, cut off: its successor takes the name over.
         with open_directory(config, options, f"{job.run}#{self.restarts}") as directory:
-            directory.lock()
             run = ActorRun(
                 config, directory.path, options.resume, options.tensorboard, directory.storage
             )

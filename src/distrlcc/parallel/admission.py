@@ -1,7 +1,7 @@
 """Admission to a group, the same in both topologies: one identity and one shared secret.
 
-Slot 0 shows in the master's store what all must have in common, and proves that it knows the secret
-(`DISTRLCC_TOKEN`) without saying it; every other process compares before it takes part.
+Slot 0 puts into the master's store what all must have in common, and a proof that it knows the
+secret (`DISTRLCC_TOKEN`); every other process compares both before it takes part.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity, from_json, to_json
 
 TOKEN = "DISTRLCC_TOKEN"
 """Environment variable with the secret."""
 _SHORTEST = 16
-_POLL_SECONDS = 0.05
 
 
 def own_token() -> str:
@@ -31,7 +31,7 @@ def own_token() -> str:
 
 
 def new_token() -> str:
-    """Return a secret that nobody guesses."""
+    """Return a secret that cannot be guessed."""
     return secrets.token_hex(32)
 
 
@@ -61,17 +61,17 @@ def proves(claim: object, nonce: str, role: str, token: str) -> bool:
     return hmac.compare_digest(str(claim).encode(), proof(nonce, role, token).encode())
 
 
-def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str]) -> str:
-    """Compare with the identity that slot 0 showed first; return the attempt's nonce.
+def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], nonce: str = "") -> str:
+    """Compare with the identity that slot 0 published first; return the nonce that it gave.
 
     Raises:
         GroupError: Slot 0 is not there, or this process does not match it.
     """
     key = f"{spec.attempt}/identity"
     if spec.slot == 0:
-        nonce = uuid.uuid4().hex
-        told = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
-        store.compare_set(key, "", to_json(told))
+        nonce = nonce or uuid.uuid4().hex
+        own = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
+        store.compare_set(key, "", to_json(own))
     master = from_json(receive(store, spec, key))
     nonce, claim = master.pop("nonce", ""), master.pop("token", "")
     check_identity(master, identity)
@@ -107,5 +107,5 @@ def missing(store: Any, keys: Collection[str], deadline: float, alive: str = "")
     while not (here := store.check(list(keys))) and monotonic() < deadline:
         if alive:
             store.add(alive, 1)
-        sleep(_POLL_SECONDS)
+        sleep(limits().tick)
     return [] if here else [key for key in keys if not store.check([key])]

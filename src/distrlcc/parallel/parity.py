@@ -24,16 +24,8 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class ParityJob:
-    """What each process does."""
-
-    config: RunConfig
-    updates: int
-
-
-@dataclass(frozen=True)
 class Learned:
-    """What one process did and learned."""
+    """One process's actions, and what it learned from them."""
 
     actions: list[NDArray[Any]]
     """Of each update, ``[T, N]``."""
@@ -73,8 +65,7 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
     Raises:
         DistrlccError: A process failed.
     """
-    job = ParityJob(config, updates)
-    (one,), together = (_learn(job, count) for count in (1, processes))
+    (one,), together = (_learn(config, updates, count) for count in (1, processes))
     first, *others = together
     # Did all environments see the same actions?
     actions = [
@@ -117,29 +108,29 @@ def learning_curves(
     """
     curves: list[list[NDArray[np.float64]]] = [[], []]
     for seed in range(config.seed, config.seed + seeds):
-        job = ParityJob(replace(config, seed=seed), updates)
+        seeded = replace(config, seed=seed)
         for curve, count in zip(curves, (1, processes), strict=True):
-            sums = np.sum([learned.rewards for learned in _learn(job, count)], axis=0)
+            sums = np.sum([one.rewards for one in _learn(seeded, updates, count)], axis=0)
             quarters = np.array_split(sums, _QUARTERS)
             curve.append(np.array([part[:, 0].sum() / part[:, 1].sum() for part in quarters]))
     return np.array(curves[0]), np.array(curves[1])
 
 
-def _learn(job: ParityJob, processes: int) -> list[Learned]:
+def _learn(config: RunConfig, updates: int, processes: int) -> list[Learned]:
     specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    return Launcher(learn_rank, job, specs, hosts=True).run().measured()
+    return Launcher(learn_rank, (config, updates), specs, hosts=True).run().measured()
 
 
-def learn_rank(spec: RankSpec, job: ParityJob) -> Learned:
-    """Train as one of the processes."""
-    config = job.config
+def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:
+    """Train some updates as one of the processes."""
+    config, updates = job
     group = ProcessGroup(spec, identity(config))
     share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
     state = env_run(config, share, group)
-    learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
+    learned = Learned([], [], state.learner.weights(), np.zeros((updates, 2)))
     with group:
         group.agree(0, ready=False)
-        for update in range(job.updates):
+        for update in range(updates):
             found = state.source.next(state.learner.weights(), None)
             assert found is not None
             rollout, stats = found

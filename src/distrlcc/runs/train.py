@@ -40,23 +40,6 @@ class Agreed:
 class Group(Protocol):
     """The ranks that learn together."""
 
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which scores, logs and saves."""
-        ...
-
-    def still_leads(self) -> bool:
-        """Say whether rank 0 was not replaced while it was suspended."""
-        ...
-
-    def note_record(self, update: int) -> None:
-        """Note for a later rank 0 that an update's row is written."""
-        ...
-
-    def newest_record(self) -> int:
-        """Return the newest update whose row a rank 0 has written."""
-        ...
-
     def stop(self, state: RunState) -> Stop | None:
         """Return what cuts the next batch short where the others wait for it."""
         ...
