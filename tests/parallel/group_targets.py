@@ -1,4 +1,4 @@
-"""What rank processes of the tests run; by path it is a launcher: KIND FOLDER."""
+"""What rank processes of the tests run; as a program it is a launcher: KIND FOLDER."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,17 +228,33 @@ def _slow_steps(spec: RankSpec, job: Disturbed) -> None:
     LinkVectorEnv.step = slow  # type: ignore[method-assign]
 
 
-def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
+def _after_commit(action: Callable[[Any], None]) -> None:
+    """Do something after each update that is agreed on, before anything of it is written."""
     from distrlcc.runs.run_state import RunState
 
     commit = RunState.commit
 
-    def flipping(state: Any, stats: Any) -> None:
+    def commit_and_act(state: Any, stats: Any) -> None:
         commit(state, stats)
+        action(state)
+
+    RunState.commit = commit_and_act  # type: ignore[method-assign]
+
+
+def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
+    def flip(state: Any) -> None:
         if spec.slot == 1 and state.counters.update == job.update:
             state.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
-    RunState.commit = flipping  # type: ignore[method-assign]
+    _after_commit(flip)
+
+
+def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
+    def die(state: Any) -> None:
+        if spec.slot == 0 and state.counters.update == job.update:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _after_commit(die)
 
 
 def _die_saving(spec: RankSpec, job: Disturbed) -> None:
@@ -248,34 +265,6 @@ def _die_saving(spec: RankSpec, job: Disturbed) -> None:
 
     if spec.slot == 0:
         Recorder.finish = die  # type: ignore[method-assign]
-
-
-def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
-    """Rank 0 dies when an update is agreed on, and nothing of it is written."""
-    from distrlcc.runs.run_state import RunState
-
-    commit = RunState.commit
-
-    def die(state: Any, stats: Any) -> None:
-        commit(state, stats)
-        if spec.slot == 0 and state.counters.update == job.update:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    RunState.commit = die  # type: ignore[method-assign]
-
-
-def main() -> None:
-    kind, folder = sys.argv[1:3]
-    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
-    try:
-        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(outcome.code)
-
-
-if __name__ == "__main__":
-    main()
 
 
 def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
@@ -302,3 +291,17 @@ def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
                     last = time.monotonic()
             time.sleep(0.2)
     return gaps
+
+
+def main() -> None:
+    kind, folder = sys.argv[1:3]
+    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
+    try:
+        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(outcome.code)
+
+
+if __name__ == "__main__":
+    main()

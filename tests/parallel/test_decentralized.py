@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from tests.hosts import stop_fork_server
 from tests.parallel.commands import rows, started
+from tests.parallel.group_targets import Disturbed, disturbed
 
 SMALL = """num_envs=5 checkpoint_every=7 held_out.every=8 held_out.links=2 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[8] distributed.straggler_share=0 """
@@ -41,19 +43,18 @@ UPDATE = 5 * 16
 
 
 def _run(
-    targets: ModuleType, out: Path, what: str, *settings: str, size: int = 2, update: int = 0
+    out: Path, what: str, *settings: str, size: int = 2, update: int = 0, ended: Sequence[int] = ()
 ) -> None:
+    """Train while something happens; all ranks end well, or those in `ended`."""
     config = override(recipe("quickstart"), [*PPO, *settings])
-    train = TrainJob(config, out, tensorboard=False)
     seconds = config.distributed.timeout_s
     specs = [
         RankSpec("127.0.0.1", 0, slot, size, timeout_seconds=seconds, join_seconds=60.0)
         for slot in range(size)
     ]
-    job = targets.Disturbed(train, what, update)
-    outcome = Launcher(targets.disturbed, job, specs, hosts=True).run()
-    assert outcome.code == 0
-    assert outcome.results == dict.fromkeys(range(size), 0)
+    job = Disturbed(TrainJob(config, out, tensorboard=False), what, update)
+    outcome = Launcher(disturbed, job, specs, hosts=True).run()
+    assert (outcome.code, outcome.results) == (0, dict.fromkeys(ended or range(size), 0))
 
 
 def _train(*words: object) -> None:
@@ -86,9 +87,7 @@ def _check_whole(out: Path, updates: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(
-    targets: ModuleType, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[str]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return a run of 10 updates on two processes, whose rank 0 scores slowly; what was said."""
     out = tmp_path_factory.mktemp("runs") / "finished"
     said = out.with_name("said")
@@ -99,7 +98,7 @@ def finished(
         stop_fork_server()  # the next one writes to this file
         try:
             settings = (f"total_steps={10 * UPDATE}", "distributed.timeout_s=3.0")
-            _run(targets, out, "score_slowly", *settings)
+            _run(out, "score_slowly", *settings)
         finally:
             os.dup2(old, 2)
             os.close(old)
@@ -197,12 +196,12 @@ def test_dagger_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_ends_the_run_and_names_the_rank(targets: ModuleType, tmp_path: Path) -> None:
+def test_a_flipped_bit_ends_the_run_and_names_the_rank(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["num_envs=6", "distributed.sync_check_every=1", "checkpoint_every=1"]
     settings.append(f"total_steps={20 * UPDATE}")
     with pytest.raises(GroupError) as caught:
-        _run(targets, out, "flip_a_bit", *settings, size=3, update=3)
+        _run(out, "flip_a_bit", *settings, size=3, update=3)
     assert caught.value.exit_code == 1
     line = str(caught.value)
     assert line.startswith("weights or optimizer differ between ranks after update 4: rank 1 (")
@@ -228,14 +227,12 @@ def test_whose_weights_differ_is_judged_by_the_majority(checksums: str, named: s
 
 
 @pytest.mark.slow
-def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
-    targets: ModuleType, tmp_path: Path
-) -> None:
+def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(tmp_path: Path) -> None:
     envs, length, updates = 4, 32, 5
     settings = (f"num_envs={envs}", f"ppo.rollout_length={length}", "held_out.every=100")
     cut, slow = tmp_path / "cut", tmp_path / "slow"
     total = f"total_steps={envs * length * updates}"
-    _run(targets, cut, "slow_steps", *settings, total, "distributed.straggler_share=0.6")
+    _run(cut, "slow_steps", *settings, total, "distributed.straggler_share=0.6")
     lines, before = rows(cut), 0.0
     for line in lines:
         done, before = line["steps"] - before, line["steps"]
@@ -246,7 +243,7 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
         assert (done < envs * length) is (cuts > 0.0)
     assert sum(line["rollouts_cut_short"] > 0.0 for line in lines) >= len(lines) // 2
     # Without the rule it does all.
-    _run(targets, slow, "slow_steps", *settings, total)
+    _run(slow, "slow_steps", *settings, total)
     assert [line["rollouts_cut_short"] for line in rows(slow)] == [0.0] * updates
     assert rows(slow)[-1]["steps"] == envs * length * updates
 
@@ -256,14 +253,10 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(
     ("what", "update"), [("die_saving", 0), ("die_unrecorded", 2), ("die_unrecorded", 4)]
 )
 def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
-    targets: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], what: str, update: int
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], what: str, update: int
 ) -> None:
     out, updates = tmp_path / "run", 4
-    config = override(recipe("quickstart"), [*PPO, f"total_steps={updates * UPDATE}"])
-    job = targets.Disturbed(TrainJob(config, out, tensorboard=False), what, update)
-    specs = [RankSpec("127.0.0.1", 0, slot, 2, join_seconds=60.0) for slot in range(2)]
-    outcome = Launcher(targets.disturbed, job, specs, hosts=True).run()
-    assert (outcome.code, outcome.results) == (0, {1: 0})
+    _run(out, what, f"total_steps={updates * UPDATE}", update=update, ended=(1,))
     assert "rank 0 (process" in capfd.readouterr().err
     updates_written = [row["update"] for row in rows(out)]
     assert updates_written == list(range(1, len(updates_written) + 1))

@@ -16,6 +16,8 @@ import pytest
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.policy_file import load_policy
+from tests.hosts import rank_processes, wait_until
+from tests.parallel import group_targets
 from tests.parallel.commands import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
@@ -60,7 +62,7 @@ def _check_counters(folder: Path) -> None:
 
 
 def test_three_hosts_survive_a_minute_of_faults(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+    make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:
     hosts = make_hosts(3)
     dice = random.Random(7)
@@ -71,34 +73,32 @@ def test_three_hosts_survive_a_minute_of_faults(
         return lambda: sum(event in line for line in _events(tmp_path)) >= count
 
     def rank_of(host: int) -> int:
-        return int(conftest.rank_processes(processes[host].pid)[-1])
+        return int(rank_processes(processes[host].pid)[-1])
 
-    conftest.wait_until(lambda: len(_rows(tmp_path)) > 5, 90, "training begins")
+    wait_until(lambda: len(_rows(tmp_path)) > 5, 90, "training begins")
     time.sleep(dice.uniform(0.5, 3.0))
     os.kill(rank_of(1), signal.SIGKILL)
-    conftest.wait_until(told("gone: rank 1", 1), NOTICE_SECONDS, "the killed rank is named")
-    conftest.wait_until(told("joined: rank 1", 1), 60, "its successor joins")
+    wait_until(told("gone: rank 1", 1), NOTICE_SECONDS, "the killed rank is named")
+    wait_until(told("joined: rank 1", 1), 60, "its successor joins")
 
     time.sleep(dice.uniform(0.5, 3.0))
     frozen = rank_of(0)  # it leads: another must take over
     os.kill(frozen, signal.SIGSTOP)
-    conftest.wait_until(told("gone: rank 0", 1), NOTICE_SECONDS, "the frozen rank is named")
+    wait_until(told("gone: rank 0", 1), NOTICE_SECONDS, "the frozen rank is named")
     time.sleep(dice.uniform(0.5, 2.0))
     os.kill(frozen, signal.SIGCONT)
-    conftest.wait_until(told("joined: rank 0", 1), 60, "the frozen rank comes back")
+    wait_until(told("joined: rank 0", 1), 60, "the frozen rank comes back")
 
     time.sleep(dice.uniform(0.5, 3.0))
     hosts.cut(2)
-    conftest.wait_until(told("gone: rank 2", 1), NOTICE_SECONDS, "the host that was cut is named")
+    wait_until(told("gone: rank 2", 1), NOTICE_SECONDS, "the host that was cut is named")
     time.sleep(dice.uniform(0.5, 2.0))
     hosts.mend(2)
-    conftest.wait_until(told("joined: rank 2", 1), 60, "the host that was cut comes back")
+    wait_until(told("joined: rank 2", 1), 60, "the host that was cut comes back")
 
     # The run lasts a minute, and the last fault has a while to show what it has done.
     after = _rows(tmp_path)[-1]["seconds"] + 5.0
-    conftest.wait_until(
-        lambda: _rows(tmp_path)[-1]["seconds"] >= max(after, 60.0), 120, "training goes on"
-    )
+    wait_until(lambda: _rows(tmp_path)[-1]["seconds"] >= max(after, 60.0), 120, "training goes on")
     processes[0].send_signal(signal.SIGTERM)
     for process, code in zip(processes, (143, 0, 0), strict=True):
         assert process.wait(60) == code, hosts.log(process)
@@ -111,9 +111,9 @@ def test_three_hosts_survive_a_minute_of_faults(
     assert "killed by SIGKILL; starting it again" in hosts.log(processes[1])
 
 
-def test_who_froze_between_two_exchanges_joins_again_at_once(targets: Any) -> None:
+def test_who_froze_between_two_exchanges_joins_again_at_once() -> None:
     specs = [RankSpec("127.0.0.1", 0, slot, 3) for slot in range(3)]
-    launcher = Launcher(targets.freeze_between_collectives, 8.0, specs, hosts=True)
+    launcher = Launcher(group_targets.freeze_between_collectives, 8.0, specs, hosts=True)
     results = launcher.run().results
     for slot in (0, 1):
         stalls = [gap for gap in results[slot] if gap > 2.0]
@@ -124,11 +124,11 @@ def test_who_froze_between_two_exchanges_joins_again_at_once(targets: Any) -> No
 
 @pytest.mark.long
 def test_without_elastic_a_cut_host_ends_all(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+    make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:
     hosts = make_hosts(3)
     processes = _start(hosts, tmp_path, 500.0, "--no-elastic")
-    conftest.wait_until(lambda: len(_rows(tmp_path)) > 25, 90, "training begins")
+    wait_until(lambda: len(_rows(tmp_path)) > 25, 90, "training begins")
     hosts.cut(2)
     for process in processes[:2]:
         assert process.wait(30) == 3

@@ -44,7 +44,7 @@ def checked_token(token: str, source: str) -> str:
     if len(token) < _SHORTEST:
         raise ConfigError(
             f"{source} has {len(token)} characters; expected {_SHORTEST} or more, such as those of "
-            "'openssl rand -hex 32', as whoever knows it may run code on all machines"
+            "'openssl rand -hex 32', as it lets anyone run code on all machines"
         )
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise ConfigError(f"{source}: expected letters and digits, without spaces")
@@ -52,7 +52,7 @@ def checked_token(token: str, source: str) -> str:
 
 
 def proof(nonce: str, role: str, token: str) -> str:
-    """Return what only a holder of the secret can say in this exchange and role."""
+    """Return what only a holder of the secret can compute in this exchange and role."""
     return hmac.new(token.encode(), f"{nonce}/{role}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -92,7 +92,7 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: 
     """
     if missing(store, [key], monotonic() + spec.join_seconds + extra, alive):
         raise GroupError(
-            f"the master at {spec.address}:{spec.port} did not say {key!r} within "
+            f"the master at {spec.address}:{spec.port} did not send {key!r} within "
             f"{spec.join_seconds + extra:.0f} s; is node 0 of this run there?",
             exit_code=2,
         )

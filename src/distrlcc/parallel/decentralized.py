@@ -1,7 +1,7 @@
 """Many equal processes that train together: DD-PPO (https://arxiv.org/abs/1911.00357).
 
 Every rank collects by itself and learns from it; gradients are averaged in each minibatch. Once per
-update the ranks agree on who they are, each with its batch. If a rank is lost in the middle, all
+update the ranks agree on their group, each with its batch. If a rank is lost in the middle, all
 undo the update and those that are left do it again; a rank with older weights receives the newest
 by broadcast and learns from its next batch on. Read `ElasticGroup.update` top to bottom; the loop
 around it is `distrlcc.runs.train.train`.
@@ -36,16 +36,14 @@ from distrlcc.runs.train import Agreed
 _TIME_IS_UP = -1.0
 _FAILURES = 4
 """Times that an update is done again though no rank is gone."""
-
-_INTERVAL_SECONDS = 0.005
-_COST = 50.0
-"""Time between two questions, in times of the last one's duration."""
+_INTERVAL_SECONDS, _COST = 0.005, 50.0
+"""Least time between two questions to the store; and in times of the last one's duration."""
 
 
 class StragglerRule:
     """Cuts a rollout short when most others have finished theirs (DD-PPO, arXiv 1911.00357).
 
-    The count of finished rollouts is asked of the master's store, but only once the others should
+    It asks the master's store for the count of finished rollouts, but only once the others should
     have finished by the pace of their last rollouts, and for at most two percent of the time. So it
     costs nothing where no rank is slow.
     """
@@ -57,13 +55,9 @@ class StragglerRule:
         length: int,
         paces: Sequence[float] = (),
     ) -> None:
-        """Start the clock of a rollout.
+        """Start the clock of a rollout of ``length`` rows.
 
-        Args:
-            group: Whose others are asked after.
-            config: When to cut.
-            length: Rows of a whole rollout.
-            paces: Each rank's time per row in the last rollout, s; empty where it is not known.
+        ``paces`` has each rank's time per row in the last rollout, s; it is empty if not known.
         """
         self._group, self._config = group, config
         self._needed = max(1, math.ceil(config.straggler_share * (group.size - 1) - 1e-9))
@@ -92,14 +86,10 @@ class ElasticGroup:
     """A `distrlcc.runs.train.Group` of ranks that may leave and join, where it is elastic."""
 
     def __init__(self, group: ProcessGroup, stopper: Stopper) -> None:
-        """Take the ranks and what hears of signals.
+        """Take the ranks, to be joined before the first update, and this process's signals.
 
         Rank 0's signal ends the run; another's lets that rank leave, or ends the run as well where
         the group is not elastic.
-
-        Args:
-            group: Joined by the time of the first update.
-            stopper: This process's.
         """
         self._group, self._stopper = group, stopper
         self._started = time.perf_counter()
@@ -134,7 +124,7 @@ class ElasticGroup:
         if batch is not None:
             group.count_finished()
         while True:
-            # Agree on the group: ranks that are gone are left out, new ones are let in.
+            # Agree on the group: ranks that are gone are dropped, new ones are admitted.
             quorum = group.agree(state.counters.update, ready=batch is not None)
             met, exchanged = time.perf_counter(), group.exchange_seconds
             news = _events(group, state, quorum.joined, quorum.left)
@@ -142,7 +132,7 @@ class ElasticGroup:
             self._events += news
             safe = state.shared_state()
             try:
-                # Take the newest weights where one's own are older; the batch is then of no use.
+                # Receive the newest weights where this rank's are older; its batch is then empty.
                 if self._catch_up(state, batch, quorum):
                     safe, stats, collected = state.shared_state(), CollectStats(), met
                     self._events = _events(group, state, [group.members[group.rank]])
@@ -151,13 +141,7 @@ class ElasticGroup:
                     self._paces = ()
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
-                own = batch
-                if own is None:
-                    assert isinstance(
-                        state.source, EnvSource
-                    )  # other sources' ranks begin together
-                    own = state.source.nothing()
-                metrics = state.learner.update(own)
+                metrics = state.learner.update(_nothing(state) if batch is None else batch)
                 state.count_time()
                 agreed = self._exchange(state, batch, stats, collected - self._started)
             except InterruptedUpdateError:
@@ -166,7 +150,14 @@ class ElasticGroup:
             except PeerLostError as error:
                 state.load_shared_state(safe)
                 failures += 1
-                _check_failures(failures, error)
+                reason = (str(error) or "no reason given").splitlines()[0]
+                if failures >= _FAILURES:
+                    raise GroupError(
+                        f"exchanges fail though no rank is gone ({reason}); if minibatches take "
+                        "long, give more time with --set distributed.timeout_s=S"
+                    ) from None
+                if failures > 1:
+                    warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
                 continue
             agreed.metrics |= metrics
             exchanged = group.exchange_seconds - exchanged
@@ -205,8 +196,7 @@ class ElasticGroup:
     def _catch_up(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
         """Broadcast the newest state where a rank's is older or rank 0's grew.
 
-        Returns:
-            Whether this rank's was older: its batch, collected with older weights, is empty then.
+        Return whether this rank's was older: its batch is made empty then.
         """
         group, update = self._group, state.counters.update
         if not (quorum.behind or state.paused()):
@@ -226,11 +216,7 @@ class ElasticGroup:
         return True
 
     def _exchange(self, state: RunState, batch: Any, stats: CollectStats, seconds: float) -> Agreed:
-        """Sum the statistics over ranks, and compare weights and wishes to stop.
-
-        Raises:
-            GroupError: Weights differ between ranks.
-        """
+        """Sum the statistics over ranks, and compare weights and wishes to stop."""
         group, config, update = self._group, state.config, state.counters.update + 1
         # Each rank fills its own column: its wish to stop (a signal or `_TIME_IS_UP`), a checksum
         # of its weights if they are compared this time, the time for a row of its rollout, s.
@@ -247,7 +233,7 @@ class ElasticGroup:
             checksums[group.rank] = checksum(state.learner.shared_state())
         own = stats.to_vector()
         total = group.sum(np.concatenate([own, [rows < length], *columns]))
-        # All have exchanged: whose weights differ, and which ranks stop?
+        # Do any weights differ, and which ranks stop?
         flags, checksums, paces = total[len(own) + 1 :].reshape(3, group.size)
         check_sync(checksums.tolist(), group, update)
         self._paces = paces.tolist()
@@ -258,15 +244,9 @@ class ElasticGroup:
         return Agreed(CollectStats.from_vector(total[: len(own)]), metrics, events=events)
 
 
-def _check_failures(failures: int, error: PeerLostError) -> None:
-    reason = str(error).splitlines()[0] if str(error) else "no reason given"
-    if failures >= _FAILURES:
-        raise GroupError(
-            f"exchanges fail though no rank is gone ({reason}); if minibatches take long, give "
-            "more time with --set distributed.timeout_s=S"
-        )
-    if failures > 1:
-        warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
+def _nothing(state: RunState) -> Rollout:
+    assert isinstance(state.source, EnvSource)  # other sources' ranks all begin together
+    return state.source.nothing()
 
 
 def check_sync(checksums: Sequence[float], group: ProcessGroup, update: int) -> None:
@@ -292,10 +272,7 @@ def check_sync(checksums: Sequence[float], group: ProcessGroup, update: int) -> 
 
 
 def _events(
-    group: ProcessGroup,
-    state: RunState,
-    joined: Sequence[Member],
-    left: Sequence[Member] = (),
+    group: ProcessGroup, state: RunState, joined: Sequence[Member], left: Sequence[Member] = ()
 ) -> list[str]:
     """Name the ranks that left and those that joined."""
     after = f"going on with {group.size} after update {state.counters.update}"

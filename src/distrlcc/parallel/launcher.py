@@ -58,11 +58,7 @@ class Outcome:
     """What each process that ended well returned, by slot."""
 
     def measured(self) -> list[Any]:
-        """Return the results in order of slots, of a measurement that is worth nothing in part.
-
-        Raises:
-            GroupError: A user's signal ended it.
-        """
+        """Return the results in order of slots; raise where a signal cut the measurement short."""
         if self.code:
             name = signal.Signals(self.code - 128).name
             raise GroupError(f"ended by {name}; nothing was measured", exit_code=self.code)
@@ -86,7 +82,7 @@ class Launcher:
 
         Args:
             target: Importable by name: called in each process as ``target(spec, job)``.
-            job: Picklable; ``resume`` is set in it where all start again.
+            job: Picklable; a process that is started again gets it with ``resume`` set.
             specs: This machine's; the master's port 0 takes any.
             hosts: Whether the master is here (node 0).
             restarts: How often processes are started again.
@@ -227,7 +223,7 @@ class Launcher:
             if spec.slot == 0 if self._led and self._hosts else ended_well:
                 self._ended = self._ended or time.monotonic()
             return None
-        # Else say why it failed, and whether the same would happen again.
+        # Else find why it failed, and whether the same would happen again.
         if kind == "error":
             failure: DistrlccError = GroupError(sent[1], exit_code=sent[0])
         else:

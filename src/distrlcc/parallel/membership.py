@@ -117,8 +117,7 @@ class Membership:
     def agree(self, step: int, **state: Any) -> list[Member]:
         """Wait for all living members and return them in order of rank.
 
-        Of two with one slot the one that is further stays. ``state`` has this member's fields that
-        change from quorum to quorum.
+        Of two with one slot the one that is further stays. ``state`` has more of this `Member`.
 
         Raises:
             GroupError: The lighthouse is out of reach, or another process has this slot.
@@ -159,7 +158,7 @@ class Membership:
                     for p in answer.participants
                 ]
             except TimeoutError:
-                pass  # the others are late, or the server is gone, as the heartbeats tell
+                pass  # others are late, or the server is gone: the heartbeats show which
             except RuntimeError:
                 time.sleep(limits().heartbeat)
             self._client = None

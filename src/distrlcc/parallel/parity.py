@@ -17,10 +17,10 @@ from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.source import Share
 
-UPDATES = 3
-_QUARTERS = 4
 TOLERANCE = 1e-4
 """Greatest relative difference of weights and losses."""
+_OWN = ("explained_variance",)
+"""Metrics that each rank takes of its own samples."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,7 @@ class Parity:
         return close and self.same_actions == 1.0 and self.ranks_equal
 
 
-_OWN = ("explained_variance",)
-"""Metrics that each rank takes of its own samples."""
-
-
-def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> Parity:
+def check_parity(config: RunConfig, processes: int, updates: int = 3) -> Parity:
     """Train some updates in one process and in several, from the same seeds.
 
     Raises:
@@ -75,16 +71,13 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
     # How far are losses and weights from those of one process?
     differences = {
         name: max(
-            abs(a[name] - b[name]) / max(abs(b[name]), 1e-3)
-            for a, b in zip(first.metrics, one.metrics, strict=True)
+            _difference(a[name], b[name]) for a, b in zip(first.metrics, one.metrics, strict=True)
         )
         for name in one.metrics[0]
         if name not in _OWN
     }
     weights = max(
-        float(np.abs(array - one.weights.arrays[name]).max())
-        / max(float(np.abs(one.weights.arrays[name]).max()), 1e-3)
-        for name, array in first.weights.arrays.items()
+        _difference(array, one.weights.arrays[name]) for name, array in first.weights.arrays.items()
     )
     # Have all ranks the same weights?
     equal = all(
@@ -95,6 +88,10 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
     return Parity(float(np.mean(same)), differences, weights, equal)
 
 
+def _difference(found: Any, expected: Any) -> float:
+    return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-3))
+
+
 def learning_curves(
     config: RunConfig, processes: int, updates: int, seeds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -102,16 +99,13 @@ def learning_curves(
 
     Returns:
         Of one and of several the mean reward per step in each quarter of the updates, ``[S, 4]``.
-
-    Raises:
-        DistrlccError: A process failed.
     """
     curves: list[list[NDArray[np.float64]]] = [[], []]
     for seed in range(config.seed, config.seed + seeds):
         seeded = replace(config, seed=seed)
         for curve, count in zip(curves, (1, processes), strict=True):
             sums = np.sum([one.rewards for one in _learn(seeded, updates, count)], axis=0)
-            quarters = np.array_split(sums, _QUARTERS)
+            quarters = np.array_split(sums, 4)
             curve.append(np.array([part[:, 0].sum() / part[:, 1].sum() for part in quarters]))
     return np.array(curves[0]), np.array(curves[1])
 

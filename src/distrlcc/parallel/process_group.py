@@ -51,7 +51,7 @@ class Quorum:
     left: tuple[Member, ...]
     joined: tuple[Member, ...]
     source: int
-    """Rank of a member whose weights are the newest."""
+    """Rank of a member that has the newest weights."""
     behind: bool
     """Whether a member's weights are older, so that the source's must be broadcast."""
     ready: bool
@@ -210,7 +210,7 @@ class ProcessGroup:
         if self.leads:
             self._write("leader", self._membership.name)
 
-    # What rank 0 tells the launchers, and the next rank 0
+    # Notes in the master's store, for launchers and for the next rank 0
 
     def note_record(self, update: int) -> None:
         """Note that an update's row of metrics is written; for rank 0."""

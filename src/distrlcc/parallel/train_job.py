@@ -59,11 +59,7 @@ class TrainJob:
 def run_directory(
     config: RunConfig | ImitateConfig, out: Path, *, resume: bool, tensorboard: bool
 ) -> RunDirectory:
-    """Begin a run's directory, or open it to go on.
-
-    Raises:
-        DistrlccError: See `RunDirectory.create` and `RunDirectory.resume`.
-    """
+    """Begin a run's directory, or open it to go on; see `RunDirectory`."""
     if resume:
         return RunDirectory.resume(out, config, tensorboard=tensorboard)
     return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
