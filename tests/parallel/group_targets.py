@@ -272,7 +272,7 @@ def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
     gaps: list[float] = []
     step, last, ready = 0, 0.0, False
     with ProcessGroup(spec, {"config": ""}) as group:
-        while step < 60:
+        while step < 45:
             quorum = group.agree(step, ready=ready)
             try:
                 if quorum.behind:

@@ -15,6 +15,7 @@ import pytest
 from distrlcc.errors import GroupError
 from distrlcc.parallel.launcher import Launcher, Outcome
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.processes import find_process
 from tests.hosts import rank_processes, wait_until
 from tests.parallel import group_targets
 from tests.parallel.commands import Command, started
@@ -30,7 +31,7 @@ def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    assert not [pid for pid in _pids(tmp_path) if _alive(pid)]
+    assert not [pid for pid in _pids(tmp_path) if find_process(pid)]
     wait_until(lambda: ports >= set(_listening(os.getpid())), 30, "the end of the servers' threads")
 
 
@@ -43,13 +44,6 @@ def _run(folder: Path, kind: str, *, elastic: bool = True, restarts: int = 0) ->
 
 def _pids(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in folder.glob("*.pid") if path.read_text()]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _listening(pid: int) -> list[str]:

@@ -56,11 +56,7 @@ class Parity:
 
 
 def check_parity(config: RunConfig, processes: int, updates: int = 3) -> Parity:
-    """Train some updates in one process and in several, from the same seeds.
-
-    Raises:
-        DistrlccError: A process failed.
-    """
+    """Train some updates in one process and in several, from the same seeds."""
     (one,), together = (_learn(config, updates, count) for count in (1, processes))
     first, *others = together
     # Did all environments see the same actions?

@@ -44,11 +44,7 @@ _STARTS = "distrlcc/starts"
 def open_directory(
     config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
 ) -> Iterator[RunDirectory]:
-    """Begin a run's directory, or open it to go on, and lock it; store its end at last.
-
-    Raises:
-        DistrlccError: See `run_directory`, `RunDirectory.lock` and `stored`.
-    """
+    """Begin a run's directory, or open it to go on, and lock it; store its end at last."""
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
     storage = options.place(run or uuid.uuid4().hex)
@@ -70,11 +66,7 @@ def open_directory(
 
 
 def train_alone(state: RunState, options: RunOptions) -> int:
-    """Train in this process until the end; return the exit code.
-
-    Raises:
-        DistrlccError: See `open_directory`, `RunState.load` and `train`.
-    """
+    """Train in this process until the end; return the exit code."""
     config = state.config
     with (
         open_directory(config, options) as run,
@@ -129,9 +121,9 @@ def start_node(
     for spec in specs:
         checked_device(spec.device)
     if isinstance(config, RunConfig):
-        agents = config.env.agents
-        share = Share.of(config.num_envs, specs[0].slot, specs[0].size, agents)
+        share = Share.of(config.num_envs, specs[0].slot, specs[0].size, config.env.agents)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
+    # Start the ranks; those of node 0 have their directory already.
     with _job(config, options, node.index) as job:
         launcher = Launcher(train_rank, job, specs, hosts=node.index == 0, restarts=group.restarts)
         outcome = launcher.run()
@@ -225,12 +217,14 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             timeout=timedelta(seconds=group.join_seconds),
         )
         if slot == 0:
+            # Serve the master of this attempt.
             attempt = int(store.add(_STARTS, 1)) - 1
             master = Master(interface_towards(address, group.interface).address, 0)
             master.begin(attempt)
             host, number = master.address, master.port
             store.set(_MASTER, f"{attempt}/{host}:{number}")
         else:
+            # Find it.
             deadline = time.monotonic() + group.join_seconds
             while True:
                 count, _, found = store.get(_MASTER).decode().partition("/")

@@ -89,9 +89,6 @@ def train_rank(
     """Train as one rank; return 0 or the signal that ended it.
 
     A ``feed`` receives what rank 0 would show here, a ``stopper`` the signals of another process.
-
-    Raises:
-        DistrlccError: See `train`, `ProcessGroup`, `env_run` and `imitation_run`.
     """
     # Find what does not fit before joining.
     config, stopper = job.config, stopper or Stopper(launched=True)
