@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -36,7 +35,8 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from distrlcc.processes import adopt_orphans, call_libc
+
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _NEW_NAMESPACE_OF_MOUNTS, _NEW_NAMESPACE_OF_NETWORK = 0x20000, 0x40000000
 _SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2
@@ -87,14 +87,14 @@ class WarmServer:
         """Start a command with these files as its first ones; return its pid."""
         message = json.dumps(order | {"parent": os.getpid()}).encode()
         with self._lock:
-            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            adopt_orphans()
             try:
                 socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
                 for place in range(0, len(message), 1 << 16):
                     self._socket.send(message[place : place + (1 << 16)])
                 pid = int(self._socket.recv(64))
             finally:
-                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+                call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return pid
@@ -217,16 +217,12 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
 def _enter(name: str) -> None:
     """Enter a network namespace as ``ip netns exec`` does, with its own /sys."""
     with open(f"/run/netns/{name}") as file:
-        _checked(_libc.setns(file.fileno(), _NEW_NAMESPACE_OF_NETWORK))
-    _checked(_libc.unshare(_NEW_NAMESPACE_OF_MOUNTS))
-    _checked(_libc.mount(b"", b"/", b"none", _SLAVE | _RECURSIVE, None))
-    _libc.umount2(b"/sys", _DETACH)
-    _checked(_libc.mount(name.encode(), b"/sys", b"sysfs", 0, None))
-
-
-def _checked(result: int) -> None:
-    if result:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        call_libc("setns", file.fileno(), _NEW_NAMESPACE_OF_NETWORK)
+    call_libc("unshare", _NEW_NAMESPACE_OF_MOUNTS)
+    call_libc("mount", b"", b"/", b"none", _SLAVE | _RECURSIVE, 0)
+    with contextlib.suppress(OSError):
+        call_libc("umount2", b"/sys", _DETACH)
+    call_libc("mount", name.encode(), b"/sys", b"sysfs", 0, 0)
 
 
 def _nursery() -> None:
@@ -275,7 +271,7 @@ def _take_files(files: list[int], numbers: list[int]) -> None:
 
 
 def _run_code(code: str) -> None:
-    _libc.prctl(_PR_SET_NAME, b"forkserver", 0, 0, 0)
+    call_libc("prctl", _PR_SET_NAME, b"forkserver", 0, 0, 0)
     with contextlib.suppress(SystemExit):
         exec(code, {"__name__": "__main__"})
 

@@ -189,7 +189,10 @@ class Launcher:
             others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
             if failure is not None and others_go_on and not (self._ended or self._asked):
                 self._say(f"{failure}; none is left here, the other machines go on")
-                while not stopper.signal and time.monotonic() - run.progress < limits().patience:
+                begin = time.monotonic()
+                while time.monotonic() - max(begin, run.progress) < limits().patience:
+                    if stopper.signal:
+                        break
                     if run.over.wait(limits().tick):
                         return None
         return failure

@@ -194,8 +194,8 @@ class RunWatch:
 
     def _watch(self, spec: RankSpec, bound: bool) -> None:
         update, heard = -1, time.monotonic()
-        # The ranks of an elastic run give up first.
-        gone = limits().stall if bound else 2 * limits().absence
+        # The ranks of an elastic run may come back before that, or give up first.
+        gone = limits().absence if bound else 2 * limits().absence
         while not (self._left.wait(limits().retry) or self.over.is_set()):
             try:
                 # A new connection each time: one that was cut recovers late.
