@@ -276,11 +276,8 @@ def test_two_processes_learn_what_one_learns(case: str) -> None:
         config = replace(config, network=replace(config.network, kind="lstm"))
     assert config.env.agents == (4 if case == "agents" else 1)
     parity = check_parity(config, 2)
-    assert parity.same_actions == 1.0
-    assert parity.ranks_equal
-    assert parity.weights < 1e-4
-    assert max(parity.metrics.values()) < 1e-4, parity.metrics
-    assert parity.holds
+    assert parity.holds, parity
+    assert max(parity.weights, *parity.metrics.values()) < 1e-4
 
 
 @pytest.mark.slow

@@ -83,7 +83,13 @@ class Membership:
     """A member's side: a heartbeat thread and its quorums."""
 
     def __init__(self, spec: RankSpec, lighthouse: str, address: str) -> None:
-        """Prepare to join at ``lighthouse`` (address:port) under this process's own address."""
+        """Join at ``lighthouse`` (address:port) under this process's own address.
+
+        A first heartbeat is sent at once, so that no quorum forms without this member.
+
+        Raises:
+            GroupError: The lighthouse is out of reach.
+        """
         self._lighthouse, self._spec, self._address = lighthouse, spec, address
         # Where the group is not elastic, the others have given this process up by then.
         self._absence = limits().absence if spec.elastic else 2 * limits().silence
@@ -92,13 +98,6 @@ class Membership:
         self._unheard_since = 0.0  # 0 while the lighthouse hears the heartbeats
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def start(self) -> None:
-        """Send a first heartbeat, so that no quorum forms without this member, and go on sending.
-
-        Raises:
-            GroupError: The lighthouse is out of reach.
-        """
         try:
             self._connect().heartbeat(self.name, timedelta(seconds=limits().call))
         except (TimeoutError, RuntimeError) as error:
@@ -111,8 +110,7 @@ class Membership:
     def stop(self) -> None:
         """Send no more."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * limits().call)
+        self._thread.join(2 * limits().call)
 
     def agree(self, step: int, **state: Any) -> list[Member]:
         """Wait for all living members and return them in order of rank.

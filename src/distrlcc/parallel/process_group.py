@@ -108,7 +108,6 @@ class ProcessGroup:
                 self.run = handshake(self._store, self.spec, self._identity, self.run)
                 lighthouse = receive(self._store, self.spec, "lighthouse").decode()
                 self._membership = Membership(self.spec, lighthouse, self.interface.address)
-                self._membership.start()
                 self._wait_for_all()
         except BaseException:
             self.__exit__()
