@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -121,29 +122,27 @@ def connect(spec: RankSpec, interface: Interface, wait: float) -> Any:
                     exit_code=2,
                 ) from None
             time.sleep(limits().tick)
-    # A server of another kind may let torch wait forever.
-    opened: list[Any] = []
-    thread = threading.Thread(target=_open_store, args=(address, port, opened), daemon=True)
-    thread.start()
-    thread.join(2 * limits().call)
-    if opened and not isinstance(opened[0], RuntimeError):
-        return opened[0]
-    reason = f" ({opened[0]})" if opened else ""
-    raise GroupError(
-        f"what listens at {address}:{port} is not a distrlcc master{reason}; give another --port",
-        exit_code=2,
-    )
-
-
-def _open_store(address: str, port: int, opened: list[Any]) -> None:
-    """Append a client of a store or an error; never returns where another kind of server is."""
+    # Open the store in a thread: a server of another kind may let torch wait forever.
+    opened: Future[Any] = Future()
     limit = timedelta(seconds=limits().call)
+
+    def open_store() -> None:
+        try:
+            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+            opened.set_result(store)
+        except RuntimeError as error:
+            opened.set_exception(error)
+
+    threading.Thread(target=open_store, daemon=True).start()
     try:
-        opened.append(
-            TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
-        )
-    except RuntimeError as error:
-        opened.append(error)
+        return opened.result(2 * limits().call)
+    except (RuntimeError, TimeoutError) as error:
+        reason = f" ({error})" if str(error) else ""
+        raise GroupError(
+            f"what listens at {address}:{port} is not a distrlcc master{reason}; give another "
+            "--port",
+            exit_code=2,
+        ) from None
 
 
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
