@@ -162,12 +162,14 @@ class Launcher:
 
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
         """Start all and watch until they have ended; return why they failed, if they did."""
+        # Start all.
         self._children, self._ended, self._asked, self._gave_up = [], 0.0, 0.0, {}
         for spec in self._specs:
             self._start(spec, self._job)
         failure: DistrlccError | None = None
         spec = self._specs[0]
         with RunWatch(spec, bound=self._led) as run:
+            # Judge those that have ended, until all have.
             while self._children:
                 wait([child.process.sentinel for child in self._children], limits().tick)
                 for child in list(self._children):
@@ -178,6 +180,7 @@ class Launcher:
                         found = self._judge(child, stopper)
                         failure = failure or found
                 self._end_in_time(stopper, run)
+            # Report what was held back.
             if run.lost and not stopper.signal:
                 failure = failure or GroupError(
                     f"the master at {spec.address}:{spec.port} is gone: node 0 died"

@@ -139,6 +139,7 @@ class Membership:
         """Wait for all living processes."""
         begin = time.monotonic()
         while True:
+            # Ask; the answer comes once all living processes have asked.
             try:
                 self._client = self._client or self._connect()
                 answer = self._client.quorum(
@@ -159,6 +160,7 @@ class Membership:
                 pass  # others are late, or the server is gone: the heartbeats show which
             except RuntimeError:
                 time.sleep(limits().heartbeat)
+            # Ask again over a new connection, but not forever.
             self._client = None
             if self._unheard_seconds() > self._absence:
                 raise GroupError(self._no_answer())

@@ -27,8 +27,8 @@ _OWN = ("explained_variance",)
 class Learned:
     """One process's actions, and what it learned from them."""
 
-    actions: list[NDArray[Any]]
-    """Of each update, ``[T, N]``."""
+    actions: NDArray[Any]
+    """``[U, T, N]``, of all updates."""
     metrics: list[dict[str, float]]
     weights: Weights
     rewards: NDArray[np.float64]
@@ -60,10 +60,7 @@ def check_parity(config: RunConfig, processes: int, updates: int = 3) -> Parity:
     (one,), together = (_learn(config, updates, count) for count in (1, processes))
     first, *others = together
     # Did all environments see the same actions?
-    actions = [
-        np.concatenate(parts, axis=1) for parts in zip(*(r.actions for r in together), strict=True)
-    ]
-    same = [np.mean(a == b) for a, b in zip(actions, one.actions, strict=True)]
+    same = np.mean(np.concatenate([rank.actions for rank in together], axis=2) == one.actions)
     # How far are losses and weights from those of one process?
     differences = {
         name: max(
@@ -81,7 +78,7 @@ def check_parity(config: RunConfig, processes: int, updates: int = 3) -> Parity:
         for other in others
         for name, array in first.weights.arrays.items()
     )
-    return Parity(float(np.mean(same)), differences, weights, equal)
+    return Parity(float(same), differences, weights, equal)
 
 
 def _difference(found: Any, expected: Any) -> float:
@@ -117,16 +114,15 @@ def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:
     group = ProcessGroup(spec, identity(config))
     share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
     state = env_run(config, share, group)
-    learned = Learned([], [], state.learner.weights(), np.zeros((updates, 2)))
+    actions, metrics, rewards = [], [], []
     with group:
         group.agree(0, ready=False)
         for update in range(updates):
             found = state.source.next(state.learner.weights(), None)
             assert found is not None
             rollout, stats = found
-            learned.rewards[update] = stats.reward, stats.steps
+            actions.append(rollout.actions.copy())
+            rewards.append((stats.reward, stats.steps))
             group.agree(update, ready=True)
-            metrics = state.learner.update(rollout)
-            learned.metrics.append(metrics)
-            learned.actions.append(rollout.actions.copy())
-    return replace(learned, weights=state.learner.weights())
+            metrics.append(state.learner.update(rollout))
+    return Learned(np.array(actions), metrics, state.learner.weights(), np.array(rewards))
