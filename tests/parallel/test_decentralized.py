@@ -70,7 +70,7 @@ def _state(out: Path) -> dict[str, Any]:
 
 
 def _check_whole(out: Path, updates: int) -> None:
-    """Check that a run is complete, whoever did which part of it."""
+    """Check that a run is complete, whichever process did which part of it."""
     metrics = rows(out)
     assert [line["update"] for line in metrics] == list(range(1, updates + 1))
     assert [line["steps"] for line in metrics] == [UPDATE * (k + 1) for k in range(updates)]
@@ -122,7 +122,7 @@ def test_a_run_is_whole_though_rank_0_scores_for_longer_than_any_limit(
         assert min(shares) >= 0
         assert max(shares) <= 1
     assert "held_out_reward_sample" in metrics[7]
-    # Rank 1 has no name in what rank 0 says, and says by itself who it is.
+    # Rank 0's warnings bear no name, rank 1's do.
     warned = [line for line in said if "odd on" in line]
     assert sorted(line.startswith("distrlcc: rank 1: ") for line in warned) == [False, True]
     assert not [line for line in said if "Traceback" in line]
@@ -153,7 +153,7 @@ def test_a_resume_may_use_another_number_of_processes(
 
 
 def _contents(out: Path) -> dict[Path, bytes]:
-    """Return a run's files but for the note of who writes to it now."""
+    """Return a run's files except for the note of which process writes to it now."""
     return {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name != ".run"}
 
 
@@ -236,8 +236,8 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(tmp_path: Path) -> No
     lines, before = rows(cut), 0.0
     for line in lines:
         done, before = line["steps"] - before, line["steps"]
-        # Two environments on each: who is cut short does a quarter of its rollout at least. On a
-        # busy machine that may be the fast one too.
+        # Two environments on each: a rank that is cut short does a quarter of its rollout at least.
+        # On a busy machine that may be the fast one, too.
         cuts = line["rollouts_cut_short"]
         assert envs * length * (1 - cuts * 3 / 8) <= done
         assert (done < envs * length) is (cuts > 0.0)

@@ -51,7 +51,7 @@ def _events(folder: Path) -> list[str]:
 
 
 def _check_counters(folder: Path) -> None:
-    """Every update was counted once, with the samples of those who had a rollout."""
+    """Every update was counted once, with the samples of those that had a rollout."""
     found = _rows(folder)
     assert [row["update"] for row in found] == list(range(1, len(found) + 1))
     share = ENVS // 3 * ROWS

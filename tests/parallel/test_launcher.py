@@ -163,8 +163,6 @@ def test_a_signal_to_all_stops_in_good_order(
 ) -> None:
     with _started(tmp_path, "stop") as launcher:
         moment(launcher, tmp_path)
-        if moment is _until_forked:
-            time.sleep(0.5)
         os.killpg(launcher.process.pid, number)
         assert (launcher.process.wait(20), launcher.said) == (128 + number, [])
         if moment is _until_ready:

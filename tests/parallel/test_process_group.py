@@ -138,7 +138,7 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
         assert found["sum again"].tolist() == [3.0]
         assert [m.slot for m in found["lost"].left] == [2]
         assert found["lost after"] < 60
-    # Rank 0 is the first to finish; when all have, nobody is ahead; then rank 1 is.
+    # Rank 0 is the first to finish; when all have, no rank is ahead; then rank 1 is.
     assert first["counts"] == [0, -2, -1, 0, 1]
     assert second["counts"][0] == 0
     assert second["counts"][1] == 1
@@ -209,7 +209,7 @@ def test_a_missing_member_is_waited_for_then_left_out_or_named(master: Master) -
     ):
         pass
     assert caught.value.exit_code == 3
-    other = Master("127.0.0.1", 0)  # the first still waits for whom it heard a moment ago
+    other = Master("127.0.0.1", 0)  # the first still waits for the rank that left a moment ago
     group = ProcessGroup(replace(spec, port=other.port), common)
     with pytest.warns(UserWarning, match="ranks 1, 2 did not come within 1 s; going on"):
         group.__enter__()

@@ -85,7 +85,7 @@ def test_with_elasticity_the_dead_are_started_again(tmp_path: Path) -> None:
         wait_until(
             lambda: any("joined" in str(row.get("events")) for row in rows(out)), 40, "rank 1"
         )
-        # All at once: nobody holds the weights, so that rank 0 begins at the last checkpoint.
+        # All at once: no rank holds the weights, so rank 0 begins at the last checkpoint.
         before = len(rows(out))
         pids = rank_processes(run.process.pid)
         assert first in pids
@@ -148,7 +148,7 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
     agent = f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 --monitor-interval 0.1 {rendezvous}"
     agents = []
     for host in range(2):
-        # Hosts here share a name, by which torchrun else finds who serves and where.
+        # Hosts here share a name, from which torchrun would else conclude which of them serves.
         here = ("--local-addr", hosts.address(host), "--rdzv-conf", f"is_host={int(host == 0)}")
         line = (*agent.split(), *here, *words)
         agents.append(hosts.start(host, *line, module="torch.distributed.run"))
