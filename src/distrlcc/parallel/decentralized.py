@@ -95,7 +95,7 @@ class ElasticGroup:
         self._started = time.perf_counter()
         self._paces: Sequence[float] = ()
         self._events: list[str] = []
-        self._ended = self._leaves = False
+        self._ended = self._leaves = self._signalled = False
 
     def ended(self, state: RunState) -> bool:
         """Say whether rank 0's user or the time ends the run, or a user this rank's part."""
@@ -238,7 +238,10 @@ class ElasticGroup:
         check_sync(checksums.tolist(), group, update)
         self._paces = paces.tolist()
         self._ended = bool(flags[0]) or (bool(flags.any()) and not group.spec.elastic)
-        self._leaves = bool(flags[group.rank])
+        # A signal to all may have reached this rank before rank 0: leave only if the next update
+        # does not end the run.
+        signalled = bool(flags[group.rank])
+        self._leaves, self._signalled = signalled and self._signalled, signalled
         metrics = {"ranks": float(group.size), "rollouts_cut_short": float(total[len(own)])}
         events, self._events = self._events, []
         return Agreed(CollectStats.from_vector(total[: len(own)]), metrics, events=events)
