@@ -20,7 +20,6 @@ from distrlcc.evaluate.contender import (
     Contender,
     PolicyController,
     contender_from_file,
-    contender_from_policy,
 )
 from distrlcc.evaluate.fairness import run_shared
 from distrlcc.evaluate.recovery import recovery_times
@@ -29,6 +28,7 @@ from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
+from tests.evaluate.made import policy_contender
 
 
 def _arrays(spec: PolicySpec, spread: float) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _random_contender(observation: str, action: str, acting: str) -> Contender:
         kind="lstm",
         hidden=(8,),
     )
-    return contender_from_policy("p", PolicyFile(spec, _arrays(spec, 0.5), acting, {}))
+    return policy_contender(PolicyFile(spec, _arrays(spec, 0.5), acting, {}))
 
 
 def _follow(contender: Contender) -> set[tuple[float, float]]:

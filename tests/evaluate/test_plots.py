@@ -3,7 +3,6 @@
 import io
 import itertools
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import matplotlib as mpl
@@ -13,28 +12,24 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from distrlcc.evaluate.figures import DARK, LIGHT, looks, to_png, to_svg
+from distrlcc.evaluate.figures import DARK, LIGHT, encode, looks
 from distrlcc.evaluate.labels import Box, place_labels
 from distrlcc.evaluate.plots import scatter, time_series
-from distrlcc.evaluate.scores import SchemeScores, SenderSeries, Series
+from distrlcc.evaluate.scores import SenderSeries
 from distrlcc.evaluate.summary import Summary, summarise
-
-Make = Callable[..., SchemeScores]
-MakeSeries = Callable[..., Series]
+from tests.evaluate.made import PROFILES, make_scores, make_series
 
 
 @pytest.fixture
-def summary(make_scores: Make, schemes: list[str]) -> Summary:
-    return summarise([make_scores(s, links=30) for s in schemes])
+def summary() -> Summary:
+    return summarise([make_scores(s, links=30) for s in PROFILES])
 
 
 def labels(figure: Figure) -> list[Text]:
     return [t for t in figure.axes[0].texts if not t.get_text().startswith("better")]
 
 
-def test_scatter_reverses_the_delay_axis_and_labels_everyone(
-    summary: Summary, schemes: list[str]
-) -> None:
+def test_scatter_reverses_the_delay_axis_and_labels_everyone(summary: Summary) -> None:
     figure = scatter(summary)
     (axes,) = figure.axes
     left, right = axes.get_xlim()
@@ -43,12 +38,12 @@ def test_scatter_reverses_the_delay_axis_and_labels_everyone(
     assert "p95 queueing delay (ms)" in axes.get_xlabel()
     assert axes.get_ylabel() == "throughput (Mbit/s)"
     texts = labels(figure)
-    assert sorted(t.get_text() for t in texts) == sorted(schemes)
+    assert sorted(t.get_text() for t in texts) == sorted(PROFILES)
     bold = [t.get_text() for t in texts if t.get_weight() == "bold"]
     assert bold == ["quickstart"]
 
 
-def test_labels_do_not_overlap_when_schemes_are_close(make_scores: Make) -> None:
+def test_labels_do_not_overlap_when_schemes_are_close() -> None:
     base = make_scores("quickstart", links=30)
     rng = np.random.default_rng(0)
     close = [
@@ -70,7 +65,7 @@ def test_labels_do_not_overlap_when_schemes_are_close(make_scores: Make) -> None
     assert all(area.y0 <= b.y0 and b.y1 <= area.y1 for b in boxes)
 
 
-def test_close_delays_get_a_linear_axis_and_the_undefined_no_place(make_scores: Make) -> None:
+def test_close_delays_get_a_linear_axis_and_the_undefined_no_place() -> None:
     dead = make_scores("bbr", links=4)
     dead = replace(dead, p95_queueing_delay_ms=np.full_like(dead.power, np.nan))
     figure = scatter(summarise([make_scores("copa", 4), make_scores("vegas", 4), dead]))
@@ -78,15 +73,15 @@ def test_close_delays_get_a_linear_axis_and_the_undefined_no_place(make_scores: 
     assert sorted(t.get_text() for t in labels(figure)) == ["copa", "vegas"]
 
 
-def test_a_single_scheme_without_delay_can_be_drawn(make_scores: Make) -> None:
+def test_a_single_scheme_without_delay_can_be_drawn() -> None:
     one = make_scores("oracle", links=1, seeds=1)
     zero = replace(one, p95_queueing_delay_ms=np.zeros((1, 1)), throughput_mbps=np.zeros((1, 1)))
-    to_png(scatter(summarise([zero])))
+    encode(scatter(summarise([zero])), "png")
     undefined = replace(one, p95_queueing_delay_ms=np.full((1, 1), np.nan))
-    to_png(scatter(summarise([undefined])))
+    encode(scatter(summarise([undefined])), "png")
 
 
-def test_time_series_shows_capacity_rates_and_delays(make_series: MakeSeries) -> None:
+def test_time_series_shows_capacity_rates_and_delays() -> None:
     figure = time_series([make_series(s) for s in ("cubic", "quickstart")])
     upper, lower = figure.axes
     assert upper.get_ylabel() == "rate (Mbit/s)"
@@ -100,14 +95,14 @@ def test_time_series_shows_capacity_rates_and_delays(make_series: MakeSeries) ->
     assert widths["quickstart"] > widths["cubic"]
 
 
-def test_far_delays_are_logarithmic_and_near_ones_linear(make_series: MakeSeries) -> None:
+def test_far_delays_are_logarithmic_and_near_ones_linear() -> None:
     near = time_series([make_series("vegas"), make_series("bbr")])
     far = time_series([make_series("oracle"), make_series("cubic")])
     assert near.axes[1].get_yscale() == "linear"
     assert far.axes[1].get_yscale() == "symlog"
 
 
-def test_senders_that_say_something_get_panels_of_their_own(make_series: MakeSeries) -> None:
+def test_senders_that_say_something_get_panels_of_their_own() -> None:
     plain, said = make_series("copa"), make_series("cubic")
     nothing = np.full(len(said.time_s), np.nan)
     window = SenderSeries(np.full(len(said.time_s), 30.0), 20.0 + said.time_s, nothing)
@@ -123,46 +118,43 @@ def test_senders_that_say_something_get_panels_of_their_own(make_series: MakeSer
     assert last.get_ylabel() == "retransmitted (%)"
     assert np.nanmax(last.lines[1].get_ydata()) == pytest.approx(2.0)
     assert np.isnan(last.lines[0].get_ydata()).all()
-    to_png(figure)
+    encode(figure, "png")
 
 
-def test_a_scheme_s_line_has_its_colour_whoever_else_is_drawn(make_series: MakeSeries) -> None:
+def test_a_scheme_s_line_has_its_colour_whoever_else_is_drawn() -> None:
     one = replace(make_series("cubic"), scheme="kernel-reno")
     everyone = [("kernel-cubic", False), ("kernel-reno", False)]
     figure = time_series([one], schemes=everyone)
     assert figure.axes[0].lines[0].get_color() == looks(everyone, LIGHT)["kernel-reno"].color
 
 
-def test_odd_series_can_be_drawn(make_series: MakeSeries) -> None:
-    for buckets in (3, 20):
+def test_odd_series_can_be_drawn() -> None:
+    for buckets in (1, 3, 20):
         one = make_series("copa", buckets=buckets)
         silent = replace(
             one, rate_mbps=np.zeros(buckets), queueing_delay_ms=np.full(buckets, np.nan)
         )
-        to_png(time_series([silent]))
-    first = make_series("copa", buckets=3)
-    arrays = ("time_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
-    to_png(time_series([replace(first, **{a: getattr(first, a)[:1] for a in arrays})]))
+        encode(time_series([silent]), "png")
 
 
 def test_png_has_200_dpi_and_equal_figures_are_equal_files(summary: Summary) -> None:
     before = dict(mpl.rcParams)
-    png = to_png(scatter(summary))
+    png = encode(scatter(summary), "png")
     image = Image.open(io.BytesIO(png))
     assert image.width == 960
     assert image.info["dpi"] == pytest.approx((200, 200), abs=0.1)
-    assert to_png(scatter(summary)) == png
-    svg = to_svg(scatter(summary, theme=DARK))
-    assert to_svg(scatter(summary, theme=DARK)) == svg
+    assert encode(scatter(summary), "png") == png
+    svg = encode(scatter(summary, theme=DARK), "svg")
+    assert encode(scatter(summary, theme=DARK), "svg") == svg
     assert DARK.background.encode() in svg
     assert b"<text" not in svg
     assert dict(mpl.rcParams) == before
 
 
-def test_a_name_with_dollars_is_no_formula(make_scores: Make, make_series: MakeSeries) -> None:
+def test_a_name_with_dollars_is_no_formula() -> None:
     name = r"$\frac{$"
-    to_png(scatter(summarise([replace(make_scores("copa", 2), scheme=name)])))
-    to_svg(time_series([replace(make_series("copa"), scheme=name)]))
+    encode(scatter(summarise([replace(make_scores("copa", 2), scheme=name)])), "png")
+    encode(time_series([replace(make_series("copa"), scheme=name)]), "svg")
 
 
 def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
@@ -191,11 +183,6 @@ def test_overlap_by_hand() -> None:
 def test_a_lone_label_stands_close_to_the_right() -> None:
     (box,) = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=[marker((100, 100))])
     assert box == Box(106, 95, 146, 105)
-
-
-def test_at_the_right_edge_it_stays_inside() -> None:
-    (box,) = place_labels([(395, 100)], [(40, 10)], bounds=BOUNDS)
-    assert box.right <= 400
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -3,7 +3,6 @@
 import json
 import re
 import resource
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,13 +12,9 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.report import ReportInfo, render, write_report
-from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, SenderSeries, Series
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SenderSeries
 from distrlcc.evaluate.summary import summarise
-from distrlcc.files import require_writable
-
-Make = Callable[..., SchemeScores]
-MakeSeries = Callable[..., Series]
-FailedOn = Callable[..., SchemeScores]
+from tests.evaluate.made import failed_on, make_scores, make_series
 
 INFO = ReportInfo(
     title="quickstart against CUBIC",
@@ -67,9 +62,7 @@ def read(html: str) -> Page:
     return page
 
 
-def test_the_report_is_whole_and_self_contained(
-    tmp_path: Path, make_scores: Make, make_series: MakeSeries
-) -> None:
+def test_the_report_is_whole_and_self_contained(tmp_path: Path) -> None:
     names = ("quickstart", "cubic", "oracle")
     scores = [make_scores(s, links=8, seeds=2) for s in names]
     series = [make_series(s, link) for link in ("LTE a/b", "LTE a b") for s in names]
@@ -109,9 +102,7 @@ def test_the_report_is_whole_and_self_contained(
     assert stored["ranking"] == [s.scheme for s in summary.schemes]
 
 
-def test_what_senders_say_is_drawn_tabled_and_defined(
-    tmp_path: Path, make_scores: Make, make_series: MakeSeries
-) -> None:
+def test_what_senders_say_is_drawn_tabled_and_defined(tmp_path: Path) -> None:
     shape = (2, 1)
     said = {"mean_cwnd_packets": np.full(shape, 41.5), "mean_smoothed_rtt_ms": np.full(shape, 77.7)}
     kernels = replace(
@@ -135,9 +126,11 @@ def test_what_senders_say_is_drawn_tabled_and_defined(
     ]
 
 
-def test_the_best_of_a_column_is_marked_without_the_oracle(make_scores: Make) -> None:
+def test_the_best_of_a_column_is_marked_without_the_oracle() -> None:
     summary = summarise([make_scores(s, links=8) for s in ("cubic", "bbr", "oracle")])
     html = render(summary, {}, INFO)
+    assert "ranks" not in html  # there is no policy
+    assert "Over time" not in html
     ranked = html[html.index('class="ranked"') :].split("</table>")[0]
     rows = re.findall(r'scope="row".*?</i>(\w+)</th>(.*?)</tr>', ranked, re.DOTALL)
     best = {name: 'class="best"' in cells for name, cells in rows}
@@ -147,7 +140,7 @@ def test_the_best_of_a_column_is_marked_without_the_oracle(make_scores: Make) ->
     assert "best" not in powers["cubic"]
 
 
-def test_long_suites_show_sixty_links_and_say_so(make_scores: Make) -> None:
+def test_long_suites_show_sixty_links_and_say_so() -> None:
     scores = [make_scores(s, links=100, seeds=1) for s in ("quickstart", "cubic")]
     summary = summarise(scores)
     page = read(render(summary, {}, INFO))
@@ -161,9 +154,7 @@ def test_long_suites_show_sixty_links_and_say_so(make_scores: Make) -> None:
     assert best not in page.text
 
 
-def test_failed_runs_and_the_links_that_they_leave_out_are_named(
-    make_scores: Make, failed_on: FailedOn
-) -> None:
+def test_failed_runs_and_the_links_that_they_leave_out_are_named() -> None:
     good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
     text = read(render(summarise([good, failed_on(bad, 0)]), {}, INFO)).text
     assert "Means over links on which every scheme has a run (2 of 3);" in text
@@ -181,22 +172,14 @@ def test_failed_runs_and_the_links_that_they_leave_out_are_named(
     assert "ranks" not in text
 
 
-def test_the_worst_links_are_those_where_the_policy_failed(
-    make_scores: Make, failed_on: FailedOn
-) -> None:
+def test_the_worst_links_are_those_where_the_policy_failed() -> None:
     scores = make_scores("quickstart", links=100, seeds=1)
     page = render(summarise([failed_on(scores, 42)]), {}, INFO)
     rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', page)
     assert rows[0] == scores.links[42]
 
 
-def test_without_policies_or_series_those_parts_are_absent(make_scores: Make) -> None:
-    page = read(render(summarise([make_scores("cubic", 2), make_scores("bbr", 2)]), {}, INFO))
-    assert "ranks" not in page.text
-    assert "Over time" not in page.text
-
-
-def test_names_are_escaped(tmp_path: Path, make_scores: Make, make_series: MakeSeries) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     scores = replace(make_scores("copa", 2), scheme=evil, links=(evil, "../../etc/x"), learned=True)
     series = [replace(make_series("copa"), scheme=evil, link=link) for link in (evil, "../../x")]
@@ -209,24 +192,15 @@ def test_names_are_escaped(tmp_path: Path, make_scores: Make, make_series: MakeS
     assert (path.parent / "series-x.png").exists()
 
 
-def test_an_unwritable_place_is_one_line_and_nothing_is_left(
-    tmp_path: Path, make_scores: Make
-) -> None:
+def test_an_unwritable_place_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(OutputError, match="cannot write") as caught:
+        with pytest.raises(OutputError, match=r"^cannot write .*$"):
             write_report(folder, [make_scores("cubic", 2)], [], INFO)
-        assert "\n" not in str(caught.value)
-        with pytest.raises(OutputError, match="cannot write"):
-            require_writable(folder)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    require_writable(tmp_path / "new")
-    assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_page_that_does_not_fit_leaves_no_figures_either(
-    tmp_path: Path, make_scores: Make, make_series: MakeSeries
-) -> None:
+def test_a_page_that_does_not_fit_leaves_no_figures_either(tmp_path: Path) -> None:
     report = [make_scores("cubic", 2)], [make_series("cubic")], INFO
     sizes = {
         p.name: p.stat().st_size for p in write_report(tmp_path / "r", *report).parent.iterdir()
@@ -243,7 +217,7 @@ def test_a_page_that_does_not_fit_leaves_no_figures_either(
 
 
 def test_a_failed_rewrite_leaves_the_old_page(
-    tmp_path: Path, make_scores: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = [make_scores("cubic", 2)]
     path = write_report(tmp_path / "r", scores, [], INFO)

@@ -16,7 +16,6 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import (
     Contender,
     contender_from_file,
-    contender_from_policy,
     contender_from_scheme,
 )
 from distrlcc.evaluate.recovery import first_fit, recovery_scores, recovery_times
@@ -29,6 +28,7 @@ from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.layout import HISTOGRAM_BINS
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
+from tests.evaluate.made import policy_contender
 
 RATE = 12.032  # a packet a millisecond
 
@@ -122,7 +122,7 @@ def test_percentiles_of_histograms_are_within_a_percent() -> None:
 def test_a_policy_acts_the_same_for_the_same_seed(
     acting: Acting, changes: dict[str, object]
 ) -> None:
-    contender = contender_from_policy("p", _policy(acting, **changes))
+    contender = policy_contender(_policy(acting, **changes))
     scenarios = load_suite("random").scenarios("test", 6)
     a, _ = evaluate(contender, scenarios, seeds=2)
     b, _ = evaluate(contender, scenarios, seeds=2)
@@ -216,7 +216,7 @@ def test_one_policy_drives_one_flow(schemes: tuple[str, ...]) -> None:
 
 
 def test_long_steps_are_spread_over_the_series() -> None:
-    contender = contender_from_policy("p", _policy(interval_rtts=6.0))
+    contender = policy_contender(_policy(interval_rtts=6.0))
     scenario = Scenario("slow", Link(rate_mbps=RATE, delay_ms=20), duration_s=3.0)
     _, series = evaluate(contender, [scenario], series_links=(0,))
     assert series[0].capacity_mbps == pytest.approx(RATE)
@@ -224,11 +224,7 @@ def test_long_steps_are_spread_over_the_series() -> None:
 
 def test_the_oracle_is_back_within_two_round_trips_and_cubic_is_not() -> None:
     scenarios = load_suite("dynamic").scenarios("test", 8)
-    changes = sum(
-        change.at_s < scenario.duration_s
-        for scenario in scenarios
-        for change in scenario.link.changes
-    )
+    changes = sum(change.at_s < one.duration_s for one in scenarios for change in one.link.changes)
     oracle = recovery_times(contender_from_scheme("oracle"), scenarios)
     assert len(oracle) == changes
     assert np.median(oracle) < 2.0
@@ -238,9 +234,8 @@ def test_the_oracle_is_back_within_two_round_trips_and_cubic_is_not() -> None:
 
 def test_a_window_that_fits_one_rate_never_fits_the_other() -> None:
     window = round(bdp_packets(12.0, 41.0))
-    link = Link(
-        rate_mbps=24, delay_ms=20, changes=(Change(2.0, rate_mbps=12), Change(4.0, rate_mbps=24))
-    )
+    changes = (Change(2.0, rate_mbps=12), Change(4.0, rate_mbps=24))
+    link = Link(rate_mbps=24, delay_ms=20, changes=changes)
     scenario = Scenario("x", link, flows=(Flow("agent", cwnd=window),), duration_s=6.0)
     down, up = recovery_times(Contender("fixed"), [scenario])
     assert down < 1.0  # nothing to do: what was in flight fits now

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import fields, replace
 from io import StringIO
 
@@ -20,38 +19,31 @@ from distrlcc.evaluate.scores import (
     metric,
 )
 from distrlcc.evaluate.summary import MeanInterval, print_table, summarise, to_json
+from tests.evaluate.made import PROFILES, failed_on, make_scores
 
-Make = Callable[..., SchemeScores]
 
-
-def small(
-    make: Make, scheme: str, power: list[list[float]], *, learned: bool = False
-) -> SchemeScores:
+def small(scheme: str, power: list[list[float]], *, learned: bool = False) -> SchemeScores:
     array = np.array(power)
-    scores = make("cubic", links=array.shape[0], seeds=array.shape[1])
+    scores = make_scores("cubic", links=array.shape[0], seeds=array.shape[1])
     return replace(scores, scheme=scheme, power=array, learned=learned)
 
 
-def test_means_are_over_links_and_the_best_power_comes_first(make_scores: Make) -> None:
-    slow = small(make_scores, "slow", [[0.1, 0.3], [0.6, 0.6]])
-    fast = small(make_scores, "fast", [[0.9, 0.9], [0.5, 0.7]])
-    dead = small(make_scores, "dead", [[np.nan] * 2] * 2)
+def test_means_are_over_links_and_the_best_power_comes_first() -> None:
+    slow = small("slow", [[0.1, 0.3], [0.6, 0.6]])
+    fast = small("fast", [[0.9, 0.9], [0.5, 0.7]])
+    dead = small("dead", [[np.nan] * 2] * 2)
     summary = summarise([slow, dead, fast])
     assert [s.scheme for s in summary.schemes] == ["fast", "slow", "dead"]
     power = summary.schemes[1].overall["power"]
     assert power.mean == pytest.approx(0.4)  # links have 0.2 and 0.6
     assert (power.low, power.high) == (pytest.approx(0.2), pytest.approx(0.6))
     first = summary.schemes[1].scenarios[summary.links[0]]["power"]
-    assert (first.mean, first.low, first.high) == (
-        pytest.approx(0.2),
-        pytest.approx(0.1),
-        pytest.approx(0.3),
-    )
+    assert (first.mean, first.low, first.high) == pytest.approx((0.2, 0.1, 0.3))
 
 
-def test_json_keeps_its_keys(make_scores: Make) -> None:
-    dead = small(make_scores, "dead", [[np.nan], [np.nan]])
-    good = small(make_scores, "good", [[0.5], [0.5]], learned=True)
+def test_json_keeps_its_keys() -> None:
+    dead = small("dead", [[np.nan], [np.nan]])
+    good = small("good", [[0.5], [0.5]], learned=True)
     data = json.loads(json.dumps(to_json(summarise([dead, good])), allow_nan=False))
     assert (data["format"], data["version"], data["confidence"]) == ("distrlcc-summary", 1, 0.95)
     assert (data["links"], data["seeds"]) == (2, 1)
@@ -71,16 +63,14 @@ def test_json_keeps_its_keys(make_scores: Make) -> None:
     assert data["schemes"]["dead"]["overall"]["power"] == none
 
 
-def test_runs_that_failed_are_left_out_and_counted(make_scores: Make) -> None:
+def test_runs_that_failed_are_left_out_and_counted() -> None:
     good, bad = make_scores("bbr", 3, 1), make_scores("cubic", 3, 1)
-    gaps = {m.key: np.array([[np.nan], *getattr(bad, m.key)[1:]]) for m in METRICS}
-    bad = replace(bad, **gaps)
+    bad = failed_on(bad, 0)
     summary = summarise([good, bad])
     (found,) = [s for s in summary.schemes if s.scheme == "cubic"]
     assert found.failed == bad.failed == 1
     assert found.overall["power"].mean == pytest.approx(bad.power[1:].mean())
     said = "cubic: 1 of 3 runs failed and is left out of its means."
-    assert summary.failures() == (said,)
     left_out = (
         "Means over links, and so the ranking, leave out 1 of 3 links, on which not every scheme "
         f"has a run: {bad.links[0]} (cubic)."
@@ -102,11 +92,11 @@ def test_runs_that_failed_are_left_out_and_counted(make_scores: Make) -> None:
     assert data["left_out_scenarios"] == [{"scenario": bad.links[0], "schemes": ["cubic"]}]
 
 
-def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make, failed_on: Make) -> None:
+def test_the_ranking_is_over_the_links_that_all_have() -> None:
     """By its own links the first, which failed on the hard one, would be the better."""
-    lucky = failed_on(small(make_scores, "lucky", [[0.9], [0.7], [0.1]]), 2)
-    steady = small(make_scores, "steady", [[0.95], [0.75], [0.2]])
-    gone = failed_on(small(make_scores, "gone", [[0.9], [0.9], [0.9]]), 0, 1, 2)
+    lucky = failed_on(small("lucky", [[0.9], [0.7], [0.1]]), 2)
+    steady = small("steady", [[0.95], [0.75], [0.2]])
+    gone = failed_on(small("gone", [[0.9], [0.9], [0.9]]), 0, 1, 2)
     summary = summarise([lucky, gone, steady])
     assert summary.ranking() == ["steady", "lucky"]
     powers = {s.scheme: s.overall["power"].mean for s in summary.schemes}
@@ -120,13 +110,11 @@ def test_the_ranking_is_over_the_links_that_all_have(make_scores: Make, failed_o
     assert data["left_out_scenarios"] == [{"scenario": steady.links[2], "schemes": ["lucky"]}]
 
 
-def test_without_a_common_link_each_has_its_own_and_it_is_said(
-    make_scores: Make, failed_on: Make
-) -> None:
-    first = failed_on(small(make_scores, "first", [[0.4], [0.0]]), 1)
-    whole = small(make_scores, "whole", [[0.4], [0.0]])
+def test_without_a_common_link_each_has_its_own_and_it_is_said() -> None:
+    first = failed_on(small("first", [[0.4], [0.0]]), 1)
+    whole = small("whole", [[0.4], [0.0]])
     assert not summarise([first, whole]).has_intervals  # one common link of one seed
-    second = failed_on(small(make_scores, "second", [[0.0], [0.6]]), 0)
+    second = failed_on(small("second", [[0.0], [0.6]]), 0)
     summary = summarise([first, second])
     assert [s.overall["power"].mean for s in summary.schemes] == [0.6, 0.4]
     assert summary.notes()[-1].startswith("No link has a run of every scheme: each one's means")
@@ -135,15 +123,15 @@ def test_without_a_common_link_each_has_its_own_and_it_is_said(
     assert [one["schemes"] for one in data["left_out_scenarios"]] == [["second"], ["first"]]
 
 
-def test_a_link_counts_if_one_of_its_seeds_ran(make_scores: Make) -> None:
-    bad = small(make_scores, "bad", [[0.2, 0.4], [0.5, 0.5]])
+def test_a_link_counts_if_one_of_its_seeds_ran() -> None:
+    bad = small("bad", [[0.2, 0.4], [0.5, 0.5]])
     bad.throughput_mbps[0, 1] = bad.power[0, 1] = np.nan
-    summary = summarise([bad, small(make_scores, "good", [[0.9, 0.9], [0.9, 0.9]])])
+    summary = summarise([bad, small("good", [[0.9, 0.9], [0.9, 0.9]])])
     assert summary.common.left_out == {}
     assert summary.schemes[1].overall["power"].mean == pytest.approx((0.2 + 0.5) / 2)
 
 
-def test_a_sentence_names_ten_links_and_counts_the_rest(make_scores: Make, failed_on: Make) -> None:
+def test_a_sentence_names_ten_links_and_counts_the_rest() -> None:
     bad = failed_on(make_scores("cubic", 20, 1), *range(12))
     (said,) = summarise([bad, make_scores("bbr", 20, 1)]).common.notes()
     assert "leave out 12 of 20 links" in said
@@ -151,12 +139,12 @@ def test_a_sentence_names_ten_links_and_counts_the_rest(make_scores: Make, faile
     assert said.endswith("(cubic) and 2 more, which JSON names.")
 
 
-def test_links_of_one_name_do_not_hide_each_other(make_scores: Make) -> None:
-    scores = replace(small(make_scores, "a", [[0.1], [0.2], [0.3]]), links=("x", "y", "x"))
+def test_links_of_one_name_do_not_hide_each_other() -> None:
+    scores = replace(small("a", [[0.1], [0.2], [0.3]]), links=("x", "y", "x"))
     assert summarise([scores]).links == ("x", "y", "x (2)")
 
 
-def test_schemes_of_other_links_are_our_bug(make_scores: Make) -> None:
+def test_schemes_of_other_links_are_our_bug() -> None:
     with pytest.raises(ValueError, match="other links or seeds"):
         summarise([make_scores("bbr", 3, 2), make_scores("cubic", 3, 1)])
     with pytest.raises(ValueError, match="no scores"):
@@ -170,7 +158,7 @@ def test_an_interval_is_written_with_its_metric_s_digits() -> None:
     assert MeanInterval(0.95, *[float("nan")] * 2).texts(metric("power")) == ("0.950", "")
 
 
-def test_a_single_value_is_shown_without_an_interval(make_scores: Make) -> None:
+def test_a_single_value_is_shown_without_an_interval() -> None:
     out = StringIO()
     print_table(summarise([make_scores("bbr", 1, 1)]), Console(file=out, width=80))
     assert "±" not in out.getvalue()
@@ -178,9 +166,9 @@ def test_a_single_value_is_shown_without_an_interval(make_scores: Make) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_table_fits_and_ranks(make_scores: Make, schemes: list[str], width: int) -> None:
+def test_the_table_fits_and_ranks(width: int) -> None:
     out = StringIO()
-    summary = summarise([make_scores(s, links=20) for s in schemes])
+    summary = summarise([make_scores(s, links=20) for s in PROFILES])
     print_table(summary, Console(file=out, width=width))
     text = out.getvalue()
     assert "…" not in text
@@ -200,9 +188,7 @@ def test_every_metric_is_a_field_and_every_array_but_the_base_rtt_a_metric() -> 
     assert metric("mean_cwnd_packets").title == "mean cwnd (packets)"
 
 
-def test_values_stand_in_the_order_of_the_metrics(
-    make_scores: Callable[..., SchemeScores],
-) -> None:
+def test_values_stand_in_the_order_of_the_metrics() -> None:
     scores = make_scores("cubic", links=3, seeds=2)
     values = scores.values()
     assert values.shape == (len(METRICS), 3, 2)
@@ -211,7 +197,7 @@ def test_values_stand_in_the_order_of_the_metrics(
     assert scores.seeds == 2
 
 
-def test_what_a_sender_did_not_say_is_nan(make_scores: Callable[..., SchemeScores]) -> None:
+def test_what_a_sender_did_not_say_is_nan() -> None:
     scores = make_scores("cubic", links=3, seeds=2)
     assert not scores.has_sender_metrics
     assert np.isnan(scores.values(SENDER_METRICS)).all()

@@ -14,6 +14,8 @@ import pytest
 from distrlcc.net.namespace import is_privileged
 
 SOURCE = Path(__file__).parents[2] / "src"
+NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
+"""Words before a command that hide /dev/net/tun from it."""
 
 
 class Emulator:

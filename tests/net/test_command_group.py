@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -11,10 +10,13 @@ import time
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net.command_group import Part, run_group, wait_for_start, write_parts
+from distrlcc.net.command_group import Part, run_group, wait_for_start
+from distrlcc.processes import find_process
+from tests.hosts import wait_until
 
 SENDER = """
 import sys, time
@@ -35,13 +37,14 @@ def _python(name: str, code: str, start_s: float | None = None) -> Part:
     return Part(name, (sys.executable, "-S", "-c", code), start_s)
 
 
-def _gone(pid: int, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while Path(f"/proc/{pid}").exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def _staying(path: Path) -> str:
+    """Return a program that writes its pid into a file and stays."""
+    return f"import os, time; open({str(path)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+
+
+def _see_it_end(path: Path) -> None:
+    pid = int(path.read_text())
+    wait_until(lambda: find_process(pid) is None, 10.0, "the command's end")
 
 
 def test_each_begins_at_its_start_time_although_one_is_late_to_be_ready(tmp_path: Path) -> None:
@@ -58,38 +61,42 @@ def test_the_base_address_stands_in_words(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_command_that_fails_is_named_and_ends_the_others(tmp_path: Path) -> None:
-    stays = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-    stays += "import time; time.sleep(60)"
-    fails = f"import os, sys, time\nwhile not os.path.exists({str(tmp_path / 'pid')!r}): time.sleep(0.01)\n"  # noqa: E501
-    fails += "time.sleep(0.1); sys.stderr.write('distrlcc: error: no room\\n'); sys.exit(2)"
+    fails = f"""
+import os, sys, time
+while not os.path.exists({str(tmp_path / "pid")!r}):
+    time.sleep(0.01)
+time.sleep(0.1)
+sys.exit('distrlcc: error: no room')
+"""
     with pytest.raises(LinkError, match=r"^flow 2: no room$"):
-        run_group([_python("flow 1", stays), _python("flow 2", fails)])
-    assert _gone(int((tmp_path / "pid").read_text()))
+        run_group([_python("flow 1", _staying(tmp_path / "pid")), _python("flow 2", fails)])
+    _see_it_end(tmp_path / "pid")
     with pytest.raises(LinkError, match=r"^quiet: exit code 3$"):
         run_group([_python("quiet", "raise SystemExit(3)")])
 
 
-def test_a_sender_that_is_never_ready_is_an_error(tmp_path: Path) -> None:
+def test_a_sender_that_is_never_ready_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "start=4")
     silent = _python("silent", "import time; time.sleep(60)", 0.0)
     with pytest.raises(LinkError, match=r"^silent: not ready to send within 4 s$"):
-        run_group([silent, _sender(tmp_path / "a", 0.0)], ready_seconds=4.0)
+        run_group([silent, _sender(tmp_path / "a", 0.0)])
     with pytest.raises(LinkError, match=r"^hasty: exit code 0$"):
         run_group([_python("hasty", "pass", 0.0)])
 
 
 def test_all_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
-    stays = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-    stays += "import time; time.sleep(60)"
-    write_parts(tmp_path / "parts.json", [_python("stays", stays)])
+    parts = [_python("stays", _staying(tmp_path / "pid"))]
+    (tmp_path / "parts.json").write_bytes(msgspec.json.encode(parts))
     process = subprocess.Popen(
         [sys.executable, "-m", "distrlcc.net.command_group", str(tmp_path / "parts.json")]
     )
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    pid = tmp_path / "pid"
+    wait_until(lambda: pid.exists() and pid.read_text() != "", 30.0, "the command's start")
+    process.kill()
     process.wait(10.0)
-    assert _gone(int((tmp_path / "pid").read_text()))
+    _see_it_end(pid)
 
 
 def _told(line: bytes, **words: object) -> str:

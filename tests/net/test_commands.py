@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -12,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,38 +193,12 @@ def test_bad_words_are_one_line(start: Callable[..., Command], words: list[str],
 
 
 @pytest.mark.net
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not os.path.exists("/dev/net/tun"), reason="needs root and /dev/net/tun"
-)
-def test_losses_of_an_emulated_link_are_found(tmp_path: Path) -> None:
+def test_losses_of_an_emulated_link_are_found(emulator: Any) -> None:
     python = f"{sys.executable} -m distrlcc"
-    done = subprocess.run(
-        [
-            *python.split(),
-            "emulate",
-            "--up",
-            "48",
-            "--down",
-            "48",
-            "--delay",
-            "5",
-            "--loss",
-            "0.2",
-            "--queue",
-            "droptail:packets=200",
-            "--outside",
-            f"{python} receive --listen 0.0.0.0:4755 --count 1",
-            "--",
-            "sh",
-            "-c",
-            f"{python} send $MAHIMAHI_BASE:4755 --wait 30 --scheme fixed --cwnd 64 --seconds 2",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=110.0,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = float(re.findall(r"loss ([\d.]+)%", done.stdout)[0])
+    receive = f"{python} receive --listen 0.0.0.0:4755 --count 1"
+    send = f"{python} send $MAHIMAHI_BASE:4755 --wait 30 --scheme fixed --cwnd 64 --seconds 2"
+    flags = "--up 48 --down 48 --delay 5 --loss 0.2 --queue droptail:packets=200 --outside"
+    code, out, err = emulator.run(flags, receive, command=["sh", "-c", send])
+    assert code == 0, out + err
+    found = float(re.findall(r"loss ([\d.]+)%", out)[0])
     assert 10.0 < found < 30.0

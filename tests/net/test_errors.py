@@ -14,33 +14,19 @@ LINK = ("--up", "12", "--down", "12")
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((), "no link: give --up and --down"),
         (("--up", "12"), "no link: give --up and --down"),
         (("--up", "0", "--down", "1"), "rate 0 is out of range"),
-        (("--up=-1", "--down", "1"), "rate -1 is out of range"),
         (("--up", "12mbit", "--down", "101gbit"), "rate 101gbit is out of range"),
-        (("--up", "0.1kbit", "--down", "1"), "rate 0.1kbit is out of range"),
         (("--up", "12mb", "--down", "1"), "12mb: cannot be read"),
         (("--up", "{}/none", "--down", "1"), "cannot be read"),
         (("--up", "{}", "--down", "1"), "is a folder"),
         (("--up", "{}/empty", "--down", "1"), "the trace is empty"),
-        (("--up", "{}/falling", "--down", "1"), "comes after"),
-        (("--up", "{}/words", "--down", "1"), "line 1: 'twelve'"),
-        (("--up", "{}/zero", "--down", "1"), "the last time is 0"),
         (("--up", "cellular:x", "--down", "1"), "expected cellular:SEED"),
         ((*LINK, "--queue", "dropptail:packets=9"), "did you mean droptail"),
         ((*LINK, "--queue", "droptail"), "has no limit"),
         ((*LINK, "--queue-down", "codel:packets=x"), "packets is 'x'"),
         ((*LINK, "--delay", "-1"), "'-1' is not a number from 0 to 60000"),
-        ((*LINK, "--delay", "nan"), "'nan' is not a number"),
         ((*LINK, "--loss", "1.1"), "'1.1' is not a number from 0 to 1"),
-        (
-            (
-                *LINK,
-                "--loss-down=-0.1",
-            ),
-            "'-0.1' is not a number from 0 to 1",
-        ),
         ((*LINK, "--seed", "1.5"), "'1.5' is not a whole number"),
         ((*LINK, "--log", "/proc/none/log"), "cannot write /proc/none/log"),
         ((*LINK, "--log", "{}/l", "--log-down", "{}/l"), "name two files"),
@@ -62,9 +48,7 @@ LINK = ("--up", "12", "--down", "12")
 def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...], says: str
 ) -> None:
-    texts = {"empty": "", "falling": "3\n2\n", "words": "twelve\n", "zero": "0\n"}
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
+    (tmp_path / "empty").write_text("")
     words = [flag.replace("{}", str(tmp_path)) for flag in flags]
     assert main(("emulate", *words, "--", "true")) == 2
     captured = capsys.readouterr()

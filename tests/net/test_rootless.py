@@ -13,6 +13,8 @@ from typing import Any
 import numpy
 import pytest
 
+from tests.net.conftest import NO_TUN
+
 pytestmark = pytest.mark.net
 
 SERVER = """
@@ -36,26 +38,12 @@ CLIENT = """
         except (TimeoutError, ConnectionRefusedError):
             time.sleep(0.1)
 """
-NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
 # A shell between, since setpriv's own exec still has root's rights.
-NOBODY = (
-    "setpriv",
-    "--reuid=65534",
-    "--regid=65534",
-    "--clear-groups",
-    "sh",
-    "-c",
-    'exec "$@"',
-    "sh",
+NOBODY = tuple(
+    shlex.split("setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'exec \"$@\"' sh")
 )
-NO_NAMESPACES = (
-    "unshare",
-    "-Urm",
-    "sh",
-    "-c",
-    'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all "$@"',
-    "sh",
-)
+FORBID = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all "$@"'
+NO_NAMESPACES = ("unshare", "-Urm", "sh", "-c", FORBID, "sh")
 
 
 @pytest.fixture
@@ -90,20 +78,15 @@ def _works(emulator: Any, prefix: tuple[str, ...]) -> None:
     assert 40 <= min(trips) < 75
 
 
-def test_without_root(emulator: Any, nobody: tuple[str, ...]) -> None:
-    _works(emulator, nobody)
-
-
-def test_as_root_of_users_alone(emulator: Any, nobody: tuple[str, ...]) -> None:
-    _works(emulator, (*nobody, "unshare", "-Ur"))
-
-
 def test_without_tun(emulator: Any) -> None:
     _works(emulator, NO_TUN)
 
 
-def test_without_root_and_tun(emulator: Any, nobody: tuple[str, ...]) -> None:
-    _works(emulator, (*NO_TUN, *nobody))
+@pytest.mark.parametrize(("before", "after"), [((), ()), ((), ("unshare", "-Ur")), (NO_TUN, ())])
+def test_without_root(
+    emulator: Any, nobody: tuple[str, ...], before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    _works(emulator, (*before, *nobody, *after))
 
 
 def test_where_nothing_is_allowed_one_line_says_what_to_allow(emulator: Any) -> None:

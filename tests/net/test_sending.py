@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic_ns
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Session
 from distrlcc.transport.wire import Answer, Hello, Kind
+from tests.hosts import wait_until
 
 WINDOW = 32.0
 
@@ -29,40 +31,27 @@ class Served:
 
     socket: UdpSocket
     server: ReceiveServer
-    ended: list[Received] = field(default_factory=list)
-    sessions: list[Session] = field(default_factory=list)
+    ended: list[Received]
+    sessions: list[Session]
 
     def first(self) -> Received:
         """Return how the first flow went, once it is over."""
-        deadline = monotonic_ns() + 30_000_000_000
-        while not self.ended and monotonic_ns() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: bool(self.ended), 30.0, "the flow's end")
         return self.ended[0]
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
-    stop, made = threading.Event(), []
-
-    def begin(**options: float) -> Served:
-        socket = UdpSocket(bind=("127.0.0.1", 0))
-        served = Served(socket, None)  # type: ignore[arg-type]
-        served.server = ReceiveServer(
-            socket,
-            on_begin=served.sessions.append,
-            on_end=served.ended.append,
-            **options,  # type: ignore[arg-type]
-        )
-        thread = threading.Thread(target=served.server.run, args=(stop.is_set,))
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A receiver with the options that a test is parametrized with."""
+    stop, ended, sessions = threading.Event(), list[Received](), list[Session]()
+    with UdpSocket(bind=("127.0.0.1", 0)) as socket:
+        calls: dict[str, Any] = {"on_begin": sessions.append, "on_end": ended.append}
+        server = ReceiveServer(socket, **calls, **getattr(request, "param", {}))
+        thread = threading.Thread(target=server.run, args=(stop.is_set,))
         thread.start()
-        made.append((thread, socket))
-        return served
-
-    yield begin
-    stop.set()
-    for thread, socket in made:
+        yield Served(socket, server, ended, sessions)
+        stop.set()
         thread.join(10.0)
-        socket.__exit__()
 
 
 def _send(served: Served, request: Request, **words: Callable[..., object]) -> Sent:
@@ -70,8 +59,7 @@ def _send(served: Served, request: Request, **words: Callable[..., object]) -> S
     return send(served.socket.address, controller, request, **words)  # type: ignore[arg-type]
 
 
-def test_a_flow_lasts_as_long_as_it_shall(serve: Callable[..., Served]) -> None:
-    served = serve()
+def test_a_flow_lasts_as_long_as_it_shall(served: Served) -> None:
     steps: list[Step] = []
     sent = _send(served, Request(0.6), on_step=steps.append)
     assert sent.failure == ""
@@ -98,15 +86,14 @@ def _data(session: int, number: int = 5, *, fin: bool = False) -> bytes:
     return wire.data_header(session, number, 0, fin=fin).ljust(wire.MIN_DATAGRAM, b"\0")
 
 
-def test_a_silent_sender_is_given_up(serve: Callable[..., Served]) -> None:
-    served = serve(silence_s=0.5)
+@pytest.mark.parametrize("served", [{"silence_s": 0.5}], indirect=True)
+def test_a_silent_sender_is_given_up(served: Served) -> None:
     with UdpSocket(connect=served.socket.address) as client:
         _ask(client, _hello(7))
         assert "has said nothing" in served.first().failure
 
 
-def test_strangers_are_ignored_and_counted(serve: Callable[..., Served]) -> None:
-    served = serve()
+def test_strangers_are_ignored_and_counted(served: Served) -> None:
     address = served.socket.address
     with UdpSocket(connect=address) as stranger:
         other = bytearray(_hello(99))
@@ -130,9 +117,8 @@ def test_strangers_are_ignored_and_counted(serve: Callable[..., Served]) -> None
     assert counts["malformed"] > 0
 
 
-def test_a_sender_believes_nobody_but_its_receiver(serve: Callable[..., Served]) -> None:
+def test_a_sender_believes_its_receiver_alone(served: Served) -> None:
     """Forged answers do not end, refuse or steer a session."""
-    served = serve()
     forged: list[bytes] = []
 
     def disturb(step: Step) -> None:
@@ -151,8 +137,7 @@ def test_a_sender_believes_nobody_but_its_receiver(serve: Callable[..., Served])
     assert sent.acked <= sent.packets
 
 
-def test_one_host_does_not_lock_the_others_out(serve: Callable[..., Served]) -> None:
-    served = serve()
+def test_one_host_does_not_lock_the_others_out(served: Served) -> None:
     with UdpSocket(connect=served.socket.address) as client:
         for number in range(1, 17):
             _ask(client, _hello(number))
@@ -161,11 +146,11 @@ def test_one_host_does_not_lock_the_others_out(serve: Callable[..., Served]) -> 
     assert "16 sessions of yours are open" in refused.refusal
 
 
+@pytest.mark.parametrize("served", [{"count": 1}], indirect=True)
 def test_an_end_is_acknowledged_again_and_then_forgotten(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrlcc.net.receiving._LINGER_NS", 300_000_000)
-    served = serve(count=1)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "kill=0.3")
     with UdpSocket(connect=served.socket.address) as client:
         _ask(client, _hello(1))
         for _ in range(2):
@@ -180,7 +165,7 @@ def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
     with UdpSocket(bind=("127.0.0.1", 0)) as silent:
         begin = time.monotonic()
         controller = SchemeController("fixed", parameter=1.0)
-        request = Request(1.0, handshake_s=60.0)
+        request = Request(1.0, timeout_s=60.0)
         with pytest.raises(LinkError, match="stopped before"):
             send(
                 silent.address,

@@ -8,19 +8,20 @@ import select
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distrlcc.net.device import network_of
+from distrlcc.processes import find_process
+from tests.hosts import wait_until
+from tests.net.conftest import NO_TUN
 
 pytestmark = pytest.mark.net
 
 LINK = "--up 12 --down 12"
-NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
 
 
 def _indices() -> set[int]:
@@ -35,15 +36,6 @@ def _outer(base: str) -> tuple[int, str]:
         if found is not None and str(found.network_address) == base:
             return index, name
     raise AssertionError(f"no device has {base}")
-
-
-def _until(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _members(network: str) -> set[int]:
@@ -106,21 +98,19 @@ def test_signals_reach_command(emulator: Any, number: signal.Signals, code: int)
     assert device not in _indices()
 
 
-def test_command_may_handle_a_signal(emulator: Any) -> None:
-    script = "trap 'echo caught; exit 3' TERM; echo on; while true; do sleep 0.05; done"
+@pytest.mark.parametrize(
+    ("trap", "says", "code"), [("echo caught; exit 3", "caught\n", 3), ("", "", 137)]
+)
+def test_command_may_handle_a_signal_and_is_killed_if_it_goes_on(
+    emulator: Any, trap: str, says: str, code: int
+) -> None:
+    emulator.environment["DISTRLCC_LIMITS"] = "kill=0.5"
+    script = f"trap '{trap}' TERM; echo on; while true; do sleep 0.05; done"
     process = emulator.start(LINK, command=["sh", "-c", script])
     assert process.stdout.readline() == "on\n"
     process.terminate()
-    assert process.communicate(timeout=30)[0] == "caught\n"
-    assert process.returncode == 3
-
-
-def test_a_command_that_ignores_sigterm_is_killed(emulator: Any) -> None:
-    script = "trap '' TERM; echo on; while true; do sleep 0.05; done"
-    process = emulator.start(LINK, command=["sh", "-c", script])
-    assert process.stdout.readline() == "on\n"
-    process.terminate()
-    assert process.wait(30) == 137
+    assert process.communicate(timeout=30)[0] == says
+    assert process.returncode == code
 
 
 def test_ctrl_c_on_a_terminal(emulator: Any) -> None:
@@ -131,19 +121,12 @@ def test_ctrl_c_on_a_terminal(emulator: Any) -> None:
         os.execve(words[0], words, emulator.environment)
     shown = b""
     pressed = False
-    while True:
-        if not select.select([terminal], [], [], 30)[0]:
-            break
-        try:
-            data = os.read(terminal, 4096)
-        except OSError:
-            break
-        if not data:
-            break
-        shown += data
-        if b"on\r\n" in shown and not pressed:
-            pressed = True
-            os.write(terminal, b"\x03")
+    with suppress(OSError):  # which is the terminal's end
+        while select.select([terminal], [], [], 30)[0] and (data := os.read(terminal, 4096)):
+            shown += data
+            if b"on\r\n" in shown and not pressed:
+                pressed = True
+                os.write(terminal, b"\x03")
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     # COMMAND had it from the terminal, and not a second time from us.
@@ -173,8 +156,8 @@ def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> No
     else:
         process.kill()
         process.wait()
-        assert _until(lambda: not _members(network) & members)
-        assert _until(lambda: device not in _indices())
+        wait_until(lambda: not _members(network) & members, 15.0, "the end of the processes")
+        wait_until(lambda: device not in _indices(), 15.0, "the end of the device")
 
 
 def test_what_runs_outside_ends_with_all_that_it_started(emulator: Any) -> None:
@@ -182,7 +165,7 @@ def test_what_runs_outside_ends_with_all_that_it_started(emulator: Any) -> None:
         LINK, "--outside", "sh -c 'sleep 98765 & echo $!; wait'", command=["sleep", "0.5"]
     )
     assert code == 0
-    assert _until(lambda: not Path(f"/proc/{said.strip()}").exists())
+    wait_until(lambda: find_process(int(said)) is None, 15.0, "the server's end")
 
 
 def test_a_log_that_cannot_be_written_is_an_error(emulator: Any) -> None:

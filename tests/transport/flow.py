@@ -104,9 +104,9 @@ class Transfer:
                 self._enqueue(fin.ljust(wire.MIN_DATAGRAM, b"\0"))
             return
         if sender.timer_time() <= self.now:
-            before = sender.timeouts_in_row
+            before = sender.rtt.backoff
             self.found_lost += len(sender.on_timer(now=self.now))
-            if sender.timeouts_in_row > before:
+            if sender.rtt.backoff > before:
                 self.timeouts.append(self.now)
         while (number := sender.packet_to_send(now=self.now)) is not None:
             header = wire.data_header(session, number, sender.lowest)

@@ -87,10 +87,10 @@ def test_the_timer_doubles_and_an_ack_resets_it() -> None:
         assert sender.next_time() == now
         assert len(send(sender, now=now)) == 1  # the window is full: the probe alone
     assert fired == [1100, 3100, 7100]
-    assert sender.timeouts_in_row == 3
+    assert sender.rtt.backoff == 3
     assert steered.timeouts == [(1100 * MS, 2), (3100 * MS, 3), (7100 * MS, 4)]
     sender.on_ack(((4, 5),), now=7200 * MS)  # the last probe, after 100 ms: RTO 300 ms
-    assert sender.timeouts_in_row == 0
+    assert sender.rtt.backoff == 0
     send(sender, now=7200 * MS)
     assert sender.timer_time() == 7500 * MS
 

@@ -21,36 +21,27 @@ _CHUNK = 4_000_000
 """Elements of one block of resampled means; bounds the memory to some 32 MB."""
 
 
-def mean_intervals(
-    values: FloatArray,
-    *,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> FloatArray:
+def mean_intervals(values: FloatArray) -> FloatArray:
     """Return means over links and seeds with bootstrap intervals.
 
-    The same links are drawn for all M rows, and for every call with the same sizes and seed, so
-    schemes are compared on the same draws.
+    The same links are drawn for all M rows, and for every call with the same sizes, so schemes are
+    compared on the same draws.
 
     Args:
         values: ``[M, L, S]``. NaN means undefined: a seed is left out of its link's mean, a link
             without any out of the mean over links.
-        resamples: Draws.
-        confidence: Probability that the interval is to hold.
-        seed: Seed of the draws.
 
     Returns:
         ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
     """
     units = _nanmean(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
-    return _intervals(units, resamples, confidence, seed)
+    return _intervals(units, RESAMPLES)
 
 
 def link_intervals(values: FloatArray) -> FloatArray:
     """Return each link's mean over its seeds, ``[M, L, S]``, with an interval, ``[M, L, 3]``."""
     rows = values.reshape(-1, values.shape[2])
-    return _intervals(rows, RESAMPLES // 2, CONFIDENCE, 0).reshape(*values.shape[:2], 3)
+    return _intervals(rows, RESAMPLES // 2).reshape(*values.shape[:2], 3)
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Curves:
         )
 
 
-def _intervals(units: FloatArray, resamples: int, confidence: float, seed: int) -> FloatArray:
+def _intervals(units: FloatArray, resamples: int) -> FloatArray:
     """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
     rows, count = units.shape
     result = np.full((rows, 3), np.nan)
@@ -85,9 +76,9 @@ def _intervals(units: FloatArray, resamples: int, confidence: float, seed: int) 
     defined = np.isfinite(units)
     filled, whole = np.where(defined, units, 0.0), bool(defined.all())
     # How often each unit is drawn is multinomial, and a resampled mean is one product with that.
-    share, draws = np.full(count, 1.0 / count), np.random.default_rng(seed)
+    share, draws = np.full(count, 1.0 / count), np.random.default_rng(0)
     weights = draws.multinomial(count, share, size=resamples).astype(np.float64)
-    tail, step = (1.0 - confidence) / 2, max(1, _CHUNK // resamples)
+    tail, step = (1.0 - CONFIDENCE) / 2, max(1, _CHUNK // resamples)
     for start in range(0, rows, step):
         part = slice(start, start + step)
         counts = float(count) if whole else weights @ defined[part].T.astype(np.float64)

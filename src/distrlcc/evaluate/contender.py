@@ -18,15 +18,15 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
+from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import PolicyFile, find_policy
+from distrlcc.policy.policy_file import find_policy
 from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.suites import BEST_CWND
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
 KERNEL = "kernel-"
 """Before the names of the kernel's own congestion controls."""
-_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,7 @@ class PolicyController:
     """A `distrlcc.control.base.Controller` that acts once per step, as in the environment."""
 
     def __init__(self, contender: Contender, *, seed: int = 0) -> None:
-        """Act for the first time, on an observation of zeros, as at an episode's start.
-
-        Args:
-            contender: Has a policy.
-            seed: Seed of its draws, if it acts by sampling.
-        """
+        """Act for the first time, on an observation of zeros, as at an episode's start."""
         assert contender.policy is not None
         spec = contender.policy.spec
         self._least_step = round(spec.step_ms * 1e6)
@@ -171,31 +166,21 @@ class PolicyController:
         self._act(np.concatenate(seen, axis=1))
 
 
-def kernel_controls() -> list[str]:
-    """Return the congestion controls that the kernel's TCP has."""
-    return _CONTROLS.read_text().split()
-
-
 def kernel_note() -> str:
     """Return a sentence that says what stands beside a kernel's control in the simulator."""
     return (
         f"{KERNEL}NAME is the TCP of this machine's kernel (Linux {os.uname().release}; the BBR of "
-        "Linux is version 1, unless somebody has replaced it); simulated is our own NAME, which "
+        "Linux is version 1, unless it was replaced); simulated is our own NAME, which "
         "shares no code with it."
     )
 
 
 def _real_schemes() -> list[str]:
-    """Return our schemes that can send real packets."""
     return [scheme for scheme in SCHEMES if scheme not in ("agent", "oracle")]
 
 
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
-    """Return a scheme as a contender.
-
-    Args:
-        name: The scheme's name.
-        real: It sends real packets: ``kernel-NAME`` is one of the kernel's controls.
+    """Return a scheme as a contender; of real packets ``kernel-NAME`` is one of the kernel's.
 
     Raises:
         ConfigError: There is no such scheme, or the kernel does not have it.
@@ -210,13 +195,10 @@ def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
 
 
 def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
-    """Return what sends real packets as another flow's scheme.
+    """Return what sends real packets as another flow's scheme, beside a contender.
 
-    Args:
-        scheme: Its name in the scenario.
-        contender: What is measured beside it.
-        others: ``ours`` or ``kernel``; None: the kernel's where it has it beside a contender of the
-            kernel's, else ours.
+    ``others`` is ``ours`` or ``kernel``; None: the kernel's beside a contender of the kernel's that
+    has the scheme, else ours.
 
     Raises:
         ConfigError: It cannot send real packets, or the kernel does not have it.
@@ -232,13 +214,10 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
 
 
 def contender_from_file(path: str, taken: set[str], prefer: float | None = None) -> Contender:
-    """Return a policy file as a contender, named after the file or its run's folder.
+    """Return a policy as a contender, named after its file or run, and not as any in ``taken``.
 
-    Args:
-        path: The file, a run's folder, or the name of a policy that is shipped.
-        taken: Names that it must not have.
-        prefer: What the user prefers, from 0 (throughput) to 1 (delay), which stands in the name;
-            None: the policy's default, if it has any.
+    ``path`` is a file, a run's folder, or the name of a shipped policy; ``prefer`` the preference,
+    which stands in the name; None: the policy's own, if it has any.
 
     Raises:
         PolicyFileError: The file is no whole policy, or of other spaces than it names.
@@ -258,11 +237,6 @@ def contender_from_file(path: str, taken: set[str], prefer: float | None = None)
         name += "'"
     preference = policy.spec.preference if prefer is None else prefer
     return Contender(name, policy, preference, place.resolve())
-
-
-def contender_from_policy(name: str, policy: PolicyFile) -> Contender:
-    """Return a policy that is in memory as a contender."""
-    return Contender(name, NumpyPolicy(policy), policy.spec.preference)
 
 
 def _check_spaces(path: str, policy: NumpyPolicy) -> None:

@@ -8,7 +8,6 @@ in what they put on the link.
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import signal
 import subprocess
@@ -19,16 +18,18 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import numpy as np
 
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, LinkError, OutputError, TraceError
 from distrlcc.evaluate.contender import Contender, rival
-from distrlcc.evaluate.link_log import link_series, read_flow_log, read_sender_log, score_log
+from distrlcc.evaluate.flow_log import link_series, read_flow_log, read_sender_log, score_log
 from distrlcc.evaluate.runner import reseed
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Series
+from distrlcc.limits import limits
 from distrlcc.net.command import ENDED
-from distrlcc.net.command_group import BASE, Part, write_parts
+from distrlcc.net.command_group import BASE, ERROR, Part
 from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -36,21 +37,15 @@ from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 FIRST_PORT = 24_730
 """Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
 _ATTEMPTS = 2
-_WAIT = "30"
-"""How long a sender waits for a receiver that is not there yet, s."""
 _SILENCE = "30"
-"""How long a sender sends on into an outage, s."""
-_PATIENCE_SECONDS = 60
-"""How long beyond the scenario a receiver waits for a silent sender."""
+"""How long a sender sends on into an outage of the link, s."""
 _MOST_PATIENCE_SECONDS = 3600
-_SPARE_SECONDS = 90.0
 _AT_ONCE_S = 1e-6
 _GRAIN_S = 1e-3
 """The emulator knows whole milliseconds."""
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
 _TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
-_ERROR = "error: "
 
 
 @dataclass(frozen=True)
@@ -89,14 +84,15 @@ class RealFlow:
             return Part(self.name, (*_TCP, *said), self.start_s)
         window = () if self.cwnd is None else ("--cwnd", f"{self.cwnd:g}")
         what = ("send", f"{BASE}:{self.port}", *contender.words(), *window)
-        how = ("--seed", str(self.seed), "--seconds", seconds, "--wait", _WAIT, "--hold")
+        wait = f"{limits().join:g}"
+        how = ("--seed", str(self.seed), "--seconds", seconds, "--wait", wait, "--hold")
         said = (*what, *how, "--timeout", _SILENCE, "--json", figures)
         return Part(self.name, (*_DISTRLCC, *said), self.start_s)
 
     def receiver(self) -> Part:
         """Return what runs outside."""
-        # It is there before the first flow begins, and hears nothing until its own does.
-        patience = min(self.start_s + self.seconds + _PATIENCE_SECONDS, _MOST_PATIENCE_SECONDS)
+        # It starts before the first flow, and receives nothing until its own flow begins.
+        patience = min(self.start_s + self.seconds + limits().start, _MOST_PATIENCE_SECONDS)
         name = f"the receiver of {self.name}"
         if self.contender.is_kernel:
             return Part(name, (*_TCP, "sink", BASE, str(self.port), f"{patience:g}"))
@@ -109,10 +105,7 @@ def real_flows(
 ) -> list[RealFlow]:
     """Return a scenario's flows, the contender's first; those that never send are left out.
 
-    Args:
-        scenario: The link and when its flows send.
-        contender: Runs the first flow.
-        others: What runs the others; see `distrlcc.evaluate.contender.rival`.
+    ``others`` are as in `distrlcc.evaluate.contender.rival`.
 
     Raises:
         ConfigError: A flow cannot send real packets.
@@ -159,11 +152,7 @@ class RealRun:
 
 
 def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
-    """Emulate a link, send over it, and score the first flow by its log.
-
-    Args:
-        scenario: The link.
-        flows: Its flows.
+    """Emulate a link, send flows over it, and score the first one by its log.
 
     Raises:
         LinkError: A sender or the emulator failed.
@@ -171,13 +160,13 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         TraceError: The log cannot be read.
     """
     with TemporaryDirectory(prefix="distrlcc-") as folder:
+        # Run it; senders and emulator may each take their time to start.
         place = Path(folder)
         whole, own, first = place / "up.log", place / "own.log", flows[0]
         ports = {FIRST_PORT: own} if len(scenario.flows) > 1 else {}
-        _run(
-            emulation(scenario, flows, place, log=whole, port_logs=ports),
-            scenario.duration_s + _SPARE_SECONDS,
-        )
+        words = emulation(scenario, flows, place, log=whole, port_logs=ports)
+        _run(words, scenario.duration_s + 2 * limits().start)
+        # What the senders report, and the link's log.
         late = [
             float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
             for flow in flows
@@ -203,14 +192,9 @@ def emulation(
     log: Path,
     port_logs: dict[int, Path],
 ) -> list[str]:
-    """Return the command that emulates a link and runs flows over it, its inputs written.
+    """Write inputs into a folder; return the command that emulates a link and runs flows over it.
 
-    Args:
-        scenario: The link.
-        flows: Its flows.
-        folder: Where the inputs are written.
-        log: Where the log of all packets goes.
-        port_logs: Where the logs of single receivers' packets go, by port.
+    ``log`` will hold all packets; ``port_logs``, by port, those of a single receiver each.
     """
     # The link's time begins when the first flow starts.
     begin = min(flow.start_s for flow in flows)
@@ -222,8 +206,9 @@ def emulation(
     # What runs outside and behind the link.
     senders, receivers = folder / "senders.json", folder / "receivers.json"
     parts = [flow.sender(folder) for flow in flows]
-    write_parts(senders, [replace(part, start_s=(part.start_s or 0.0) - begin) for part in parts])
-    write_parts(receivers, [flow.receiver() for flow in flows])
+    parts = [replace(part, start_s=(part.start_s or 0.0) - begin) for part in parts]
+    senders.write_bytes(msgspec.json.encode(parts))
+    receivers.write_bytes(msgspec.json.encode([flow.receiver() for flow in flows]))
     words = ["emulate", "--scenario", str(folder / "link.toml"), "--begin", "data"]
     for port, path in port_logs.items():
         words += ["--log-port", str(port), str(path)]
@@ -264,7 +249,7 @@ def _run(words: Sequence[str], seconds: float) -> None:
         raise LinkError(f"it did not end within {seconds:.0f} s") from None
     if done.returncode or ENDED in done.stderr:
         lines = done.stderr.splitlines()
-        reasons = [line.partition(_ERROR)[2] for line in lines if _ERROR in line]
+        reasons = [line.partition(ERROR)[2] for line in lines if ERROR in line]
         raise LinkError((reasons or lines[-1:] or [f"exit code {done.returncode}"])[0])
 
 
@@ -306,22 +291,18 @@ def evaluate_emulated(
     series_links: tuple[int, ...] = (),
     show: Callable[[str], None] = lambda _: None,
 ) -> Measured:
-    """Measure a contender on every link, once per seed, in real time; a failed run once more.
+    """Measure a contender as each link's first flow, in real time; a failed run once more.
 
-    Args:
-        contender: Sends as each link's first flow.
-        scenarios: L links.
-        seeds: Runs of each link, S, as `distrlcc.evaluate.runner.evaluate` has them.
-        others: What sends as the other flows; see `distrlcc.evaluate.contender.rival`.
-        series_links: Links whose time series are kept, from the first seed.
-        show: Called with a line on each run.
+    Seeds and series are as in `distrlcc.evaluate.runner.evaluate`, ``others`` as in
+    `distrlcc.evaluate.contender.rival`; ``show`` is called with a line on each run.
 
     Raises:
         ConfigError: A flow cannot send real packets.
     """
     # Each link once per seed; what fails is tried once more, and then left out.
-    found: dict[tuple[int, int], RealRun] = {}
-    late, failures = list[LateRun](), list[str]()
+    keys = (*(m.key for m in METRICS + SENDER_METRICS), "base_rtt_ms")
+    columns = {key: np.full((len(scenarios), seeds), np.nan) for key in keys}
+    series, late, failures = list[Series](), list[LateRun](), list[str]()
     for place, scenario in enumerate(scenarios):
         for seed in range(seeds):
             run, reason = f"{contender.name} on {scenario.name}", ""
@@ -332,23 +313,20 @@ def evaluate_emulated(
                 if attempt:
                     show(f"{run}, once more ({reason})")
                 try:
-                    done = found[place, seed] = run_link(seeded, flows)
+                    done = run_link(seeded, flows)
                 except (LinkError, OutputError, TraceError) as error:
                     reason = str(error)
                     continue
+                for key, value in done.figures.items():
+                    columns[key][place, seed] = value
+                if place in series_links and seed == 0:
+                    series.append(done.series)
                 if done.late_share > MOST_LATE:
                     late.append(LateRun(contender.name, scenario.name, done.late_share))
                 break
             else:
                 failures.append(f"{run} failed: {reason}")
-    # The figures as arrays; runs that failed have none.
-    links, runs = tuple(scenario.name for scenario in scenarios), range(seeds)
-    nothing = dict.fromkeys((*(m.key for m in METRICS + SENDER_METRICS), "base_rtt_ms"), math.nan)
-    rows = [
-        [found[k, seed].figures if (k, seed) in found else nothing for seed in runs]
-        for k in range(len(links))
-    ]
-    columns = {key: np.array([[one[key] for one in row] for row in rows]) for key in nothing}
+    # What was measured; a run that failed has no figures.
+    links = tuple(scenario.name for scenario in scenarios)
     scores = SchemeScores(contender.name, links, learned=contender.learned, **columns)
-    series = [run.series for (k, seed), run in found.items() if k in series_links and seed == 0]
     return Measured(scores, tuple(series), tuple(late), tuple(failures))

@@ -69,22 +69,12 @@ class SharedRun:
         """How many of the flows are agents: the first ones."""
         return sum(flow.scheme == "agent" for flow in self.scenario.flows)
 
-    @property
-    def rates_mbps(self) -> FloatArray:
-        """Throughput, ``[F, B]``."""
-        return np.asarray(self.acked * MBIT / BUCKET_S)
-
 
 def run_shared(
     contender: Contender, scenarios: Sequence[Scenario], seed: int = 0
 ) -> list[SharedRun]:
-    """Run a contender once on every scenario, all in one batched simulator call.
-
-    Args:
-        contender: Runs as every agent.
-        scenarios: L links.
-        seed: Other seeds have other losses, random phases and draws of a sampling policy.
-    """
+    """Run a contender as every agent, once on every scenario, in one batched simulator call."""
+    # Each flow's counts and each link's, in buckets.
     seeded = [reseed(scenario, seed) for scenario in scenarios]
     count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
     agents = max(sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios)
@@ -127,10 +117,9 @@ def _run_of(scenario: Scenario, flows: NDArray[np.float64], links: FloatArray) -
 
 
 def jain_index(rates: FloatArray) -> FloatArray:
-    """Return Jain's index of rates ``[F, ...]`` over the first axis; NaN are flows that do not run.
+    """Return Jain's index of rates ``[F, ...]``, NaN for flows that do not run, over the flows.
 
-    Returns:
-        ``[...]``; NaN where fewer than two flows run or nothing is delivered.
+    It is NaN where fewer than two run or nothing is delivered.
     """
     runs = np.isfinite(rates)
     x = np.where(runs, rates, 0.0)
@@ -144,7 +133,7 @@ def windowed_rates(run: SharedRun) -> FloatArray:
 
     NaN where a flow does not run throughout the window.
     """
-    rates = run.rates_mbps
+    rates = run.acked * MBIT / BUCKET_S
     windows = np.lib.stride_tricks.sliding_window_view(rates, _WIDTH, axis=1).mean(axis=2)
     begins = np.arange(windows.shape[1]) * BUCKET_S
     starts, stops = _times(run)

@@ -28,6 +28,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ from rich.table import Table
 from distrlcc.evaluate.bootstrap import CONFIDENCE, mean_intervals
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.fairness import SharedRun, fairness_of, run_shared, running_rates
-from distrlcc.evaluate.figures import DARK, LIGHT, svg_pictures, to_pdf, to_png
+from distrlcc.evaluate.figures import LIGHT, encode, svg_pictures
 from distrlcc.evaluate.plots import fairness_plot
-from distrlcc.evaluate.report import file_stem, template
+from distrlcc.evaluate.report import file_names, template
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric, defined_mean
 from distrlcc.evaluate.summary import MeanInterval, figure, interval_table
 from distrlcc.files import require_writable, write_together
@@ -103,53 +104,35 @@ def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
 def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str, date: str) -> Path:
     """Write the report and return its page; a full disk leaves no part of it.
 
-    Args:
-        folder: Where to; made if it is missing.
-        rows: One for each contender and suite.
-        command: The command that makes it again.
-        date: When it was made.
+    Rows are one for each contender and suite; ``command`` makes the report again.
 
     Raises:
         OutputError: The folder cannot be written.
     """
     # Of each contender the link with the most flows is drawn.
-    drawn = {
-        row.contender: _busiest(row)
-        for row in sorted(rows, key=lambda row: len(_busiest(row).scenario.flows))
-    }
-    order = dict.fromkeys(row.contender for row in rows)
+    runs: dict[str, list[SharedRun]] = {}
+    for row in rows:
+        runs.setdefault(row.contender, []).extend(row.runs)
     files = {"fairness.json": (json.dumps(to_json(rows), allow_nan=False) + "\n").encode()}
     pictures = []
-    for number, contender in enumerate(order):
-        run = drawn[contender]
-        stem = file_stem(contender) or str(number)
-        name = f"fairness-{stem}" if f"fairness-{stem}.png" not in files else f"fairness-{number}"
-        light, dark = (fairness_plot(run, contender, theme=theme) for theme in (LIGHT, DARK))
-        files[f"{name}.png"], files[f"{name}.pdf"] = to_png(light), to_pdf(light)
+    for name, contender in zip(file_names("fairness", runs), runs, strict=True):
+        run = max(runs[contender], key=lambda run: len(run.scenario.flows))
+        draw = partial(fairness_plot, run, contender)
+        files |= {f"{name}.{kind}": encode(draw(LIGHT), kind) for kind in ("png", "pdf")}
         shown = {"contender": contender, "link": run.scenario.name}
-        pictures.append(shown | svg_pictures(light, dark))
-    files["fairness.html"] = _render(rows, pictures, command, date).encode()
-    require_writable(folder)
-    write_together(folder, files)
-    return folder / "fairness.html"
-
-
-def _busiest(row: SuiteFairness) -> SharedRun:
-    """Return the first of the links with the most flows."""
-    return max(row.runs, key=lambda run: len(run.scenario.flows))
-
-
-def _render(
-    rows: Sequence[SuiteFairness], pictures: list[dict[str, str]], command: str, date: str
-) -> str:
+        pictures.append(shown | svg_pictures(draw))
+    # The page has a table for each suite.
     suites = []
-    for name in dict.fromkeys(row.suite for row in rows):
-        of_suite = [row for row in rows if row.suite == name]
-        suites.append({"name": name, "metrics": shown_metrics(of_suite), "rows": of_suite})
+    for suite in dict.fromkeys(row.suite for row in rows):
+        of_suite = [row for row in rows if row.suite == suite]
+        suites.append({"name": suite, "metrics": shown_metrics(of_suite), "rows": of_suite})
     page = template("fairness.html.jinja").render(
         command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
     )
-    return page + "\n"
+    files["fairness.html"] = (page + "\n").encode()
+    require_writable(folder)
+    write_together(folder, files)
+    return folder / "fairness.html"
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import resources
 from itertools import cycle
@@ -79,11 +79,9 @@ _OTHERS = (
 
 
 def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
-    """Give each scheme a colour and a marker.
+    """Give each scheme, of which it is known whether it is learned, a colour and a marker.
 
-    Args:
-        schemes: Name, and whether it is learned; the order counts for those without a fixed colour.
-        theme: The page's colours.
+    The order counts for those without a fixed colour.
     """
     result: dict[str, Look] = {}
     policies, others = cycle(_LEARNED), cycle(_OTHERS)
@@ -94,44 +92,32 @@ def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
     return result
 
 
-def to_png(figure: Figure) -> bytes:
-    """Return a figure as PNG of 200 dots per inch."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
+def encode(figure: Figure, kind: str) -> bytes:
+    """Return a figure as ``png`` of 200 dots per inch, ``pdf``, or ``svg`` with text as outlines.
 
-
-def to_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG, its text as outlines."""
-    return _saved(figure, "svg", {"Date": None, "Creator": None})
-
-
-def to_pdf(figure: Figure) -> bytes:
-    """Return a figure as PDF, for papers."""
-    return _saved(figure, "pdf", {"CreationDate": None})
-
-
-def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    Equal figures give equal bytes.
+    """
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(buffer, format=kind, metadata=metadata)
+        figure.savefig(buffer, format=kind, metadata=dict.fromkeys(_VOLATILE[kind]))
     return buffer.getvalue()
 
 
-def svg_pictures(light: Figure, dark: Figure) -> dict[str, str]:
-    """Return a figure's two themes as addresses that hold them, for a page's ``src``."""
-    kind = "data:image/svg+xml;base64,"
-    figures = {"light": light, "dark": dark}
-    return {name: kind + base64.b64encode(to_svg(one)).decode() for name, one in figures.items()}
+_VOLATILE = {"png": ["Software"], "svg": ["Date", "Creator"], "pdf": ["CreationDate"]}
+"""What matplotlib would write into a file of each kind and equal figures do not share."""
+
+
+def svg_pictures(draw: Callable[[Theme], Figure]) -> dict[str, str]:
+    """Return a figure in both themes as addresses that hold it, for a page's ``src``."""
+    pictures = {theme.name: encode(draw(theme), "svg") for theme in (LIGHT, DARK)}
+    head = "data:image/svg+xml;base64,"
+    return {name: head + base64.b64encode(data).decode() for name, data in pictures.items()}
 
 
 def panels(theme: Theme, inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
     """Return a figure as wide as a paper's column, and its panels; use ``rc_context(STYLE)``.
 
-    Args:
-        theme: Colours.
-        inches: Height of the figure.
-        heights: The panels' relative heights, from above; they share their time.
+    ``heights`` are the panels', from above, relative to each other; they share their time.
     """
     size = (_WIDTH, inches)
     figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=theme.background)

@@ -60,10 +60,12 @@ def place_labels(
         soft: What is covered if there is no other way: lines.
         unit: Pixels in a point (1/72 inch), to scale distances.
     """
-    candidates: list[list[tuple[float, Box]]] = []  # cost of what does not move, and the place
+    # Places for each label, with the cost of what does not move.
+    candidates: list[list[tuple[float, Box]]] = []
     for point, size in zip(points, sizes, strict=True):
         places = _candidates(point, size, unit)
         candidates.append([(r / 100 + _cost(b, bounds, hard, soft, unit), b) for r, b in places])
+    # Each in turn takes the cheapest, given where the others are by now.
     chosen: dict[int, Box] = {}
     for _ in range(_SWEEPS):
         for index, options in enumerate(candidates):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -80,15 +81,11 @@ def time_series(
 ) -> Figure:
     """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
 
-    Where senders reported them, windows, smoothed RTTs and retransmissions stand below.
-
-    Args:
-        series: One of each scheme, all on the same link.
-        theme: Colours.
-        schemes: All that look different, with whether each is learned; None: those of `series`.
+    Where senders reported them, windows, smoothed RTTs and retransmissions stand below. ``schemes``
+    are all that look different, with whether each is learned; None: those of ``series``.
     """
     style = looks(schemes or [(s.scheme, s.learned) for s in series], theme)
-    edges, capacity = _edges(series[0].time_s), series[0].capacity_mbps
+    edges, capacity = series[0].edges_s, series[0].capacity_mbps
     series = sorted(series, key=lambda s: s.learned)  # policies on top
     own = _sender_panels(series)
     with mpl.rc_context(STYLE):
@@ -125,7 +122,7 @@ def time_series(
     return figure
 
 
-def fairness_plot(run: SharedRun, contender: str, *, theme: Theme = LIGHT) -> Figure:
+def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
     """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
     flows = run.scenario.flows
     names = [
@@ -158,13 +155,7 @@ def fairness_plot(run: SharedRun, contender: str, *, theme: Theme = LIGHT) -> Fi
 
 
 def flow_plot(series: Sequence[Step], name: str, wire_bytes: int) -> Figure:
-    """Draw a flow.
-
-    Args:
-        series: Its steps.
-        name: What steered it.
-        wire_bytes: Size of a packet, bytes.
-    """
+    """Draw a flow, steered by what is named, with packets of ``wire_bytes`` each."""
     # Steps are gathered in buckets, so that long flows can be read.
     steps = np.array(series, float).reshape(-1, len(Step._fields))
     time, duration, acked, lost, rtt, cwnd, *_ = steps.T
@@ -173,9 +164,7 @@ def flow_plot(series: Sequence[Step], name: str, wire_bytes: int) -> Figure:
     edges = np.linspace(0.0, end, count + 1)
     place = np.clip(np.searchsorted(edges, time) - 1, 0, count - 1)
 
-    def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(place, values, count)
-
+    total = partial(np.bincount, place, minlength=count)
     seconds = np.maximum(total(duration), 1e-9)
     with np.errstate(invalid="ignore", divide="ignore"):
         lines = {
@@ -322,15 +311,6 @@ def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
         if any(np.isfinite(each).any() for each in values):
             panels[title] = values
     return panels
-
-
-def _edges(middles: FloatArray) -> FloatArray:
-    """Return the buckets' edges from their middles."""
-    if len(middles) < 2:
-        return np.array([0.0, 2 * float(middles[0])]) if len(middles) else np.array([0.0, 1.0])
-    half = np.diff(middles) / 2
-    inner = middles[:-1] + half
-    return np.concatenate([[middles[0] - half[0]], inner, [middles[-1] + half[-1]]])
 
 
 def _top(arrays: Sequence[FloatArray]) -> float:

@@ -25,10 +25,9 @@ GOAL_RTTS = 5.0
 
 
 def recovery_times(contender: Contender, scenarios: list[Scenario]) -> FloatArray:
-    """Measure every change of constant-rate links on which one flow is alone.
+    """Measure the C changes of constant-rate links on which one flow is alone, round trips ``[C]``.
 
-    Returns:
-        Round trips ``[C]``, infinite where a sender did not recover before the next change.
+    Infinite is a sender that did not recover before the next change.
     """
     batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False)
     times, inflight = [], []

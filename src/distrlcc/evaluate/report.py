@@ -14,15 +14,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
-from distrlcc.evaluate.figures import DARK, LIGHT, looks, svg_pictures, to_png
+from distrlcc.evaluate.figures import DARK, LIGHT, encode, looks, svg_pictures
 from distrlcc.evaluate.plots import scatter, time_series
 from distrlcc.evaluate.scores import (
     SENDER_METRICS,
@@ -67,16 +66,9 @@ class ReportInfo:
 def write_report(
     folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
 ) -> Path:
-    """Write the report of an evaluation; a full disk leaves no part of it.
+    """Write the report of an evaluation and return its page; a full disk leaves no part of it.
 
-    Args:
-        folder: Where to; made if it is missing.
-        scores: One for each scheme, all on the same links.
-        series: Time series of chosen links, any order; links stand in order of first appearance.
-        info: What was run.
-
-    Returns:
-        The page.
+    All scores are of the same links; series are of chosen ones, which stand in this order.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -85,9 +77,9 @@ def write_report(
     by_link: dict[str, list[Series]] = {}
     for one in series:
         by_link.setdefault(one.link, []).append(one)
-    files = {"scatter.png": to_png(scatter(summary))}
-    for name, link in zip(_file_names(by_link), by_link, strict=True):
-        files[name] = to_png(time_series(by_link[link], schemes=summary.names()))
+    files = {"scatter.png": encode(scatter(summary), "png")}
+    for name, lines in zip(file_names("series", by_link), by_link.values(), strict=True):
+        files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
     files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
     files["report.html"] = render(summary, by_link, info).encode()
     require_writable(folder)
@@ -109,10 +101,14 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     link_metrics += [m for m in summary.metrics if m in SENDER_METRICS]
     names = summary.names()
     light, dark = (looks(names, theme) for theme in (LIGHT, DARK))
+
+    def drawn(lines: Sequence[Series]) -> dict[str, str]:
+        return svg_pictures(lambda theme: time_series(lines, theme=theme, schemes=names))
+
     page = template("report.html.jinja").render(
         info=info,
         summary=summary,
-        scatter=svg_pictures(*(scatter(summary, theme=theme) for theme in (LIGHT, DARK))),
+        scatter=svg_pictures(lambda theme: scatter(summary, theme=theme)),
         tiles=[(metric(key), best.overall[key].texts(metric(key))) for key in _TILES if best],
         best_policy=best.scheme if best else "",
         rank=rivals.index(best.scheme) + 1 if best else 0,
@@ -126,10 +122,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         link_tables=[(m, [_cells(summary, m, link) for link in links]) for m in link_metrics],
         left_out=len(summary.links) - len(links),
         worst_first=learned[0].scheme if learned else "",
-        series=[
-            (link, svg_pictures(*(time_series(s, theme=t, schemes=names) for t in (LIGHT, DARK))))
-            for link, s in by_link.items()
-        ],
+        series=[(link, drawn(lines)) for link, lines in by_link.items()],
         senders=any(one.sender is not None for s in by_link.values() for one in s),
         metrics=summary.metrics,
     )
@@ -145,9 +138,10 @@ def template(name: str) -> jinja2.Template:
     return environment.from_string(text)
 
 
-def file_stem(name: str) -> str:
-    """Return a name as every file system takes it; maybe empty."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
+def file_names(kind: str, names: Iterable[str]) -> list[str]:
+    """Return names ``KIND-NAME`` that every file system takes, no two the same."""
+    stems = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80] for name in names]
+    return unique_names([f"{kind}-{stem or 'unnamed'}" for stem in stems], "{}-{}")
 
 
 def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[str, str, bool]]:
@@ -171,9 +165,3 @@ def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
     power = {link: scenarios[link]["power"].mean for link in summary.links}
     # Where it failed there is none, which is worse than any.
     return sorted(power, key=lambda link: (math.isfinite(power[link]), power[link]))[:MAX_LINKS]
-
-
-def _file_names(links: Mapping[str, Any]) -> list[str]:
-    """Return a file name for each link that every file system takes, no two the same."""
-    stems = [f"series-{file_stem(link) or 'link'}" for link in links]
-    return [f"{stem}.png" for stem in unique_names(stems, "{}-{}")]

@@ -19,15 +19,11 @@ from distrlcc.evaluate.scores import SchemeScores, Series, bucket_edges, bucket_
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
-from distrlcc.types import NANOSECONDS, PACKET_BYTES
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
 WARMUP_S = 1.0
 MBIT = 8e-6 * PACKET_BYTES
 """Mbit of a packet."""
-
-Floats = NDArray[np.float64]
-Times = NDArray[np.float64]
-"""Times of L links, ns."""
 
 
 def evaluate(
@@ -37,24 +33,17 @@ def evaluate(
     seeds: int = 1,
     series_links: tuple[int, ...] = (),
 ) -> tuple[SchemeScores, list[Series]]:
-    """Measure a contender on every scenario, once per seed.
+    """Return a contender's scores ``[L, S]``, and the first seed's series of each `series_links`.
 
-    Args:
-        contender: The scheme or policy.
-        scenarios: L links.
-        seeds: Runs of each link, S, which differ in random losses, in where a trace starts, in the
-            schemes' random phases and in a sampling policy's draws.
-        series_links: Links whose time series are kept, from the first seed.
-
-    Returns:
-        Scores ``[L, S]``, and one series for each of `series_links`.
+    A link's S runs differ in random losses, in where a trace starts, in the schemes' random phases
+    and in a sampling policy's draws.
 
     Raises:
         ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluate.fairness`.
     """
     for scenario in scenarios:
         check_agents(scenario)
-    columns: list[dict[str, Floats]] = []
+    columns: list[dict[str, FloatArray]] = []
     kept: list[Series] = []
     for seed in range(seeds):
         seeded = [reseed(scenario, seed) for scenario in scenarios]
@@ -78,17 +67,12 @@ def reseed(scenario: Scenario, seed: int) -> Scenario:
 
 def simulate(
     contender: Contender, batch: LinkBatch, scenarios: Sequence[Scenario], seed: int
-) -> Iterator[tuple[Times, Times]]:
-    """Run scenarios to their ends, and yield after each step.
-
-    Args:
-        contender: Acts as every agent.
-        batch: L links, in which the caller reads what happened.
-        scenarios: One for each link.
-        seed: Seed of a sampling policy's draws.
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Run a scenario on each of a batch's L links, a contender as every agent.
 
     Yields:
-        Each link's time before and after the step; it stands still once the scenario is over.
+        After each step: the links' times before and after it, ns ``[L]``, which stand still once a
+        scenario is over. The batch holds what happened.
     """
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, contender.scheme))
@@ -113,38 +97,25 @@ def simulate(
         over = now >= ends
 
 
-class _Recorder:
-    """Keeps what one link of a batch does at each step and sums it up in buckets."""
-
-    def __init__(self, batch: LinkBatch, link: int) -> None:
-        self._batch, self._link = batch, link
-        self._rows: list[tuple[float, ...]] = []
-
-    def record(self) -> None:
-        """Keep the newest step."""
-        n, stats, view = self._link, self._batch.stats(), self._batch.view()
-        queue = self._batch.simulator.results[n, col.QUEUE]
-        delay = max(stats.rtt_sum[n] - stats.acked[n] * view.base_rtt[n], 0.0)
-        self._rows.append((stats.duration[n], view.capacity[n], stats.acked[n], delay, queue))
-
-    def series(self, contender: Contender, link: str) -> Series:
-        """Return the link's series, one element per bucket."""
-        seconds, capacity, acked, delay, queue = np.array(self._rows).T
-        ends = np.cumsum(seconds)
-        edges = bucket_edges(float(ends[-1]))
-        length = np.diff(edges)
-        packets = bucket_sums(edges, ends, acked)
-        mean_delay = 1e3 * bucket_sums(edges, ends, delay) / np.maximum(packets, 1e-9)
-        return Series(
-            scheme=contender.name,
-            learned=contender.learned,
-            link=link,
-            time_s=(edges[1:] + edges[:-1]) / 2,
-            capacity_mbps=bucket_sums(edges, ends, capacity) * MBIT / length,
-            rate_mbps=packets * MBIT / length,
-            queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
-            queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
-        )
+def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
+    """Sum a link's steps up in buckets: seconds, capacity, acked, RTTs' sum, base RTT, queue."""
+    seconds, capacity, acked, rtts, base_rtt, queue = np.array(steps).T
+    ends = np.cumsum(seconds)
+    edges = bucket_edges(float(ends[-1]))
+    length = np.diff(edges)
+    packets = bucket_sums(edges, ends, acked)
+    waits = bucket_sums(edges, ends, np.maximum(rtts - acked * base_rtt, 0.0))
+    mean_delay = 1e3 * waits / np.maximum(packets, 1e-9)
+    return Series(
+        scheme=contender.name,
+        learned=contender.learned,
+        link=link,
+        edges_s=edges,
+        capacity_mbps=bucket_sums(edges, ends, capacity) * MBIT / length,
+        rate_mbps=packets * MBIT / length,
+        queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
+        queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
+    )
 
 
 class _Totals:
@@ -169,7 +140,7 @@ class _Totals:
 
 def _run(
     contender: Contender, scenarios: list[Scenario], seed: int, series_links: tuple[int, ...]
-) -> tuple[dict[str, Floats], list[Series]]:
+) -> tuple[dict[str, FloatArray], list[Series]]:
     count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
     config = contender.env_config()
     batch = LinkBatch(count, config, n_flows=n_flows, with_histograms=True, with_labels=False)
@@ -181,25 +152,27 @@ def _run(
     # Counts at the beginning and the end; sums over steps, in the first second and after it.
     before, after = _Totals(count), _Totals(count)
     sums, everyone = np.zeros((2, 5, count)), np.arange(count)
-    recorders = {link: _Recorder(batch, link) for link in series_links}
+    steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
         step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
-        for link, recorder in recorders.items():
+        queue = batch.simulator.results[:, col.QUEUE]
+        shown = (stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt, queue)
+        for link, kept in steps.items():
             if running[link]:
-                recorder.record()
+                kept.append(np.array([column[link] for column in shown]))
         before.take(batch, now >= warm)
         after.take(batch, now >= ends)
     shared = np.array([len(s.flows) > 1 for s in scenarios])
-    series = [one.series(contender, scenarios[link].name) for link, one in recorders.items()]
+    series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
     return _measure(before, after, sums, shared), series
 
 
 def _measure(
-    before: _Totals, after: _Totals, sums: Floats, shared: NDArray[np.bool_]
-) -> dict[str, Floats]:
+    before: _Totals, after: _Totals, sums: FloatArray, shared: NDArray[np.bool_]
+) -> dict[str, FloatArray]:
     sent, delivered, dropped, random_lost, queueing = (after.counts - before.counts).T
     queueing_bins, rtt_bins = after.histograms - before.histograms
     used, capacity, rtt, acked, seconds = sums[1]
@@ -226,7 +199,7 @@ def _measure(
     }
 
 
-def histogram_percentile(bins: Floats, share: float) -> Floats:
+def histogram_percentile(bins: FloatArray, share: float) -> FloatArray:
     """Return the percentile of histograms ``[L, B]``, ms, taken inside the bin linearly."""
     counts = np.cumsum(bins, axis=1)
     target = share * counts[:, -1]

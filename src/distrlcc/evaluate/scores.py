@@ -152,8 +152,8 @@ class Series:
 
     scheme: str
     link: str
-    time_s: FloatArray
-    """Middle of each bucket."""
+    edges_s: FloatArray
+    """Of the buckets, ``[B + 1]``."""
     capacity_mbps: FloatArray
     rate_mbps: FloatArray
     queueing_delay_ms: FloatArray
@@ -164,6 +164,11 @@ class Series:
     """Whether it is a policy from a file: drawn with emphasis."""
     sender: SenderSeries | None = None
     """In the same buckets; None in the simulator."""
+
+    @property
+    def time_s(self) -> FloatArray:
+        """Middle of each bucket."""
+        return np.asarray(self.edges_s[1:] + self.edges_s[:-1]) / 2
 
 
 def defined_mean(values: FloatArray) -> float:

@@ -57,11 +57,6 @@ class MeanInterval:
         """Half the interval, for a ± sign; NaN where there is none."""
         return (self.high - self.low) / 2
 
-    @property
-    def rank(self) -> float:
-        """The mean, below all others where it is undefined."""
-        return self.mean if math.isfinite(self.mean) else -math.inf
-
     def texts(self, metric: Metric) -> tuple[str, str]:
         """Return the mean and the half width as shown: ``("95.1", "0.3")``, a dash, or no width."""
         if not math.isfinite(self.mean):
@@ -182,17 +177,14 @@ class Summary:
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences that say which runs failed, and what the means leave out for that."""
-        return (*self.failures(), *self.common.notes())
-
-    def failures(self) -> tuple[str, ...]:
-        """Return a sentence for each scheme of which runs failed."""
         runs = len(self.links) * self.seeds
-        return tuple(
+        failures = (
             f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
             f"{'is' if s.failed == 1 else 'are'} left out of its means."
             for s in self.schemes
             if s.failed
         )
+        return (*failures, *self.common.notes())
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
@@ -213,10 +205,12 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         metrics += SENDER_METRICS
     common = _common_links(scores, links)
     found = [_summarise(s, links, common, metrics) for s in scores]
-    ranked = sorted(
-        found,
-        key=lambda s: (s.scheme in common.without_runs, -s.overall["power"].rank),
-    )
+
+    def rank(one: SchemeSummary) -> tuple[bool, float]:
+        power = one.overall["power"].mean
+        return one.scheme in common.without_runs, -power if math.isfinite(power) else math.inf
+
+    ranked = sorted(found, key=rank)
     return Summary(tuple(ranked), links, first.seeds, common, metrics)
 
 
@@ -277,15 +271,11 @@ def interval_table(
     caption: str | None = None,
     wide: bool = False,
 ) -> Table:
-    """Return a table of means and intervals for a terminal.
+    """Return a table for a terminal; of each row: name, whether it is bold, and means' texts.
 
-    Args:
-        title: Stands above it.
-        heads: Of the columns, the names' first.
-        rows: Name, whether it is bold, and cells as `MeanInterval.texts` gives them.
-        caption: Stands below it.
-        wide: Put intervals beside the means, for 130 columns; otherwise below them, for 80.
+    A wide one, for 130 columns, has intervals beside the means; otherwise they stand below, for 80.
     """
+    # The frame and the heads.
     result = Table(
         title=title,
         caption=caption,
@@ -303,6 +293,7 @@ def interval_table(
     result.add_column(first, overflow="fold")
     for head in others:
         result.add_column(Text(head.replace(" ", "\n")), justify="right")
+    # A row for each name.
     for name, bold, cells in rows:
         texts = [Text(name)]
         for mean, half in cells:

@@ -20,15 +20,13 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from distrlcc.errors import LinkError
+from distrlcc.limits import limits
 from distrlcc.processes import adopt_orphans, call_libc, descendants, die_with_parent
 
-_GRACE_SECONDS = 1.0
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
 ENDED = "ended before COMMAND"
 """What is said of an outer command that failed by itself, such as a server that did not start."""
-_OUTSIDE_SECONDS = 5.0
-_TICK = 0.05
 _FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
 
 
@@ -47,7 +45,7 @@ class SignalDescriptor:
         return self._descriptor
 
     def read(self) -> list[signal.struct_siginfo]:
-        """Return the signals that have come."""
+        """Return the signals received."""
         found = iter(lambda: signal.sigtimedwait(self._numbers, 0), None)
         return [info for info in found if info is not None]
 
@@ -56,25 +54,22 @@ class SignalDescriptor:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def close(self) -> None:
-        """Close the descriptor, take what is left, and let signals through again."""
+        """Close the descriptor, drop what is pending, and let signals through again."""
         self.read()
         os.close(self._descriptor)
         self.restore_mask()
 
 
 class Guard:
-    """A command and all that it starts; use from one thread."""
+    """A command and all that it starts; use from one thread.
+
+    It runs in this process's namespaces, on its terminal, and does not inherit ``signals`` as
+    blocked.
+    """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], signals: SignalDescriptor
     ) -> None:
-        """Start a command in this process's namespaces, on its terminal.
-
-        Args:
-            command: Program and arguments.
-            environment: All of its variables.
-            signals: This process's, which COMMAND must not inherit as blocked.
-        """
         self._status, status = os.pipe()
         control, self._control = os.pipe()
         self.exit_code: int | None = None
@@ -83,7 +78,7 @@ class Guard:
         """Why it could not be started."""
         self._pid = os.fork()
         if self._pid == 0:
-            _run_guard(list(command), dict(environment), signals, status, control)
+            _run_guard(command, environment, signals, status, control)
         os.close(status)
         os.close(control)
 
@@ -92,7 +87,7 @@ class Guard:
         return self._status
 
     def read_status(self) -> None:
-        """Take up COMMAND's end, when `fileno` is readable."""
+        """Read how COMMAND ended, when `fileno` is readable."""
         data = os.read(self._status, _STATUS.size)
         kind, value = _STATUS.unpack(data) if data else (_EXITED, 128 + signal.SIGKILL)
         if kind == _NOT_STARTED:
@@ -106,10 +101,6 @@ class Guard:
         with suppress(BrokenPipeError):
             os.write(self._control, bytes([number]))
 
-    def end_now(self) -> None:
-        """Give up on COMMAND, which does not end; `end` will kill it."""
-        self.exit_code = 128 + signal.SIGKILL
-
     def end(self) -> None:
         """End what is left of COMMAND's processes and wait until they are gone."""
         os.close(self._control)
@@ -118,8 +109,8 @@ class Guard:
 
 
 def _run_guard(
-    command: list[str],
-    environment: dict[str, str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
     signals: SignalDescriptor,
     status: int,
     control: int,
@@ -154,7 +145,7 @@ def _close_private(keep: set[int]) -> None:
 
 
 def _start(
-    command: list[str], environment: dict[str, str], signals: SignalDescriptor, status: int
+    command: Sequence[str], environment: Mapping[str, str], signals: SignalDescriptor, status: int
 ) -> int:
     guard = os.getpid()
     pid = os.fork()
@@ -165,7 +156,7 @@ def _start(
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signals.restore_mask()
-        os.execvpe(command[0], command, environment)
+        os.execvpe(command[0], [*command], environment)
     except OSError as error:
         os.write(status, _STATUS.pack(_NOT_STARTED, error.errno or 0))
     finally:
@@ -188,7 +179,7 @@ def _reap(child: int, status: int) -> int:
 
 
 def _end_all() -> None:
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + limits().kill
     _signal_all(signal.SIGTERM)
     while True:
         try:
@@ -214,12 +205,7 @@ def running_outside(
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Run a command; end it afterwards.
-
-    Args:
-        command: Program and arguments.
-        environment: All of its variables; None: this process's.
-        prepare: Called in the new process before the program starts.
+    """Run a command; end it afterwards. ``prepare`` is called in the new process before exec.
 
     Raises:
         LinkError: It cannot be started.
@@ -255,11 +241,11 @@ def running_outside(
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End a command and what it started: in good order, then by force."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # there may be others when it has ended itself
-        deadline = time.monotonic() + _OUTSIDE_SECONDS
+        os.killpg(process.pid, signal.SIGTERM)  # what it started may outlive it
+        deadline = time.monotonic() + limits().kill
         while time.monotonic() < deadline:
             process.poll()
             os.killpg(process.pid, 0)
-            time.sleep(_TICK)
+            time.sleep(limits().tick)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

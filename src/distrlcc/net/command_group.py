@@ -29,43 +29,35 @@ from typing import TextIO
 import msgspec
 
 from distrlcc.errors import LinkError
+from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent
 
 BASE = "$MAHIMAHI_BASE"
 """Stands in a command for the variable's value."""
-READY = "ready"
-_READY_SECONDS = 45.0
+_READY = "ready"
 _LEAD_SECONDS = 0.1
 """From naming the start times to the first of them."""
-_LONGEST_SECONDS = 86_400.0
-"""Far beyond any scenario; whatever starts this has a limit of its own."""
-_END_SECONDS = 10.0
-_PATIENCE_SECONDS = 600.0
+_DAY_SECONDS = 86_400.0
 _LONGEST_LINE = 100
-_LOOK_SECONDS = 0.1
-_ERROR = "error: "
+ERROR = "error: "
+"""Before the reason, in the line that a command of ours ends with."""
 
 
 def wait_for_start(
     out: TextIO, *, source: int = 0, stopping: Callable[[], bool] = lambda: False
 ) -> None:
-    """Say that all is ready, and return at the start time that is named.
-
-    Args:
-        out: Where to say it.
-        source: A descriptor to read the start time from.
-        stopping: Asked now and then; True ends the wait.
+    """Write that all is ready, and return at the start time that a descriptor names.
 
     Raises:
-        LinkError: None was named, or it was stopped before.
+        LinkError: None was named, or ``stopping`` ended the wait.
     """
-    out.write(f"{READY}\n")
+    out.write(f"{_READY}\n")
     out.flush()
     line = _read_line(source, stopping).strip()
     start_time = math.nan
     with suppress(ValueError):
         start_time = float(line or 0.0)
-    if not -math.inf < start_time < time.monotonic() + _LONGEST_SECONDS:
+    if not -math.inf < start_time < time.monotonic() + _DAY_SECONDS:
         raise LinkError(
             f"{line[:_LONGEST_LINE]!r} is no start time; expected s of the monotonic clock, at "
             "most a day ahead, or nothing"
@@ -73,17 +65,18 @@ def wait_for_start(
     while (left := start_time - time.monotonic()) > 0:
         if stopping():
             raise LinkError("stopped before the start time")
-        time.sleep(min(left, _LOOK_SECONDS))
+        time.sleep(min(left, limits().tick))
 
 
 def _read_line(source: int, stopping: Callable[[], bool]) -> str:
-    deadline, line = time.monotonic() + _PATIENCE_SECONDS, b""
+    patience, line = limits().patience, b""
+    deadline = time.monotonic() + patience
     while b"\n" not in line and len(line) < _LONGEST_LINE:
         if stopping():
             raise LinkError("stopped before a start time was named")
         if time.monotonic() > deadline:
-            raise LinkError(f"no start time was named within {_PATIENCE_SECONDS:.0f} s")
-        if select.select([source], [], [], _LOOK_SECONDS)[0]:
+            raise LinkError(f"no start time was named within {patience:.0f} s")
+        if select.select([source], [], [], limits().tick)[0]:
             data = os.read(source, _LONGEST_LINE)
             if not data:
                 raise LinkError("standard input ended before it named a start time")
@@ -104,8 +97,6 @@ class Part:
 
 @dataclass
 class _Running:
-    """A part's process and what it has printed."""
-
     part: Part
     process: subprocess.Popen[bytes]
     ready: bool
@@ -117,28 +108,13 @@ class _Running:
         *lines, self.unfinished = (self.unfinished + data).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace").strip()
-            self.ready = self.ready or text == READY
-            if _ERROR in text:
-                self.errors.append(text.partition(_ERROR)[2])
-
-    def name_start(self, start_time: float) -> None:
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # how it ended is found out where its output does
-            self.process.stdin.write(f"{start_time!r}\n".encode())
-            self.process.stdin.flush()
+            self.ready = self.ready or text == _READY
+            if ERROR in text:
+                self.errors.append(text.partition(ERROR)[2])
 
 
-def write_parts(path: Path, parts: Sequence[Part]) -> None:
-    """Write the file that names the commands."""
-    path.write_bytes(msgspec.json.encode(parts))
-
-
-def run_group(parts: Sequence[Part], *, ready_seconds: float = _READY_SECONDS) -> None:
+def run_group(parts: Sequence[Part]) -> None:
     """Run commands until all have ended.
-
-    Args:
-        parts: The commands.
-        ready_seconds: How long senders may take until they are ready, s.
 
     Raises:
         LinkError: One failed, or a sender was not ready in time.
@@ -151,22 +127,22 @@ def run_group(parts: Sequence[Part], *, ready_seconds: float = _READY_SECONDS) -
             assert one.process.stdout is not None
             selector.register(one.process.stdout, selectors.EVENT_READ, one)
         # Wait until every sender is ready.
-        deadline = time.monotonic() + ready_seconds
+        patience = limits().start
+        deadline = time.monotonic() + patience
         while waiting := [one.part.name for one in running if not one.ready]:
             if time.monotonic() > deadline:
                 late = ", ".join(waiting)
-                raise LinkError(f"{late}: not ready to send within {ready_seconds:.0f} s")
-            _read_output(selector, deadline - time.monotonic())
+                raise LinkError(f"{late}: not ready to send within {patience:.0f} s")
+            _read_output(selector, max(deadline - time.monotonic(), 0.0))
         # Name the start times, and wait until all have ended.
         begin = time.monotonic() + _LEAD_SECONDS
         for one in running:
             if one.part.start_s is not None:
-                one.name_start(begin + one.part.start_s)
-        deadline = begin + _LONGEST_SECONDS
+                assert one.process.stdin is not None
+                with suppress(BrokenPipeError):  # `_read_output` finds out how it ended
+                    one.process.stdin.write(f"{begin + one.part.start_s!r}\n".encode())
         while selector.get_map():
-            if time.monotonic() > deadline:
-                raise LinkError(f"not all ended within {_LONGEST_SECONDS:.0f} s")
-            _read_output(selector, deadline - time.monotonic())
+            _read_output(selector)  # whatever started this bounds how long all take
 
 
 @contextmanager
@@ -188,9 +164,9 @@ def _started(part: Part) -> Iterator[_Running]:
             process.kill()
 
 
-def _read_output(selector: selectors.BaseSelector, seconds: float) -> None:
+def _read_output(selector: selectors.BaseSelector, seconds: float | None = None) -> None:
     """Wait for output, and find out which commands have ended."""
-    for key, _ in selector.select(max(seconds, 0.0)):
+    for key, _ in selector.select(seconds):
         one: _Running = key.data
         data = os.read(key.fd, 1 << 16)
         if data:
@@ -198,7 +174,7 @@ def _read_output(selector: selectors.BaseSelector, seconds: float) -> None:
             continue
         selector.unregister(key.fileobj)
         try:
-            code = one.process.wait(_END_SECONDS)
+            code = one.process.wait(limits().stop)
         except subprocess.TimeoutExpired:
             raise LinkError(f"{one.part.name}: closed its output, but does not end") from None
         if code or not one.ready:

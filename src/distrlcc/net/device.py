@@ -21,7 +21,7 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ QUEUE_PACKETS = 10_000
 LAST_PREFIX = 30
 """Of a block that holds a link's two ends and no links inside."""
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
+_ANYWHERE = ipaddress.IPv4Network("0.0.0.0/0")
 _FIRST_PREFIX = 18
 _BITS_PER_LEVEL = 4
 
@@ -74,17 +75,17 @@ class Block:
 
     @property
     def outer(self) -> str:
-        """Return the address outside COMMAND's network: ``MAHIMAHI_BASE``."""
+        """The address outside COMMAND's network: ``MAHIMAHI_BASE``."""
         return str(self.network[1])
 
     @property
     def inner(self) -> str:
-        """Return COMMAND's address."""
+        """COMMAND's address."""
         return str(self.network[2])
 
     @property
     def name(self) -> str:
-        """Return the outer end's device name; that one exists is what reserves the block."""
+        """The outer end's device name; that one exists is what reserves the block."""
         place = int(self.network.network_address) - int(_WHOLE.network_address)
         return f"lcc{place:06x}"
 
@@ -94,8 +95,7 @@ def free_blocks(
 ) -> list[Block]:
     """Return the blocks that a new link may take, best first.
 
-    ``enclosing`` is the block of the link that this network is inside of, ``taken`` are the
-    networks that have routes here.
+    ``enclosing`` is the block of the link around this network; ``taken`` have routes here.
     """
     if enclosing is None:
         candidates = list(_WHOLE.subnets(new_prefix=_FIRST_PREFIX))
@@ -157,12 +157,7 @@ class VethEnd:
     """The packet socket's side of a pair."""
 
     def __init__(self, name: str, peer: str, network: int) -> None:
-        """Make the pair; this thread must be in COMMAND's network.
-
-        Args:
-            name: The device that will have an address.
-            peer: Its other side, here.
-            network: Descriptor of the network that ``name`` is for.
+        """Make the pair: ``name`` in the network of a descriptor, ``peer`` in COMMAND's, here.
 
         Raises:
             OSError: It is not allowed; EEXIST where a name is taken.
@@ -230,7 +225,8 @@ def open_outer(outside: int) -> tuple[End, Block]:
         routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
     for block in free_blocks(enclosing, routes):
         try:
-            return _open(block.name, _OUTER_PEER, outside, block, _set_outer), block
+            own = ipaddress.IPv4Interface(f"{block.outer}/32")
+            return _open(block.name, _OUTER_PEER, outside, own, block.network), block
         except OSError as error:
             if error.errno in (errno.EBUSY, errno.EEXIST):  # another link has just taken it
                 continue
@@ -246,16 +242,27 @@ def open_inner(block: Block) -> End:
     Raises:
         LinkError: It cannot be made.
     """
+    # The prefix tells a link inside this one which block it may take a part of.
+    own = ipaddress.IPv4Interface(f"{block.inner}/{block.network.prefixlen}")
     with open("/proc/thread-self/ns/net") as here:
         try:
-            return _open(INNER_NAME, _INNER_PEER, here.fileno(), block, _set_inner)
+            enable_loopback()
+            device = _open(INNER_NAME, _INNER_PEER, here.fileno(), own, _ANYWHERE)
         except OSError as error:
             raise _refused("inner", error) from None
+    with suppress(OSError):  # read-only in some containers; then links do not nest
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    return device
 
 
 def _open(
-    name: str, peer: str, network: int, block: Block, set_up: Callable[[str, Block], None]
+    name: str,
+    peer: str,
+    network: int,
+    own: ipaddress.IPv4Interface,
+    route: ipaddress.IPv4Network,
 ) -> End:
+    """Make an end in the network of a descriptor, with its own address and a route to it."""
     device: End
     try:
         with inside(network):
@@ -268,7 +275,8 @@ def _open(
         with inside(network):
             if isinstance(device, VethEnd):
                 device.prepare(name)
-            set_up(name, block)
+            _start(name, own)
+            _add_route(name, route)
     except OSError:
         device.close()
         raise
@@ -277,22 +285,6 @@ def _open(
 
 def _refused(which: str, error: OSError) -> LinkError:
     return LinkError(f"the link's {which} end cannot be made ({error.strerror}); {REMEDY}")
-
-
-def _set_outer(name: str, block: Block) -> None:
-    """Route the block to the outer end."""
-    _start(name, block.outer, 32)
-    _add_route(name, block.network)
-
-
-def _set_inner(name: str, block: Block) -> None:
-    """Make the inner end the default route."""
-    enable_loopback()
-    # The prefix tells a link inside this one which block it may take a part of.
-    _start(name, block.inner, block.network.prefixlen)
-    _add_route(name, ipaddress.IPv4Network("0.0.0.0/0"))
-    with suppress(OSError):  # read-only in some containers; then links do not nest
-        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
 def network_of(name: str) -> ipaddress.IPv4Network | None:
@@ -307,14 +299,13 @@ def network_of(name: str) -> ipaddress.IPv4Network | None:
     return ipaddress.IPv4Network(f"{address}/{mask}", strict=False)
 
 
-def _start(name: str, address: str, prefix: int) -> None:
+def _start(name: str, address: ipaddress.IPv4Interface) -> None:
     """Give a device its address and bring it up."""
     with suppress(OSError):  # no IPv6 in this kernel: then nothing solicits routers on the link
         Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
-    data = socket.inet_aton(address)
-    index = socket.if_nametoindex(name)
+    index, prefix = socket.if_nametoindex(name), address.network.prefixlen
     own = struct.pack("=BBBBI", socket.AF_INET, prefix, 0, 0, index)
-    own += _attribute(_IFA_LOCAL, data) + _attribute(_IFA_ADDRESS, data)
+    own += _attribute(_IFA_LOCAL, address.packed) + _attribute(_IFA_ADDRESS, address.packed)
     _request(_RTM_NEWADDR, own, _NLM_F_CREATE_EXCL)
     limits = _attribute(_IFLA_MTU, struct.pack("=I", MTU))
     limits += _attribute(_IFLA_TXQLEN, struct.pack("=I", QUEUE_PACKETS))
@@ -341,7 +332,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _request(kind: int, payload: bytes, flags: int = 0) -> None:
-    """Ask the kernel; OSError where it refuses."""
+    """Send the kernel a request; OSError where it refuses."""
     header = struct.pack("=IHHII", 16 + len(payload), kind, _NLM_F_REQUEST_ACK | flags, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as control:
         control.send(header + payload)

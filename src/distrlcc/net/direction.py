@@ -18,19 +18,19 @@ from distrlcc.sim.queues import Packet
 
 MILLISECOND = 1_000_000
 _TUN_HEADER = 4
-_FULL_BYTES = 1000
+FULL_BYTES = 1000
 """A packet of this size carries data; what shakes hands is smaller."""
 _IDLE_MS = 50
 """How long an idle bottleneck's opportunities may go unnoticed: catching up costs time."""
 
 
 class Direction:
-    """Takes packets at one end and gives them back when they arrive at the other."""
+    """Receives packets at one end and returns them when they arrive at the other."""
 
     def __init__(
         self, config: DirectionConfig, generator: random.Random, *, logs: Sequence[LinkLog] = ()
     ) -> None:
-        """Be a path with a delay alone, until `begin`.
+        """Start as a path with a delay alone, until `begin`.
 
         ``generator`` draws losses and the queue's lottery, ``logs`` take what the bottleneck does.
         """
@@ -46,7 +46,7 @@ class Direction:
         """Called with the time, ms, before a full packet enters."""
 
     def begin(self, base: int) -> None:
-        """Let the link's time begin, ms: the trace's time zero, if it starts at that."""
+        """Begin the link's time, ms: the trace's time zero, if it starts at that."""
         config = self._config
         self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:
@@ -57,9 +57,9 @@ class Direction:
             self._link.on_opportunity = self._note_opportunity
 
     def arrive(self, data: bytes, *, now: int) -> None:
-        """Take an IP packet at its arrival; call `advance` before."""
+        """Queue an IP packet at its arrival; call `advance` before."""
         milliseconds = now // MILLISECOND
-        if self.on_full is not None and len(data) >= _FULL_BYTES:
+        if self.on_full is not None and len(data) >= FULL_BYTES:
             self.on_full(milliseconds)
         link = self._link
         if link is None:
@@ -76,11 +76,16 @@ class Direction:
         while self._changes and self._base + self._changes[0].at_ms <= milliseconds:
             change = self._changes.popleft()
             self._use_until(self._base + change.at_ms - 1)
-            self._apply(change)
+            if change.delay_ms is not None:
+                self._delay = round(change.delay_ms * MILLISECOND)
+            if change.loss is not None:
+                self._loss = change.loss
+            if change.times is not None and self._link is not None:
+                self._link.follow(change.times or (NEVER,), base=self._base + change.at_ms)
         self._use_until(milliseconds)
 
     def arrivals(self, *, now: int) -> Iterator[bytes]:
-        """Give the packets that have reached the other end."""
+        """Yield the packets that have reached the other end."""
         flying = self._flying
         while flying and flying[0][0] <= now:
             yield flying.popleft()[1]
@@ -122,14 +127,6 @@ class Direction:
         # A delay that falls does not let packets overtake others.
         self._last_release = max(time + self._delay, self._last_release)
         self._flying.append((self._last_release, data))
-
-    def _apply(self, change: LinkChange) -> None:
-        if change.delay_ms is not None:
-            self._delay = round(change.delay_ms * MILLISECOND)
-        if change.loss is not None:
-            self._loss = change.loss
-        if change.times is not None and self._link is not None:
-            self._link.follow(change.times or (NEVER,), base=self._base + change.at_ms)
 
     def _note_opportunity(self, now: int) -> None:
         for log in self._logs:

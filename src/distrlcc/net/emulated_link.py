@@ -86,7 +86,7 @@ class EmulatedLink:
         return deliveries
 
     def arrive(self, flow: int, number: int, size: int, *, now: int) -> None:
-        """Take a packet of ``size`` bytes on the wire; call `advance` with the same time before."""
+        """Queue a packet of ``size`` bytes on the wire; call `advance` with this time before."""
         counts = self.counts
         counts.arrived += 1
         if self._link.arrive(Packet(size, now, flow, number)):

@@ -16,7 +16,8 @@ travel, under the windows that are held. So a slow policy shows up as the delay 
 as a gap in the traffic: the step that waited for it is as long as the others, but its first part
 passed under the old window. When a whole step or more has passed before an action comes, as while
 a learner learns, that time belongs to no step: its statistics are thrown away, and the step, with
-new ticks, begins at the action. After `REST_NS` without an action the senders fall silent.
+new ticks, begins at the action. After the limit `silence` without an action the senders rest, as
+the agent may be gone or suspended.
 
 One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
 read before it sends again.
@@ -37,28 +38,20 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from secrets import randbits, token_bytes
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrlcc.errors import DistrlccError, LinkError
+from distrlcc.limits import limits
 from distrlcc.net.emulated_link import LinkCounts
 from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, IntervalStats
+from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
-Floats = NDArray[np.float64]
-
-REST_NS = 5 * NANOSECONDS
-"""Without an action for this long nothing more is sent, ns: the agent may be gone or suspended."""
-_LONGEST_WAIT_SECONDS = 0.5
 _GRAIN_NS = 500_000
 """Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
-_END_SECONDS = 2.0
-_STUCK_SECONDS = 60.0
 _STATS = IntervalStats.names()
 
 
@@ -66,15 +59,15 @@ _STATS = IntervalStats.names()
 class Truth:
     """What the links offered and carried in a step, and what they are after it; arrays ``[N]``."""
 
-    capacity: Floats
+    capacity: FloatArray
     """Packets that the link could carry."""
-    used: Floats
+    used: FloatArray
     """Packets' worth of it that was used."""
-    base_rtt: Floats
+    base_rtt: FloatArray
     """Round trip without a queue, s."""
-    best_cwnd: Floats
+    best_cwnd: FloatArray
     """The oracle's window, packets."""
-    hidden_losses: Floats
+    hidden_losses: FloatArray
     """Packets that the machine itself lost since the links' beginning."""
 
 
@@ -90,18 +83,15 @@ class StepResult(NamedTuple):
     """How long after its due end the step ended, ns."""
 
     @classmethod
-    def of(cls, columns: Floats, action_delay: int, lateness: int) -> StepResult:
+    def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> StepResult:
         """Build it from the rows of `IntervalStats` and `Truth`, ``[rows, N]``."""
         count = len(_STATS)
         return cls(IntervalStats(*columns[:count]), Truth(*columns[count:]), action_delay, lateness)
 
 
 class _Place:
-    """One link and its flows."""
-
     def __init__(self, scenario: Scenario, timers: Timers) -> None:
-        session, key = randbits(62), token_bytes(32)
-        self.relay = RelayLink(scenario, timers, first_session=session, key=key)
+        self.relay = RelayLink(scenario, timers)
         seed = scenario.seed * 64
         self.flows = [
             SendingFlow(flow, far.session, far.socket.address, timers, seed=seed + far.number)
@@ -158,11 +148,7 @@ class EmulatedWorld:
     """N links, each with its scenario's flows; the first flow of each is the agent's."""
 
     def __init__(self, n: int) -> None:
-        """Start without links.
-
-        Args:
-            n: Links, N; all must be loaded before the first `act`.
-        """
+        """Start without links; all N must be loaded before the first `act`."""
         self._stepping = False
         self._places: list[_Place | None] = [None] * n
         self._timers = Timers()
@@ -196,7 +182,7 @@ class EmulatedWorld:
             self.watch(flow.socket.fileno(), flow.receive)
             self.watch(far.socket.fileno(), partial(place.relay.receive, far))
 
-    def act(self, cwnd: Floats, pacing: Floats, *, step: int) -> None:
+    def act(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> None:
         """Begin a step of ``step`` ns with the agents' windows and pacing rates, ``[N]``."""
         now = self._acted = monotonic_ns()
         self._delay = now - self._due if self._due else 0
@@ -213,10 +199,9 @@ class EmulatedWorld:
             place.hold(float(cwnd[n]), float(pacing[n]), now)
 
     def turn(self) -> bool:
-        """Do what is due, then wait for the next thing to happen or for the step's end.
+        """Do what is due, then wait for the next event; return whether the step has ended.
 
-        Returns:
-            Whether the step has ended, so that `take` and then `act` are to be called.
+        When it has, call `take` and then `act`.
         """
         ready = self._poll.poll(0)
         now = monotonic_ns()
@@ -228,7 +213,7 @@ class EmulatedWorld:
         if self._stepping and now >= self._due:
             self._stepping, self._ended = False, now
             return True
-        if now - self._acted > REST_NS:
+        if now - self._acted > limits().silence * NANOSECONDS:
             for place in self._places:
                 if place is not None:
                     place.rest()
@@ -236,13 +221,13 @@ class EmulatedWorld:
         if not ready:
             until = max(self._timers.next_time(), self._woken + _GRAIN_NS)
             until = min(until, self._due) if self._stepping else until
-            wait = min((until - monotonic_ns()) / NANOSECONDS, _LONGEST_WAIT_SECONDS)
+            wait = min((until - monotonic_ns()) / NANOSECONDS, limits().tick)
             if wait > 0:
                 select.select([self._poll], [], [], wait)
             self._woken = monotonic_ns()
         return False
 
-    def take(self) -> tuple[Floats, int, int]:
+    def take(self) -> tuple[FloatArray, int, int]:
         """Return what the step that is over showed, as `StepResult.of` takes it."""
         rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
         return np.ascontiguousarray(np.array(rows).T), self._delay, self._ended - self._due
@@ -272,7 +257,6 @@ class WorldProcess:
     """
 
     def __init__(self, n: int) -> None:
-        """Start the process with N empty places."""
         self._connection, child = Pipe()
         command = [sys.executable, "-m", __name__, str(child.fileno()), str(n)]
         with child:
@@ -283,7 +267,7 @@ class WorldProcess:
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """The process's id."""
         return self._process.pid
 
     def close(self) -> None:
@@ -294,7 +278,7 @@ class WorldProcess:
         """See `EmulatedWorld.load`; what goes wrong is raised by the next `step`."""
         self._send(("load", n, scenario))
 
-    def step(self, cwnd: Floats, pacing: Floats, *, step: int) -> StepResult:
+    def step(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> StepResult:
         """Act, and wait until the step is over; see `EmulatedWorld.act`.
 
         Raises:
@@ -302,10 +286,11 @@ class WorldProcess:
             TraceError: A trace cannot be read.
         """
         self._send(("step", np.array(cwnd), np.array(pacing), step))
+        patience = limits().start  # the first step waits for the process
         try:
-            if not self._connection.poll(_STUCK_SECONDS + step / NANOSECONDS):
+            if not self._connection.poll(patience + step / NANOSECONDS):
                 raise LinkError(
-                    f"the emulated links gave no answer for {_STUCK_SECONDS:.0f} s; the machine is "
+                    f"the emulated links gave no answer for {patience:.0f} s; the machine is "
                     "overloaded: train on fewer or slower links"
                 )
             result = self._connection.recv()
@@ -323,11 +308,11 @@ class WorldProcess:
 
     def _gone(self) -> LinkError:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
+            self._process.wait(limits().kill)
         code = self._process.returncode
         how = f"exit code {code}" if code is None or code >= 0 else f"signal {-code}"
         return LinkError(
-            f"the process of the emulated links has ended ({how}); what it said stands above, "
+            f"the process of the emulated links has ended ({how}); its message stands above, "
             "start again"
         )
 
@@ -335,14 +320,15 @@ class WorldProcess:
 def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
     connection.close()
     try:
-        process.wait(_END_SECONDS)
+        process.wait(limits().kill)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def serve(connection: Connection, n: int) -> None:
-    """Be the process: turn until the owner is gone."""
+    """Run the process: turn until the owner is gone."""
+    # What the owner sends is read as the world turns.
     parent, running = os.getppid(), True
     world = EmulatedWorld(n)
     failure: DistrlccError | None = None

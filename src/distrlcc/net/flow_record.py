@@ -118,7 +118,6 @@ class RttRecord:
     """The RTT samples of a flow, counted by size."""
 
     def __init__(self) -> None:
-        """Start without samples."""
         self._counts = [0] * _BINS
         self._count, self._sum = 0, 0
 

@@ -15,23 +15,23 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+from secrets import randbits, token_bytes
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import WireError
 from distrlcc.net.emulated_link import Delivery, EmulatedLink
 from distrlcc.net.sending import BATCH, next_batch
 from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
+from distrlcc.sim.reference import Agent
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire
 from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.sender import Sender
 from distrlcc.transport.wire import Acknowledgement, Data
-from distrlcc.types import NANOSECONDS, Ack, IntervalStats
+from distrlcc.types import NANOSECONDS, IntervalStats
 
 LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
@@ -45,7 +45,6 @@ class Timer:
     """Something that `Timers` runs with the time, ns; `NEVER` as ``planned`` drops it."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
-        """Take what is to be run."""
         self.run, self.planned = run, NEVER
 
 
@@ -53,7 +52,6 @@ class Timers:
     """Timers by their times."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._heap: list[tuple[int, int, Timer]] = []
         self._count = itertools.count()
 
@@ -79,23 +77,6 @@ class Timers:
             timer.run(now)
 
 
-@dataclass
-class Held:
-    """A controller whose window, packets, and rate, packets/s, are set from outside."""
-
-    cwnd: float
-    pacing_rate: float = 0.0
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Leave the window as it was set."""
-
-
 class SendingFlow:
     """One sender and its socket."""
 
@@ -112,14 +93,14 @@ class SendingFlow:
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
         """None before it starts."""
-        self.held = Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd)
-        """What an agent holds."""
+        self.held = Agent(flow)
+        """Window and rate that an agent has set."""
         self.silent = False
         """Whether nothing is sent, whatever window and rate allow."""
         self._timers, self._acting, self._stop = timers, Timer(self._act), NEVER
 
     def begin(self, *, now: int) -> None:
-        """Let the scenario's time begin: the flow starts when its time comes."""
+        """Begin the scenario's time: the flow starts at its start time."""
         flow = self.flow
         if flow.stop_s is not None:
             self._stop = now + round(flow.stop_s * NANOSECONDS)
@@ -148,7 +129,7 @@ class SendingFlow:
                 self._act(now)
 
     def receive(self, now: int) -> None:
-        """Take what has come; what is no ACK of this session is ignored."""
+        """Receive ACKs; what is no ACK of this session is ignored."""
         sender = self.sender
         if sender is None:
             return
@@ -190,7 +171,6 @@ class RelayFlow:
     """The far end of one flow: its socket, its receiver, and what is on the way to it."""
 
     def __init__(self, number: int, session: int, key: bytes) -> None:
-        """Open a socket on a free port, for the datagrams of one session."""
         self.number, self.session, self.key = number, session, key
         self.socket = UdpSocket(bind=(LOOPBACK, 0))
         self.receiver = Receiver(session)
@@ -207,20 +187,17 @@ class RelayFlow:
 class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
-    def __init__(
-        self, scenario: Scenario, timers: Timers, *, first_session: int, key: bytes
-    ) -> None:
+    def __init__(self, scenario: Scenario, timers: Timers) -> None:
         """Open the flows' sockets; the link stands still until `begin`.
-
-        The flows' sessions have the numbers from ``first_session`` on.
 
         Raises:
             LinkError: There are no more sockets.
             TraceError: The trace cannot be read.
         """
         self.link = EmulatedLink(scenario)
+        first, key = randbits(62), token_bytes(32)
         self.flows = [
-            RelayFlow(number, first_session + number, key) for number in range(len(scenario.flows))
+            RelayFlow(number, first + number, key) for number in range(len(scenario.flows))
         ]
         self.hidden_losses = 0
         """Datagrams that never came here: the kernel had no room for them."""
@@ -235,7 +212,7 @@ class RelayLink:
         self._delivering = [Timer(partial(self._deliver, flow)) for flow in self.flows]
 
     def begin(self, *, now: int) -> None:
-        """Let the link's time begin."""
+        """Begin the link's time."""
         self.origin = now
         self._plan()
 
@@ -274,14 +251,13 @@ class RelayLink:
             self._timers.set(self._advancing, self.origin + time + self._slack)
 
     def _send_off(self, deliveries: list[Delivery]) -> None:
-        """Let what has left the bottleneck travel on."""
         for number, packet, size, time in deliveries:
             due = self.origin + time
             self.flows[number].flying.append((due, packet, size - OVERHEAD_BYTES))
             self._timers.set(self._delivering[number], due)
 
     def _deliver(self, flow: RelayFlow, now: int) -> None:
-        """Hand the receiver what has reached it, and acknowledge it at once."""
+        """Pass what has arrived to the receiver, and acknowledge it at once."""
         flying, receiver = flow.flying, flow.receiver
         while flying and flying[0][0] <= now:
             _, number, size = flying.popleft()

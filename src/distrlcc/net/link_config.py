@@ -48,7 +48,7 @@ class DirectionConfig:
 
     @property
     def phase_ms(self) -> int:
-        """Return where within the trace's period it starts, ms."""
+        """Where within the trace's period it starts, ms."""
         return self.start_ms % self.times[-1] if self.times else 0
 
 
@@ -90,12 +90,7 @@ def opportunities(source: str) -> tuple[int, ...]:
 def direction(
     source: str, *, queue: QueueSpec, delay_ms: float, loss: float = 0.0
 ) -> DirectionConfig:
-    """Build a direction of a rate or trace.
-
-    Raises:
-        ConfigError: The rate is out of range.
-        TraceError: There is no such trace.
-    """
+    """Build a direction of a rate or trace, as `opportunities` takes it."""
     times = opportunities(source)
     return DirectionConfig(source, times, queue=queue, delay_ms=delay_ms, loss=loss)
 

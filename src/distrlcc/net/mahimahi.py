@@ -15,19 +15,15 @@ from distrlcc.net.command import running_outside
 from distrlcc.net.link_config import LinkConfig
 
 
-def mahimahi_command(
+def _words(
     link: LinkConfig,
     command: Sequence[str],
     folder: Path,
-    *,
-    log_up: Path | None = None,
-    log_down: Path | None = None,
+    log_up: Path | None,
+    log_down: Path | None,
 ) -> list[str]:
-    """Write the directions' traces into a folder; return the words that run a command over them.
-
-    Raises:
-        ConfigError: mahimahi has no such link.
-    """
+    """Write the directions' traces into a folder; return the words that run a command over them."""
+    # Refuse what mahimahi does not have.
     ways = (("uplink", link.up, log_up), ("downlink", link.down, log_down))
     if any(way.times is None or way.changes or way.phase_ms for _, way, _ in ways):
         raise ConfigError(
@@ -37,6 +33,7 @@ def mahimahi_command(
     delay = link.up.delay_ms
     if delay != round(delay):
         raise ConfigError(f"--delay {delay:g}: mahimahi takes whole milliseconds")
+    # A shell in a shell for each, with a trace and options for each direction.
     words = ["mm-delay", str(round(delay))] if delay else []
     traces, options = list[str](), list[str]()
     for name, way, log in ways:
@@ -70,7 +67,7 @@ def run_mahimahi(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrlcc-")))
         folder.chmod(0o755)
-        words = mahimahi_command(link, command, folder, log_up=log_up, log_down=log_down)
+        words = _words(link, command, folder, log_up, log_down)
         # Refuse at once what would fail later.
         missing = [w for w in words[: words.index("--")] if w.startswith("mm-")]
         missing = [tool for tool in missing if shutil.which(tool) is None]

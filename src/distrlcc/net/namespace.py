@@ -67,7 +67,7 @@ def enable_loopback() -> None:
 
 @contextmanager
 def new_network() -> Iterator[int]:
-    """Be in a new, empty network; go back to the former one, whose descriptor this gives.
+    """Enter a new, empty network; return to the former one, whose descriptor this yields.
 
     Raises:
         LinkError: The system does not allow it.
@@ -84,7 +84,7 @@ def new_network() -> Iterator[int]:
 
 @contextmanager
 def inside(network: int) -> Iterator[None]:
-    """Be in a network for a while."""
+    """Enter a network, and return to the former one."""
     with _staying():
         call_libc("setns", network, _CLONE_NEWNET)
         yield
@@ -92,7 +92,7 @@ def inside(network: int) -> Iterator[None]:
 
 @contextmanager
 def _staying() -> Iterator[int]:
-    """Give a descriptor of this thread's network, and go back to it."""
+    """Yield a descriptor of this thread's network, and return to it."""
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield before

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from time import monotonic_ns
 
 from distrlcc.errors import WireError
+from distrlcc.limits import limits
 from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Admission, Session
 from distrlcc.transport.receiver import Receiver
 from distrlcc.types import NANOSECONDS
-
-_LINGER_NS = 3 * NANOSECONDS
-"""A sender that missed the ACK of its FIN asks again for this long."""
-_TICK_NS = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -40,24 +37,10 @@ class Received:
 
 
 class _Incoming:
-    """A sender that was admitted."""
-
     def __init__(self, session: Session, *, now: int) -> None:
         self.session, self.receiver = session, Receiver(session.number)
         self.began = self.heard = now
         self.ended_at: int | None = None
-
-    def received(self, failure: str = "") -> Received:
-        receiver, seconds = self.receiver, (self.heard - self.began) / NANOSECONDS
-        return Received(
-            self.session.address,
-            seconds,
-            receiver.packets,
-            receiver.bytes,
-            receiver.duplicates,
-            receiver.reordered,
-            failure,
-        )
 
 
 class ReceiveServer:
@@ -72,14 +55,10 @@ class ReceiveServer:
         on_begin: Callable[[Session], None] = lambda _: None,
         on_end: Callable[[Received], None] = lambda _: None,
     ) -> None:
-        """Prepare.
+        """Prepare, on a bound socket.
 
-        Args:
-            socket: Bound.
-            silence_s: A sender that says nothing for this long is given up, s.
-            count: End after so many flows; 0: never.
-            on_begin: Called with each sender that is admitted.
-            on_end: Called with how each flow went.
+        A sender that sends nothing for ``silence_s`` is dropped. The server ends after ``count``
+        flows; 0: never.
         """
         self._socket, self._silence_s, self._count = socket, silence_s, count
         self._on_begin, self._on_end = on_begin, on_end
@@ -95,7 +74,7 @@ class ReceiveServer:
     def run(self, stopping: Callable[[], bool] = lambda: False) -> int:
         """Serve until ``stopping`` says so, or the flows are over; return how many ended."""
         while not stopping() and not (self._admission.ending and not self._incoming):
-            self._socket.wait(monotonic_ns() + _TICK_NS)
+            self._socket.wait(monotonic_ns() + round(limits().tick * NANOSECONDS))
             self._receive(self._socket.receive(), monotonic_ns())
             self._drop_silent(monotonic_ns())
         for incoming in self._incoming.values():
@@ -103,7 +82,8 @@ class ReceiveServer:
         return self._ended
 
     def _receive(self, datagrams: list[tuple[bytes, Address]], now: int) -> None:
-        """Take what came at once, and acknowledge it with one ACK for each session."""
+        """Take a batch of datagrams, and acknowledge it with one ACK for each session."""
+        # Sort it by session; a datagram of none asks for admission, or is stray.
         touched: dict[int, _Incoming] = {}
         for datagram, address in datagrams:
             try:
@@ -122,6 +102,7 @@ class ReceiveServer:
                     self._end(incoming, now)
                 incoming.receiver.on_data(data.number, len(datagram), data.lowest, now=now)
                 touched[data.session] = incoming
+        # Acknowledge.
         for incoming in touched.values():
             ack = incoming.receiver.ack_to_send(now=now)
             if ack is not None:
@@ -137,23 +118,30 @@ class ReceiveServer:
             self._socket.send([reply], address)
 
     def _drop_silent(self, now: int) -> None:
-        """Drop the sessions that have ended or say nothing."""
         for number, incoming in list(self._incoming.items()):
             silent = (now - incoming.heard) / NANOSECONDS
             if incoming.ended_at is not None:
-                if now - incoming.ended_at < _LINGER_NS:
-                    continue
-            elif silent > self._silence_s:
+                # A sender that missed the ACK of its FIN sends it again.
+                over = now - incoming.ended_at >= limits().kill * NANOSECONDS
+            elif over := silent > self._silence_s:
                 self._end(incoming, now, f"the sender has said nothing for {silent:.0f} s")
-            else:
-                continue
-            del self._incoming[number]
-            self._admission.leave(number)
+            if over:
+                del self._incoming[number]
+                self._admission.leave(number)
 
     def _end(self, incoming: _Incoming, now: int, failure: str = "") -> None:
-        """Count a flow that is over, once."""
         if incoming.ended_at is None:
             incoming.ended_at = now
             self._ended += 1
             self._admission.ending = self._ended == self._count
-            self._on_end(incoming.received(failure))
+            flow = incoming.receiver
+            received = Received(
+                address=incoming.session.address,
+                seconds=(incoming.heard - incoming.began) / NANOSECONDS,
+                packets=flow.packets,
+                bytes=flow.bytes,
+                duplicates=flow.duplicates,
+                reordered=flow.reordered,
+                failure=failure,
+            )
+            self._on_end(received)

@@ -14,6 +14,7 @@ from time import monotonic_ns
 
 from distrlcc.control.base import Controller
 from distrlcc.errors import LinkError, WireError
+from distrlcc.limits import limits
 from distrlcc.net.flow_record import RttRecord, Sent, Step, Ticker
 from distrlcc.net.udp_socket import Address, UdpSocket, shown
 from distrlcc.transport import wire
@@ -27,9 +28,6 @@ BATCH = 32
 """Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
 _ABORTS = 3
 """Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
-_STOPPED_SECONDS = 2.0
-"""Time limit of the end where the user wants it."""
-_LOOK_NS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -40,12 +38,10 @@ class Request:
     """How long."""
     datagram: int = 0
     """UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes."""
-    handshake_s: float = 10.0
-    """Time limit of the handshake and of the end, s."""
+    timeout_s: float = 10.0
+    """Limit of the handshake, of the end, and of the other end's silence meanwhile, s."""
     wait_s: float = 0.0
     """How long to wait for a receiver that is not there yet, s."""
-    silence_s: float = 10.0
-    """The other end counts as gone when nothing was heard for this long, s."""
     keep_series: bool = True
     """Whether every step is kept."""
 
@@ -67,14 +63,9 @@ def send(
 ) -> Sent:
     """Send zeros to a receiver until the time is over.
 
-    Args:
-        remote: The receiver's address.
-        controller: Sets window and rate.
-        request: What to send.
-        step_ns: Gives each step's length, ns, for the minimum RTT so far, s.
-        on_step: Called with each step.
-        stopping: Asked at each step; True ends it early.
-        on_open: Called when the receiver has accepted; the flow begins when it returns.
+    ``step_ns`` gives each step's length, ns, for the minimum RTT so far, s; ``stopping`` is asked
+    at each step. ``on_open`` is called when the receiver has accepted, and the flow begins when it
+    returns.
 
     Raises:
         LinkError: The receiver does not answer or refuses, or it was stopped before it began.
@@ -95,22 +86,21 @@ def send(
 def _open(
     socket: UdpSocket, remote: Address, request: Request, stopping: Callable[[], bool]
 ) -> Opening:
-    """Shake hands."""
     size = request.datagram or _MTU - header_bytes(remote)
     hello = Hello(secrets.randbits(64), secrets.token_bytes(wire.NONCE_BYTES), size)
     place, now = shown(remote), monotonic_ns()
     try:
-        opening = Opening(hello, _ns(request.handshake_s + request.wait_s), now=now)
+        opening = Opening(hello, _ns(request.timeout_s + request.wait_s), now=now)
     except WireError as error:
         raise LinkError(str(error)) from None
     patience = now + _ns(request.wait_s)
     while opening.waiting:
-        # Say HELLO when it is due, and hear what comes back.
+        # Send HELLO when it is due, and receive what comes back.
         datagram = opening.datagram_to_send(now=monotonic_ns())
         if datagram is not None:
             socket.refused = False
             socket.send([datagram])
-        socket.wait(min(opening.next_time(), monotonic_ns() + _LOOK_NS))
+        socket.wait(min(opening.next_time(), monotonic_ns() + _ns(limits().tick)))
         for answer, _ in socket.receive():
             opening.on_datagram(answer)
         # Give up where the user wants it, or where no receiver listens.
@@ -118,7 +108,7 @@ def _open(
             raise LinkError(f"stopped before {place} answered")
         if socket.refused and monotonic_ns() >= patience:
             raise LinkError(
-                f"nobody listens at {place} (UDP); start there: distrlcc receive --listen {place}"
+                f"nothing listens at {place} (UDP); start there: distrlcc receive --listen {place}"
             )
     if opening.failure:
         raise LinkError(f"{place}: {opening.failure}")
@@ -142,8 +132,6 @@ def next_batch(sender: Sender, session: int, padding: bytes, *, now: int) -> lis
 
 
 class _Flow:
-    """A session that is open."""
-
     def __init__(
         self,
         socket: UdpSocket,
@@ -188,18 +176,14 @@ class _Flow:
                 on_step(self._end_step(ticker, step_ns, now))
                 self._over = self._over or stopping()
             # Send what may leave, and see whether it goes on.
-            self._send(now)
+            if sender.inflight == 0:
+                self._heard = now  # no ACK is awaited
+            self._socket.send(next_batch(sender, self._session, self._padding, now=now))
             self._look_for_life(now)
             if self._over or now >= end:
                 break
             self._socket.wait(min(ticker.due, sender.timer_time(), sender.send_time()))
         self._count(ticker, monotonic_ns())
-
-    def _send(self, now: int) -> None:
-        """Send what may be sent now, in one go."""
-        if self._sender.inflight == 0:
-            self._heard = now  # there is nothing to be heard of
-        self._socket.send(next_batch(self._sender, self._session, self._padding, now=now))
 
     def _acknowledgement(self, datagram: bytes) -> Acknowledgement | None:
         """Return the ACK of this session that a datagram is; count what is none."""
@@ -248,7 +232,6 @@ class _Flow:
         return step
 
     def _look_for_life(self, now: int) -> None:
-        """Find out that the other end is gone."""
         if self._socket.too_large and not self.sent.acked:
             self.sent.failure = (
                 f"a datagram of {self._size} bytes does not fit onto the path; give a smaller "
@@ -257,10 +240,10 @@ class _Flow:
             self._over = True
             return
         silent = (now - self._heard) / NANOSECONDS
-        waiting = self._sender.inflight > 0 or self._sender.timeouts_in_row > 0
+        waiting = self._sender.inflight > 0 or self._sender.rtt.backoff > 0
         refused = self._socket.refused and silent > 1.0
-        if refused or (waiting and silent > self._request.silence_s):
-            why = "nobody listens there any more" if refused else "it does not answer"
+        if refused or (waiting and silent > self._request.timeout_s):
+            why = "nothing listens there any more" if refused else "it does not answer"
             self.sent.failure = f"the other end is gone: {why}, for {silent:.0f} s"
             self._over = True
 
@@ -291,12 +274,13 @@ class _Flow:
             self.abort()
             return
         number, stopped = self._sender.next_number, stopping()
-        limit = _ns(min(self._request.handshake_s, _STOPPED_SECONDS if stopped else float("inf")))
-        repeat = Repeat(limit, now=monotonic_ns())
+        patience = self._request.timeout_s
+        limit = min(patience, limits().kill) if stopped else patience
+        repeat = Repeat(_ns(limit), now=monotonic_ns())
         while not repeat.expired(now=monotonic_ns()) and stopping() == stopped:
             if repeat.take(now=monotonic_ns()):
                 self._socket.send([self._fin(number)])
-            self._socket.wait(min(repeat.next_time(), monotonic_ns() + _LOOK_NS))
+            self._socket.wait(min(repeat.next_time(), monotonic_ns() + _ns(limits().tick)))
             for datagram, _ in self._socket.receive():
                 ack = self._acknowledgement(datagram)
                 if ack is not None and ack.ranges[0][1] > number:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from distrlcc.limits import limits
 from distrlcc.net.command import Guard, SignalDescriptor, running_outside
 from distrlcc.net.device import INNER_NAME, End, network_of, open_inner, open_outer
 from distrlcc.net.direction import MILLISECOND, Direction
@@ -29,9 +30,6 @@ from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
 _BATCH = 64
-_LONGEST_WAIT = 0.5
-_LINGER = 5 * NANOSECONDS
-_END_GRACE = 3 * NANOSECONDS
 _FLUSH_EVERY = NANOSECONDS
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _SI_KERNEL = 0x80
@@ -55,10 +53,7 @@ class Job:
 
 
 def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | None]:
-    """Run a command behind an emulated link until it ends.
-
-    Returns:
-        Its exit code, and why it could not be started.
+    """Run a command behind an emulated link; return its exit code, and why it could not start.
 
     This process needs privileges for that; `enter_user_namespace` gives them.
 
@@ -132,10 +127,10 @@ class _Session:
         """Carry packets until COMMAND has ended and its connections have closed."""
         while guard.exit_code is None:
             self._turn(guard, signals)
-            if self._clock() > self._ending:
-                guard.end_now()
+            if self._clock() > self._ending:  # it ignores the signal: the guard kills it
+                guard.exit_code = 128 + signal.SIGKILL
                 return
-        until = self._clock() + _LINGER
+        until = self._clock() + limits().call * NANOSECONDS
         while self._ending == NEVER and self._clock() < until and self._unfinished():
             self._turn(guard, signals)
         now = self._clock()
@@ -151,7 +146,7 @@ class _Session:
         others: list[Descriptor] = [signals, guard] if guard.exit_code is None else [signals]
         now = self._clock()
         due = min(direction.next_time(now=now) for _, direction, _ in self._ways)
-        wait = min(max(due - now, 0) / NANOSECONDS, _LONGEST_WAIT)
+        wait = min(max(due - now, 0) / NANOSECONDS, limits().tick)
         readable, _, _ = select.select((*self._ends, *others), [], [], wait)
         # Carry packets.
         for end, direction, other in self._ways:
@@ -188,7 +183,7 @@ class _Session:
 
     def _pass_on(self, received: signal.struct_siginfo, guard: Guard) -> None:
         if received.si_signo in _ENDING:
-            self._ending = min(self._ending, self._clock() + _END_GRACE)
+            self._ending = min(self._ending, self._clock() + round(limits().kill * NANOSECONDS))
         if guard.exit_code is not None:
             self._ending = min(self._ending, self._clock())
         elif received.si_code != _SI_KERNEL:  # which a terminal sends to COMMAND too

@@ -1,6 +1,6 @@
 """A flow of the kernel's TCP under a named congestion control, and the sink that it fills.
 
-python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 [60]
+python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 60
 python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [hold [FILE]]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distrlcc.errors import LinkError
+from distrlcc.limits import limits
 from distrlcc.net.command_group import wait_for_start
 
-_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _CHUNK = bytes(1 << 16)
 _SAMPLE_SECONDS = 0.01
-_SINK_SECONDS = 120.0
 _INFO_BYTES = 192
 # Offsets in struct tcp_info (include/uapi/linux/tcp.h), which only ever grows at its end.
 _RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
@@ -59,24 +58,24 @@ class TcpSent:
     samples: tuple[TcpSample, ...]
     """One each 10 ms from the beginning on, or later where the machine was busy, and the end's."""
 
-    @property
-    def acked_bytes(self) -> int:
-        """All that were acknowledged."""
-        return self.samples[-1].acked_bytes
-
     def to_json(self) -> dict[str, object]:
         """Return what ``send`` prints."""
         columns = zip(TcpSample._fields, zip(*self.samples, strict=True), strict=True)
         return {
             "control": self.control,
             "seconds": self.seconds,
-            "acked_bytes": self.acked_bytes,
+            "acked_bytes": self.samples[-1].acked_bytes,
             "samples_columns": {name: list(column) for name, column in columns},
         }
 
 
-def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
-    """Take one connection's bytes until its end, or until nothing has come for so long.
+def kernel_controls() -> list[str]:
+    """Return the congestion controls that the kernel's TCP has."""
+    return Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+
+
+def sink(host: str, port: int, patience_s: float) -> None:
+    """Receive one connection's bytes until its end, or until none come for ``patience_s``.
 
     Raises:
         LinkError: It cannot listen there, or no sender comes.
@@ -90,7 +89,7 @@ def sink(host: str, port: int, patience_s: float = _SINK_SECONDS) -> None:
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            raise LinkError(f"nobody came to {host}:{port} for {patience_s:.0f} s") from None
+            raise LinkError(f"no sender came to {host}:{port} in {patience_s:.0f} s") from None
         with connection:
             connection.settimeout(patience_s)
             with suppress(ConnectionResetError):  # how the sender ends, see there
@@ -116,7 +115,7 @@ def send(
         except OSError as error:
             raise LinkError(
                 f"the kernel's TCP cannot use {control} ({error.strerror}); it has "
-                f"{', '.join(_CONTROLS.read_text().split())}"
+                f"{', '.join(kernel_controls())}"
             ) from None
         answer = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         used = answer.rstrip(b"\0").decode()
@@ -159,21 +158,21 @@ def _read_sample(flow: socket.socket, *, time_s: float) -> TcpSample:
     )
 
 
-def _connect(host: str, port: int, seconds: float = 20.0) -> socket.socket:
-    deadline = time.monotonic() + seconds
+def _connect(host: str, port: int) -> socket.socket:
+    deadline = time.monotonic() + limits().join
     while True:
         try:
-            return socket.create_connection((host, port), timeout=seconds)
+            return socket.create_connection((host, port), timeout=limits().join)
         except OSError as error:
             if time.monotonic() > deadline:
                 raise LinkError(f"no TCP sink at {host}:{port} ({error})") from None
-            time.sleep(0.05)
+            time.sleep(limits().tick)
 
 
 if __name__ == "__main__":
     try:
         if sys.argv[1] == "sink":
-            sink(sys.argv[2], int(sys.argv[3]), *map(float, sys.argv[4:]))
+            sink(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
         else:
             host, port, control, seconds, *hold = sys.argv[2:]
             wait = partial(wait_for_start, sys.stdout) if hold else lambda: None

@@ -29,7 +29,6 @@ _BUFFER_BYTES = 4 << 20
 _READS = 16
 """Reads in a row, so that what is due is not kept waiting by a flood."""
 _PLACE = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
-_LONGEST_WAIT_SECONDS = 1.0
 _NO_BATCHES = (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP)
 _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
@@ -39,15 +38,12 @@ class UdpSocket:
     """A nonblocking UDP socket; a context manager."""
 
     def __init__(self, *, bind: Address | None = None, connect: Address | None = None) -> None:
-        """Open it.
-
-        Args:
-            bind: Address and port to listen on.
-            connect: The only address to send to and hear from.
+        """Open it, to listen at an address or to exchange datagrams with one alone.
 
         Raises:
             LinkError: The port is taken, or the address is not this machine's.
         """
+        # Large buffers; batches where the kernel has them.
         family = socket.AF_INET6 if ":" in (bind or connect or ("",))[0] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -60,12 +56,14 @@ class UdpSocket:
             self.batches = True
         with suppress(OSError):
             self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+        # What went wrong with datagrams.
         self.refused = False
         """Whether the other end's port was closed when it was last heard of."""
         self.too_large = False
         """Whether a datagram did not fit onto the path."""
         self.unsent = 0
         """Datagrams that this machine had no room for."""
+        # Take the address.
         try:
             if bind is not None:
                 self._socket.bind(bind)
@@ -99,17 +97,15 @@ class UdpSocket:
     def wait(self, until: int) -> bool:
         """Wait until something can be read or a time, ns; return whether something can.
 
-        ``select`` is precise to microseconds, epoll rounds up to milliseconds. No wait is longer
-        than a second, so that an owner without anything due looks again.
+        ``select`` is precise to microseconds, epoll rounds up to milliseconds.
         """
-        seconds = min(max(until - time.monotonic_ns(), 0) * 1e-9, _LONGEST_WAIT_SECONDS)
+        seconds = max(until - time.monotonic_ns(), 0) * 1e-9
         return bool(select.select([self._socket], [], [], seconds)[0])
 
     def receive(self, reads: int = _READS) -> list[tuple[bytes, Address]]:
         """Return the datagrams that have come, with their senders' addresses.
 
-        Args:
-            reads: Reads at most; one is enough where select says again what is left.
+        One of ``reads`` is enough where select reports again what is left.
         """
         found: list[tuple[bytes, Address]] = []
         for _ in range(reads):
@@ -164,12 +160,7 @@ def shown(address: Address) -> str:
 
 
 def resolve(text: str, what: str, default_port: int | None = None) -> Address:
-    """Return the address that ``HOST:PORT`` means.
-
-    Args:
-        text: The user's.
-        what: The argument, for the message.
-        default_port: Taken where there is no port.
+    """Return the address that a user's ``HOST:PORT`` means; ``what`` names the argument.
 
     Raises:
         LinkError: It is none, or the name is unknown.

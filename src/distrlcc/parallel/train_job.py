@@ -14,9 +14,8 @@ from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
-from distrlcc.runs.progress import Display, Progress
+from distrlcc.runs.progress import Display, Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.remote_progress import RemoteProgress
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run

@@ -51,11 +51,11 @@ class Repeat:
         return min(self._due, self._end)
 
     def expired(self, *, now: int) -> bool:
-        """Tell whether it is time to give up."""
+        """Return whether the limit has passed."""
         return now >= self._end
 
     def take(self, *, now: int) -> bool:
-        """Tell whether to send now; then the next repetition is planned."""
+        """Return whether to send now; then the next repetition is planned."""
         if now < self._due or now >= self._end:
             return False
         self._due = now + self._wait
@@ -63,7 +63,7 @@ class Repeat:
         return True
 
     def stop(self) -> None:
-        """Let nothing be due any more."""
+        """Make nothing due any more."""
         self._due = self._end = NEVER
 
 
@@ -71,12 +71,9 @@ class Opening:
     """Sends HELLO until it is answered."""
 
     def __init__(self, hello: Hello, limit: int = 10 * NANOSECONDS, *, now: int) -> None:
-        """Start; the first HELLO is due at once.
+        """Start; the first HELLO is due at once, and it fails after ``limit`` ns.
 
-        Args:
-            hello: The request; session and nonce must be random and new.
-            limit: When to give up, ns from now.
-            now: Time, ns.
+        The request's session and nonce must be random and new.
 
         Raises:
             WireError: The request does not fit into a HELLO.
@@ -104,7 +101,7 @@ class Opening:
         return self._repeat.next_time()
 
     def datagram_to_send(self, *, now: int) -> bytes | None:
-        """Return the HELLO if it is due; find out that the time limit passed."""
+        """Return the HELLO if it is due; fail if the time limit has passed."""
         if self.waiting and self._repeat.expired(now=now):
             self._fail(
                 f"no answer within {self._limit / 1e9:g} s; is 'distrlcc receive' there, and UDP "
@@ -113,7 +110,7 @@ class Opening:
         return self._datagram if self._repeat.take(now=now) else None
 
     def on_datagram(self, datagram: Buffer) -> None:
-        """Take a datagram from the receiver; what is not for this opening is counted."""
+        """Receive a datagram; what is not for this opening is counted."""
         session, nonce, max_datagram = self.hello
         answer = None
         try:
@@ -172,7 +169,6 @@ class Admission:
     """Answers HELLOs, and knows the open sessions."""
 
     def __init__(self) -> None:
-        """Start without sessions."""
         self.counts: Counter[str] = Counter()
         """``hellos``, of these ``accepted``, ``repeated`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
@@ -181,7 +177,7 @@ class Admission:
         """Whether new senders are refused."""
 
     def on_datagram(self, datagram: Buffer, address: Address) -> Reply:
-        """Take a datagram that belongs to no session."""
+        """Receive a datagram that belongs to no session."""
         try:
             hello = wire.decode(datagram)
         except VersionError as error:
@@ -194,17 +190,19 @@ class Admission:
             return None, None
         self.counts["hellos"] += 1
         known = self.sessions.get(hello.session)
-        if known is None:
-            refusal = self._refusal(address)
-            return self._refuse(hello, refusal) if refusal else self._admit(hello, address)
-        if (known.address, known.hello) == (address, hello):
-            self.counts["repeated"] += 1
-            return known.reply, None
-        self.counts["stray"] += 1
-        return None, None
+        if known is not None:
+            again = (known.address, known.hello) == (address, hello)
+            self.counts["repeated" if again else "stray"] += 1
+            return known.reply if again else None, None
+        refusal = self._refusal(address)
+        if not refusal:
+            return self._admit(hello, address)
+        self.counts["refused"] += 1
+        key = session_key(hello.session, hello.nonce)
+        return wire.encode_answer(Answer(hello.session, refusal=refusal), key), None
 
     def leave(self, number: int) -> None:
-        """Forget a session; wait a while for late copies of its HELLO, which would open it anew."""
+        """Drop a session; call it late, as a late copy of its HELLO would open it anew."""
         self.sessions.pop(number, None)
 
     def _refusal(self, address: Address) -> str:
@@ -217,11 +215,6 @@ class Admission:
         if of_host >= MAX_HOST_SESSIONS:
             return f"it is busy ({of_host} sessions of yours are open)"
         return ""
-
-    def _refuse(self, hello: Hello, refusal: str) -> Reply:
-        self.counts["refused"] += 1
-        key = session_key(hello.session, hello.nonce)
-        return wire.encode_answer(Answer(hello.session, refusal=refusal), key), None
 
     def _admit(self, hello: Hello, address: Address) -> Reply:
         number, nonce = hello.session, secrets.token_bytes(wire.NONCE_BYTES)

@@ -15,14 +15,13 @@ from bisect import bisect_right
 from distrlcc.transport.wire import MAX_RANGES, Acknowledgement
 
 KEPT_RANGES = 256
-"""Ranges that are remembered; of more, the lowest are given up."""
+"""Ranges that are remembered; of more, the lowest are dropped."""
 
 
 class Ranges:
     """A set of numbers kept as ranges ``[start, stop)`` that neither overlap nor touch."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._starts: list[int] = []
         self._stops: list[int] = []
 
@@ -71,7 +70,6 @@ class Receiver:
     """Remembers packet numbers within bounds, and counts."""
 
     def __init__(self, session: int) -> None:
-        """Start a session of this number, empty."""
         self.session = session
         self.packets = 0
         """Packets received, duplicates left out."""
@@ -88,13 +86,9 @@ class Receiver:
         self._ack_due = False
 
     def on_data(self, number: int, size: int, lowest: int = 0, *, now: int) -> bool:
-        """Take a packet; return whether it is new.
+        """Receive a packet of ``size`` UDP payload bytes; return whether it is new.
 
-        Args:
-            number: Its number.
-            size: UDP payload bytes.
-            lowest: Least number that the sender still waits for.
-            now: When it arrived, ns.
+        The sender waits for ``lowest`` and above.
         """
         ranges = self._ranges
         self._ack_due = True

@@ -22,6 +22,8 @@ GRANULARITY = 1_000_000
 """Clock granularity, ns (RFC 9002 section 6.1.2); scheduling makes timers no finer."""
 INITIAL_RTO = NANOSECONDS
 """Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
+MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
+"""Bounds of the timeout, ns; RFC 6298's least is 1 s, systems in use take 0.2 s."""
 
 Stamp = tuple[int, int, int, int]
 """A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
@@ -30,11 +32,9 @@ Stamp = tuple[int, int, int, int]
 class RttEstimator:
     """Smoothed RTT, its variation and the timeout with its back-off; all times are ns."""
 
-    __slots__ = ("_maximum", "_minimum", "backoff", "latest", "minimum", "smoothed", "variation")
+    __slots__ = ("backoff", "latest", "minimum", "smoothed", "variation")
 
-    def __init__(self, min_rto: int = 200_000_000, max_rto: int = 60 * NANOSECONDS) -> None:
-        """Start without a sample; RFC 6298's least timeout is 1 s, systems in use take 0.2 s."""
-        self._minimum, self._maximum = min_rto, max_rto
+    def __init__(self) -> None:
         self.latest = 0
         """Newest sample; 0 before the first."""
         self.minimum = 0
@@ -71,7 +71,7 @@ class RttEstimator:
         rto = INITIAL_RTO
         if self.smoothed:
             rto = int(self.smoothed + max(GRANULARITY, 4 * self.variation))
-        return min(max(rto, self._minimum) << min(self.backoff, 32), self._maximum)
+        return min(max(rto, MIN_RTO) << min(self.backoff, 32), MAX_RTO)
 
 
 class Outstanding:
@@ -80,7 +80,6 @@ class Outstanding:
     __slots__ = ("_stamps", "next_number")
 
     def __init__(self) -> None:
-        """Start with packet number 0 to come."""
         # Not a dict, whose first key is slow to find once many before it are gone.
         self._stamps = OrderedDict[int, Stamp]()
         self.next_number = 0
@@ -121,7 +120,6 @@ class LossDetector:
     __slots__ = ("_packets", "_times", "loss_time")
 
     def __init__(self, packet_threshold: int, time_threshold: float) -> None:
-        """Take the thresholds, as in `distrlcc.transport.sender.SenderOptions`."""
         self._packets, self._times = packet_threshold, time_threshold
         self.loss_time = NEVER
         """When the time threshold finds the next packet lost, ns; `NEVER` without a candidate."""
@@ -205,7 +203,7 @@ class Pacer:
         """When the next packet may leave, ns."""
 
     def sent(self, rate: float, *, now: int) -> None:
-        """Take note of a packet that left at a rate in packets/s."""
+        """Count a packet that left at a rate in packets/s."""
         self.next_time = max(self.next_time, now - self._catch_up) + pacing_interval(rate)
 
     def restart(self, rate: float, *, now: int) -> None:
@@ -218,7 +216,6 @@ class Interval:
     """The counts and averages of the present step; the definitions are the simulator kernel's."""
 
     def __init__(self, packet_bytes: int, *, now: int) -> None:
-        """Start a step; ``packet_bytes`` count for the rates in Mbit/s."""
         self._megabits = packet_bytes * 8 * 1e-6
         self._restart(now)
 

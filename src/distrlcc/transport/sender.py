@@ -82,10 +82,9 @@ class Sender:
         step_start: int | None = None,
         on_rtt: Callable[[int], None] | None = None,
     ) -> None:
-        """Start a flow.
+        """Start a flow, whose present step began at ``step_start``, if not now.
 
-        ``step_start`` is when the present step began, if not now; ``on_rtt`` is called with each
-        RTT sample, ns.
+        ``on_rtt`` is called with each RTT sample, ns.
         """
         options = options or SenderOptions()
         self.controller = controller
@@ -119,11 +118,6 @@ class Sender:
     def lowest(self) -> int:
         """Least number in flight, or the next one: what DATA tells the receiver."""
         return self._outstanding.lowest
-
-    @property
-    def timeouts_in_row(self) -> int:
-        """Timeouts since something was last newly acknowledged; the owner decides when to quit."""
-        return self.rtt.backoff
 
     def packet_to_send(self, *, now: int) -> int | None:
         """Return the number of a packet to send now, which then counts as sent, or None.
@@ -179,15 +173,11 @@ class Sender:
         return min(self.send_time(), self.timer_time())
 
     def on_ack(self, ranges: Sequence[tuple[int, int]], ack_delay: int = 0, *, now: int) -> Acked:
-        """Take an ACK; tell the controller of each newly acknowledged packet, lowest first.
+        """Receive an ACK; tell the controller of each newly acknowledged packet, lowest first.
 
-        Losses are told with the last of them. Its `Ack.seq` is then one above the largest lost
-        number, so that the lost ones lie below it even if packets were reordered.
-
-        Args:
-            ranges: Packet numbers, half-open, newest first, as in `Acknowledgement`.
-            ack_delay: How long the receiver held the newest one's ACK, ns.
-            now: Time, ns.
+        The ranges are those of `Acknowledgement`; ``ack_delay`` is how long the receiver held the
+        newest one's ACK, ns. Losses are told with the last packet, whose `Ack.seq` is then one
+        above the largest lost number, so that they lie below it even if packets were reordered.
         """
         if ranges[0][1] > self.next_number:
             return Acked([], [])  # of packets that were never sent
@@ -215,7 +205,6 @@ class Sender:
         return Acked([number for number, _ in taken], lost)
 
     def _deliver(self, taken: list[tuple[int, Stamp]], ack_delay: int, now: int) -> None:
-        """Count packets delivered, and tell the controller."""
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
@@ -251,7 +240,7 @@ class Sender:
         return lost
 
     def on_action(self, *, now: int) -> None:
-        """Take note that window or rate were set from outside, as a policy does each step."""
+        """Follow a window or rate that was set from outside, as a policy does each step."""
         rate = self.controller.pacing_rate
         if rate > 0.0:
             self._pacer.restart(rate, now=now)

@@ -15,8 +15,8 @@ version, kind and session stand in the same place in every version, and a receiv
 version answers a HELLO with kind `Kind.ANSWER`. Numbers are big-endian.
 
 ANSWER and ACK end with an authenticator, which `decode` does not check (it has no key): ask
-`authentic`. It keeps out those who do not see the session's packets: they can neither refuse nor
-steer it. DATA has none: its session number is as hard to guess. The keys come from nonces that
+`authentic`. A machine that does not see a session's packets can neither refuse nor steer
+it. DATA has none: its session number is as hard to guess. The keys come from nonces that
 travel in clear, so an observer on the path can forge everything; against it only a tunnel helps.
 
 What a sender sends has at least `MIN_DATAGRAM` bytes, and every answer is shorter, so a forged

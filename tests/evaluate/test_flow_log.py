@@ -11,7 +11,7 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.contender import Contender
-from distrlcc.evaluate.link_log import (
+from distrlcc.evaluate.flow_log import (
     SenderLog,
     link_series,
     read_flow_log,
@@ -86,11 +86,14 @@ def test_an_outage_is_no_error_and_has_no_delay(tmp_path: Path) -> None:
     assert math.isnan(scores["mean_rtt_ms"])
 
 
-def test_time_begins_with_the_first_full_packet(tmp_path: Path) -> None:
-    late = ["1 + 544", "2 - 544 1", "900 + 544", "901 - 544 1"]  # a handshake that took 4 s
-    late += _full(5000, 3000)
-    scores = _score(_log(tmp_path / "log", late), _alone(Link(rate_mbps=12.032), 3.0))
+@pytest.mark.parametrize(("start_s", "begin"), [(0.0, 5000), (2.0, 700)])
+def test_time_begins_with_the_first_full_packet(tmp_path: Path, start_s: float, begin: int) -> None:
+    """A flow that starts late, on a link of its own, is scored from then on."""
+    late = ["1 + 544", "2 - 544 1", "600 + 544", "601 - 544 1"]  # a handshake
+    log = _log(tmp_path / "log", late + _full(begin, 3000))
+    scores = _score(log, _alone(Link(rate_mbps=12.032), start_s + 3.0, start_s))
     assert scores["utilisation"] == pytest.approx(1.0)
+    assert scores["first_second_utilisation"] == pytest.approx(1.0)
     assert scores["throughput_mbps"] == pytest.approx(12.032, rel=0.002)
 
 
@@ -115,12 +118,6 @@ def test_a_log_that_ends_early_does_not_make_the_link_smaller(tmp_path: Path) ->
     assert scores["utilisation"] == pytest.approx(1.0 / 7.0, rel=0.01)  # of 1 to 8 s
     assert scores["power"] == pytest.approx(1.0 / 7.0, rel=0.01)
     assert scores["first_second_utilisation"] == pytest.approx(1.0, rel=0.01)
-
-
-def test_loss_that_changes_counts_as_long_as_it_lasts(tmp_path: Path) -> None:
-    link = Link(rate_mbps=12.032, loss=0.0, changes=(Change(2.0, loss=0.3),))
-    scores = _score(_log(tmp_path / "log", _full(0, 4000)), _alone(link, 4.0))
-    assert scores["loss"] == pytest.approx(0.2)  # of the 3 s after the first, 2 had it
 
 
 def test_beside_others_utilisation_is_the_links_and_all_else_the_flows(tmp_path: Path) -> None:
@@ -160,14 +157,6 @@ def test_beside_others_utilisation_is_the_links_and_all_else_the_flows(tmp_path:
     assert shifted["first_second_utilisation"] == pytest.approx(0.5, abs=0.003)
     with pytest.raises(OutputError, match="no full packet to port 4730 crossed the link"):
         _score(tmp_path / "log", scenario, own=_log(tmp_path / "none", whole[2:3], one_port))
-
-
-def test_a_flow_that_begins_late_on_an_own_link_is_scored_from_then_on(tmp_path: Path) -> None:
-    scenario = _alone(Link(rate_mbps=12.032), 5.0, start_s=2.0)
-    scores = _score(_log(tmp_path / "log", _full(700, 3000)), scenario)
-    assert scores["utilisation"] == pytest.approx(1.0)
-    assert scores["throughput_mbps"] == pytest.approx(12.032, rel=0.002)
-    assert scores["first_second_utilisation"] == pytest.approx(1.0)
 
 
 def test_a_path_that_changes_is_no_queue(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Made-up scores that look like real ones, for tests and for looking at the report."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
+from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import PolicyFile
 
 PROFILES = {
     # utilisation, queueing delay in RTTs, first second, excess loss
@@ -20,7 +21,7 @@ PROFILES = {
 }
 
 
-def _scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
+def make_scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
     shared, rng = np.random.default_rng(11), np.random.default_rng(list(scheme.encode()))
     capacity = np.exp(shared.uniform(np.log(5), np.log(100), size=(links, 1)))
     base = shared.uniform(10, 100, size=(links, 1)) * np.ones((1, seeds))
@@ -52,20 +53,21 @@ def _scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
     )
 
 
-def _series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series:
+def make_series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series:
     """A link whose capacity wanders, and a scheme that lags behind it."""
     rng = np.random.default_rng(list(scheme.encode()))
-    time = (np.arange(buckets) + 0.5) * 0.1
+    edges = np.arange(buckets + 1) * 0.1
+    time = edges[1:] - 0.05
     capacity = 12 * np.exp(0.6 * np.sin(time / 3))
     mean, delay, _, _ = PROFILES[scheme]
     rate = mean * np.roll(capacity, 1 + round(10 * delay))
     queueing = 60 * delay * np.exp(rng.normal(0, 0.2, buckets))
     queueing[:2] = np.nan
     learned = scheme == "quickstart"
-    return Series(scheme, link, time, capacity, rate, queueing, queueing, learned)
+    return Series(scheme, link, edges, capacity, rate, queueing, queueing, learned)
 
 
-def _failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
+def failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
     """Return scores of which all runs on some links failed."""
     gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
     for values in gaps.values():
@@ -73,21 +75,6 @@ def _failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
     return replace(scores, **gaps)
 
 
-@pytest.fixture
-def failed_on() -> Callable[..., SchemeScores]:
-    return _failed_on
-
-
-@pytest.fixture
-def make_scores() -> Callable[..., SchemeScores]:
-    return _scores
-
-
-@pytest.fixture
-def make_series() -> Callable[..., Series]:
-    return _series
-
-
-@pytest.fixture
-def schemes() -> list[str]:
-    return list(PROFILES)
+def policy_contender(policy: PolicyFile) -> Contender:
+    """Return a policy that is in memory as a contender."""
+    return Contender("p", NumpyPolicy(policy), policy.spec.preference)

@@ -23,6 +23,7 @@ from distrlcc.errors import OutputError
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import WARMUP_S
 from distrlcc.evaluate.scores import SenderSeries, Series, bucket_edges, bucket_sums
+from distrlcc.net.direction import FULL_BYTES
 from distrlcc.sim.link import Log, read_log
 from distrlcc.sim.reference import capacity
 from distrlcc.sim.scenario import Link, Scenario
@@ -30,7 +31,6 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
 _MBIT_PER_BYTE_MS = 8e-3
 """Mbit/s of a byte per ms."""
-_FULL_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,9 @@ class FlowLog:
 
 
 def read_flow_log(path: Path, scenario: Scenario, *, own: Path | None = None) -> FlowLog:
-    """Read an uplink's log as the first flow's.
+    """Read an uplink's log as the first flow's, whose own packets stand in ``own`` beside others.
 
-    Args:
-        path: The log. Its first full packet is the first of the flow that starts first.
-        scenario: What was emulated.
-        own: The log of the first flow's packets, where the link has other flows.
+    The first full packet is the first of the flow that starts first.
 
     Raises:
         OutputError: No full packet crossed the link, or none of the flow.
@@ -156,13 +153,7 @@ def score_log(log: FlowLog) -> dict[str, float]:
 
 
 def link_series(log: FlowLog, sender: SenderLog, contender: Contender) -> Series:
-    """Return a flow's series from its start on, as the simulator has them.
-
-    Args:
-        log: What the link saw of it.
-        sender: What it reports.
-        contender: The congestion control of the flow.
-    """
+    """Return a flow's series from its start on, as the simulator has them."""
     edges_s = bucket_edges((log.end_ms - log.begin_ms) / 1e3)
     # The log's grain is the ms, and between two of them an opportunity is in either bucket.
     edges_ms = np.round(log.begin_ms + 1e3 * edges_s)
@@ -177,7 +168,7 @@ def link_series(log: FlowLog, sender: SenderLog, contender: Contender) -> Series
         scheme=contender.name,
         learned=contender.learned,
         link=log.scenario.name,
-        time_s=(edges_s[1:] + edges_s[:-1]) / 2,
+        edges_s=edges_s,
         capacity_mbps=log.offered_bytes(edges_ms) * _MBIT_PER_BYTE_MS / lengths_ms,
         rate_mbps=arrived * _MBIT_PER_BYTE_MS / lengths_ms,
         queueing_delay_ms=np.where(packets > 0, delays / np.maximum(packets, 1), np.nan),
@@ -200,11 +191,7 @@ class SenderLog:
     retransmitted_packets: FloatArray | None = None
 
     def over(self, edges_s: FloatArray) -> SenderSeries:
-        """Return means over time in B buckets.
-
-        Args:
-            edges_s: Their edges ``[B + 1]``, since the flow began.
-        """
+        """Return means over time in B buckets with edges ``[B + 1]``, since the flow began."""
         share = np.full(len(edges_s) - 1, np.nan)
         if self.sent_packets is not None and self.retransmitted_packets is not None:
             sent, again = (
@@ -227,12 +214,7 @@ class SenderLog:
 
 
 def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
-    """Read what a sender has written.
-
-    Args:
-        path: The JSON of `distrlcc.net.tcp_flow`, or of ``distrlcc send --json``.
-        kernel: Whether it is the former's.
-    """
+    """Read the JSON of `distrlcc.net.tcp_flow`, the kernel's, or of ``distrlcc send --json``."""
     found = json.loads(path.read_text(encoding="utf-8"))
     steps = found["samples_columns" if kernel else "steps_columns"]
     columns = {name: np.array(values, float) for name, values in steps.items()}
@@ -263,7 +245,7 @@ def _binned(edges: FloatArray, times: FloatArray, values: FloatArray | None = No
 def _first_full(log: Log, path: Path) -> int:
     """Return when the first full packet came, ms; what shakes hands is smaller."""
     for time, kind, size, _ in log.events:
-        if kind == "+" and size >= _FULL_BYTES:
+        if kind == "+" and size >= FULL_BYTES:
             return time
     whose = "" if log.port is None else f" to port {log.port}"
     raise OutputError(f"{path}: no full packet{whose} crossed the link; did the sender start?")
