@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -89,14 +88,6 @@ def make_hosts(tmp_path: Path) -> Iterator[Callable[[int], hosts.Hosts]]:
     yield make
     for each in made:
         each.close()
-
-
-@pytest.fixture(scope="session")
-def targets() -> Iterator[ModuleType]:
-    """Return what rank processes run here; a spawned process finds it as it is found here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parent / "parallel")
-        yield importlib.import_module("group_targets")
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,6 @@ def start_actors(
         job = TrainJob(config, Path(), options.resume, options.tensorboard)
         if leads:
             directory = stack.enter_context(open_directory(config, options))
-            directory.lock()
             job = replace(job, out=directory.path, storage=directory.storage)
         outcome = Launcher(rpc_rank, job, specs, hosts=leads, led=True).run()
     if outcome.code and leads:

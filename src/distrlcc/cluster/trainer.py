@@ -60,7 +60,6 @@ class RayTrainer(Trains):
             options = replace(options, resume=begun)
         # A trainer that was given up may live on, cut off: its successor takes the name over.
         with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
-            directory.lock()
             job = TrainJob(config, directory.path, options.resume, options.tensorboard)
             job = replace(job, storage=directory.storage)
             state = actor_state(job, "cuda:0" if config.resources.learner_gpus else "cpu")
