@@ -19,7 +19,7 @@ from distrlcc.actors.segment_queue import ENDED, GONE, STALE
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.parallel.train_job import TrainJob
+from distrlcc.parallel.train_job import TrainJob, mark_run
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import RunConfig
@@ -39,6 +39,7 @@ LONG = 60.0
 
 def _begin(out: Path, config: RunConfig) -> TrainJob:
     RunDirectory.create(out, config, tensorboard=False).close()
+    mark_run(out, "")
     return TrainJob(config, out, tensorboard=False)
 
 

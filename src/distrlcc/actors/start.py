@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -75,9 +76,9 @@ def start_actors(
         load_suite(actors.links[slot - 1])
     # Node 0 makes the run's directory; only the trainer writes there.
     with ExitStack() as stack:
-        job = TrainJob(config, Path(), options.resume, options.tensorboard)
+        job = TrainJob(config, Path(), options.resume, options.tensorboard, uuid.uuid4().hex)
         if leads:
-            directory = stack.enter_context(open_directory(config, options))
+            directory = stack.enter_context(open_directory(config, options, job.run))
             job = replace(job, out=directory.path, storage=directory.storage)
         outcome = Launcher(rpc_rank, job, specs, hosts=leads, led=True).run()
     if outcome.code and leads:

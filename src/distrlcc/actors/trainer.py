@@ -9,11 +9,10 @@ from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Engine
 from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.limits import limits
-from distrlcc.parallel.train_job import TrainJob, run_directory
+from distrlcc.parallel.train_job import TrainJob
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, build_learner
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone, train
@@ -30,16 +29,9 @@ def actor_state(job: TrainJob, device: str = "cpu") -> RunState:
     learner = build_learner(job.config, source.spec, source.reducer, device)
     state = RunState(job.config, source, learner, total_steps=job.config.total_steps)
     if job.resume:
-        with _directory(job) as directory:
+        with job.directory(job.run) as directory:
             state.load(directory)
     return state
-
-
-def _directory(job: TrainJob) -> RunDirectory:
-    """Open the run's directory, which the process that started the run has made."""
-    directory = run_directory(job.config, job.out, resume=True, tensorboard=job.tensorboard)
-    directory.storage = job.storage
-    return directory
 
 
 def train_on_engine(
@@ -64,7 +56,7 @@ def train_on_engine(
     with ExitStack() as stack:
         # Open the run's directory, and what shows its progress and its workers.
         stopper = stack.enter_context(stopper or Stopper(launched=True))
-        run = stack.enter_context(_directory(job))
+        run = stack.enter_context(job.directory(job.run))
         if job.resume:
             run.rewind(state.counters.update)
         shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)

@@ -59,9 +59,10 @@ class RayTrainer(Trains):
             begun = begun or (storage is not None and storage.holds_run())
             options = replace(options, resume=begun)
         # A trainer that was given up may live on, cut off: its successor takes the name over.
-        with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
-            job = TrainJob(config, directory.path, options.resume, options.tensorboard)
-            job = replace(job, storage=directory.storage)
+        run = f"{run_id}#{self.restarts}"
+        with open_directory(config, options, run) as directory:
+            out, storage = directory.path, directory.storage
+            job = TrainJob(config, out, options.resume, options.tensorboard, run, storage)
             state = actor_state(job, "cuda:0" if config.resources.learner_gpus else "cpu")
             if update := state.counters.update:
                 self.feed.note(f"going on after update {update}")
