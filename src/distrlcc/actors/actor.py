@@ -134,14 +134,12 @@ class Actor:
         still = max(now - self._moved, 0.0)
         return replace(self._progress, segments=segments, still_seconds=still)
 
-    def stop(self) -> int:
-        """Stop acting, without waiting for the current step; return the segments left over."""
+    def stop(self) -> None:
+        """Stop acting, without waiting for the current step."""
         with self._state:
             self.stopped = True
-            left = len(self._ready)
             self._ready.clear()
             self._state.notify_all()
-        return left
 
     def _run(self) -> None:
         try:
