@@ -127,7 +127,6 @@ class WorkerPool:
                     raise self._failure
                 if not chosen:
                     self._changed.wait(limits().tick)
-                    chosen = self.queue.take(count, version)
             if chosen:
                 self._answers.put(None)  # there is room again
             if chosen or stop():
