@@ -12,12 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.source import new_rollout, policy_spec
+from distrlcc.runs.source import EnvSource, Share
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
@@ -78,20 +77,12 @@ class Actor:
         """
         link, self._index = link_of(config, index), index
         self._count = config.actors.envs_per_worker
-        # What acts: the environments of this worker's link, and the collector that steps them.
-        self._env = LinkVectorEnv(
-            self._count,
-            replace(config.env, suites=(link,), suite_weights=()),
-            seed=config.seed,
-            first_index=index * self._count,
-            with_labels=config.dagger is not None,
-            with_outcomes=config.outcomes > 0,
-        )
-        spec = policy_spec(config, self._env)
-        self._collector = Collector(self._env, spec, config.seed)
+        # What acts: the environments of this worker's link.
+        env = replace(config.env, suites=(link,), suite_weights=())
+        share = Share(index * self._count, self._count)
+        self._source = EnvSource(replace(config, env=env), share)
         if first_step:
-            self._collector.begin_at(first_step)
-        self._rollout = new_rollout(config, spec, self._count)
+            self._source.collector.begin_at(first_step)
         # What it reports, written by the thread alone.
         self._progress, self._number, self._moved = Report(link), 0, monotonic()
         # What it shares with the trainer's calls.
@@ -144,19 +135,19 @@ class Actor:
     def _run(self) -> None:
         try:
             while not self.stopped:
-                assert self._weights is not None
-                self._collector.set_weights(self._weights)
-                self._progress.version = self._weights.version
-                stats = self._collector.collect(self._rollout, self._row_done)
-                self._row_done(self._rollout.steps)
+                weights = self._weights
+                assert weights is not None
+                self._progress.version = weights.version
+                rollout, stats = self._source.next(weights, self._row_done)
+                self._row_done(rollout.steps)
                 if not self.stopped:  # else the segment may have been cut short
-                    self._hand_out(stats)
+                    self._hand_out(rollout.copy(), stats)
         except Exception as error:
             with self._state:
                 self._error = f"{type(error).__name__}: {error}"
                 self._state.notify_all()
         finally:
-            self._env.close()
+            self._source.env.close()
 
     def _row_done(self, rows: int) -> bool:
         """Count a row; return whether to stop in the middle of a segment."""
@@ -164,15 +155,15 @@ class Actor:
         self._moved = monotonic()
         return self.stopped
 
-    def _hand_out(self, stats: CollectStats) -> None:
+    def _hand_out(self, rollout: Rollout, stats: CollectStats) -> None:
         """Offer the segment, and wait while too many wait for the trainer."""
-        self._progress.link = self._env.link_names()[0]
+        self._progress.link = self._source.env.link_names()[0]
         if stats.episodes:
             self._progress.last_episode = {
                 "utilisation": stats.utilisation / stats.episodes,
                 "queueing_delay": stats.queueing_delay / stats.episodes,
             }
-        segment = Segment(self._index, self._number, self._rollout.copy(), stats)
+        segment = Segment(self._index, self._number, rollout, stats)
         self._number += 1
         begin = monotonic()
         with self._state:
