@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrlcc.config import from_toml, override
-from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError
-from distrlcc.recipes.registry import recipe
+from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from tests.parallel.commands import updates
 
@@ -143,12 +140,3 @@ def test_the_previous_checkpoint_survives_without_hard_links(
         run.save({"update": 2})
         run.checkpoint_path("latest").unlink()
         assert run.load() == {"update": 1}
-
-
-@pytest.mark.parametrize("assignment", ["curriculum=none", "curriculum.every=30"])
-def test_a_retired_key_is_refused_in_one_line(assignment: str) -> None:
-    with pytest.raises(ConfigError, match="curricula are gone") as refusal:
-        override(recipe("genet"), [assignment])
-    assert "\n" not in str(refusal.value)
-    with pytest.raises(ConfigError, match="curricula are gone"):
-        from_toml(RunConfig, 'recipe = "genet"\n[curriculum]\nevery = 30\n')
