@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from distrlcc.errors import TraceError
-from distrlcc.sim.queues import DropHead, DropTail, Packet, Queue
+from distrlcc.sim.queues import DropHead, DropTail, Packet
 from distrlcc.sim.trace import Trace
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
@@ -34,7 +34,7 @@ class TraceLink:
     on_opportunity: Callable[[int], None] | None = None
     """Told the time of every opportunity, used or not."""
 
-    def __init__(self, times: Sequence[int], queue: Queue, *, base: int = 0) -> None:
+    def __init__(self, times: Sequence[int], queue: DropTail, *, base: int = 0) -> None:
         """Start at the trace's time zero, which is at ``base``; the last time is the period."""
         self._queue = queue
         self.follow(times, base=base)
@@ -105,7 +105,7 @@ class RateLink:
     holds a reference until the last bit has left.
     """
 
-    def __init__(self, schedule: Sequence[tuple[int, int]], queue: Queue) -> None:
+    def __init__(self, schedule: Sequence[tuple[int, int]], queue: DropTail) -> None:
         """Start idle at time zero, the first of the schedule of (time, bit/s)."""
         self._changes = list(schedule[1:])
         self._rate = schedule[0][1]
@@ -246,7 +246,7 @@ def replay(log: Log, trace: Trace) -> Replay:
             f"the log holds the packets of port {log.port} alone, which does not replay; give the "
             "link's whole log"
         )
-    queue: Queue = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
+    queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
     link = TraceLink(times, queue, base=log.base)
@@ -269,10 +269,7 @@ def replay(log: Log, trace: Trace) -> Replay:
             found.append((time, "d", len(dropped), sum(p.size for p in dropped)))
     if log.events:
         use_until(log.events[-1][0])
-    return _compare(log, found)
-
-
-def _compare(log: Log, found: list[tuple[int, str, int, int]]) -> Replay:
+    # What the log says, kind by kind, beside what happened here.
     mismatches = []
     counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}
     for kind, name in (("#", "opportunity"), ("-", "departure"), ("d", "drop")):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import random
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,8 +36,11 @@ class Packet:
     seq: int = 0
 
 
-class Queue(ABC):
-    """Packets between arrival and transmission, in order of arrival."""
+class DropTail:
+    """Packets between arrival and transmission, in order of arrival.
+
+    It refuses an arrival that does not fit; without limits, it is infinite.
+    """
 
     def __init__(self, packets: int | None = None, bytes_: int | None = None) -> None:
         """Start empty, with limits in packets and bytes; None is no limit."""
@@ -46,9 +48,12 @@ class Queue(ABC):
         self._bytes = 0
         self._packet_limit, self._byte_limit = packets, bytes_
 
-    @abstractmethod
     def push(self, packet: Packet) -> list[Packet]:
-        """Take an arrival; return the packets that are dropped for it."""
+        """Take an arrival; return the packets that are dropped for it, here itself at most."""
+        if not self._fits(len(self) + 1, self._bytes + packet.size):
+            return [packet]
+        self._add(packet)
+        return []
 
     def pop(self, *, now: int) -> Packet | None:
         """Give the next packet to transmit at a time, or None; here the oldest, at any time."""
@@ -74,18 +79,7 @@ class Queue(ABC):
         return packet
 
 
-class DropTail(Queue):
-    """Refuses an arrival that does not fit; without limits, infinite."""
-
-    def push(self, packet: Packet) -> list[Packet]:
-        """Take an arrival, or drop it."""
-        if not self._fits(len(self) + 1, self._bytes + packet.size):
-            return [packet]
-        self._add(packet)
-        return []
-
-
-class DropHead(Queue):
+class DropHead(DropTail):
     """Takes every arrival and drops the oldest packets until the rest fits."""
 
     def push(self, packet: Packet) -> list[Packet]:
@@ -166,7 +160,7 @@ class CoDel(DropTail):
         return time + int(self._interval / math.sqrt(self._count))
 
 
-class PIE(Queue):
+class PIE(DropTail):
     """Drops arrivals with a probability that follows the waiting time (RFC 8033, appendix A).
 
     The waiting time is the oldest packet's age, which the RFC allows in place of an estimated rate.
@@ -205,10 +199,9 @@ class PIE(Queue):
     def push(self, packet: Packet) -> list[Packet]:
         """Take an arrival, or drop it by lottery or limit."""
         self._catch_up(packet.arrival)
-        if not self._fits(len(self) + 1, self._bytes + packet.size) or self._drops_early():
+        if self._fits(len(self) + 1, self._bytes + packet.size) and self._drops_early():
             return [packet]
-        self._add(packet)
-        return []
+        return super().push(packet)
 
     def pop(self, *, now: int) -> Packet | None:
         """Give the oldest packet, or None."""
@@ -283,7 +276,7 @@ class QueueSpec:
         unit: int,
         generator: random.Random,
         on_drop: Callable[[int, Packet], None] | None = None,
-    ) -> Queue:
+    ) -> DropTail:
         """Make an empty queue.
 
         ``unit`` is one millisecond in the link's unit of time; ``generator`` draws PIE's lottery;
