@@ -110,24 +110,18 @@ class RateLink:
         self._changes = list(schedule[1:])
         self._rate = schedule[0][1]
         self._queue = queue
-        self._serving: Packet | None = None
-        self._work = 0  # bits * ns/s still to serve at `_since`
+        self._work = 0  # bits * ns/s of the oldest packet still to serve at `_since`
         self._since = 0
-        self._waiting: list[Packet] = []
-
-    def _departure(self) -> int:
-        if self._serving is None:
-            return NEVER
-        if self._work <= 0:
-            return self._since
-        if self._rate == 0:
-            return NEVER
-        return self._since + -(-self._work // self._rate)
 
     def next_time(self) -> int:
         """Return the next change's or departure's time."""
         change = self._changes[0][0] if self._changes else NEVER
-        return min(change, self._departure())
+        if self._queue.oldest is None or self._rate == 0 < self._work:
+            return change
+        departure = self._since
+        if self._work > 0:
+            departure += -(-self._work // self._rate)
+        return min(change, departure)
 
     def step(self) -> list[Packet]:
         """Change the rate, or let the packet in service depart; changes come first."""
@@ -138,25 +132,19 @@ class RateLink:
             self._rate = self._changes.pop(0)[1]
             return []
         served = self._queue.pop(now=now)
-        assert served is self._serving
-        self._serving = None
         self._serve(now)
         return [served] if served is not None else []
 
     def arrive(self, packet: Packet) -> list[Packet]:
         """Queue a packet and serve it at once when the link is idle."""
         dropped = self._queue.push(packet)
-        if not dropped:
-            self._waiting.append(packet)
-            if self._serving is None:
-                self._serve(packet.arrival)
+        if self._queue.oldest is packet:
+            self._serve(packet.arrival)
         return dropped
 
     def _serve(self, now: int) -> None:
-        if self._waiting:
-            self._serving = self._waiting.pop(0)
-            self._work = self._serving.size * 8 * NANOSECONDS
-            self._since = now
+        if (packet := self._queue.oldest) is not None:
+            self._work, self._since = packet.size * 8 * NANOSECONDS, now
 
 
 _LINE = re.compile(r"(\d+) (?:([+#]) (\d+)|(-) (\d+) (\d+)|(d) (\d+) (\d+))$")

@@ -62,6 +62,11 @@ class DropTail:
     def __len__(self) -> int:
         return len(self._packets)
 
+    @property
+    def oldest(self) -> Packet | None:
+        """The packet that has waited longest."""
+        return self._packets[0] if self._packets else None
+
     def _fits(self, packets: int, size: int) -> bool:
         return (self._packet_limit is None or packets <= self._packet_limit) and (
             self._byte_limit is None or size <= self._byte_limit
@@ -223,7 +228,7 @@ class PIE(DropTail):
             self._calculate(self._updated)
 
     def _calculate(self, now: int) -> None:
-        self._delay = max(now - self._packets[0].arrival, 0) if self._packets else 0
+        self._delay = max(now - self.oldest.arrival, 0) if self.oldest else 0
         change = 0.125 * (self._delay - self._reference) / self._second
         change += 1.25 * (self._delay - self._old_delay) / self._second
         for below, divisor in ((1e-6, 2048), (1e-5, 512), (1e-4, 128), (1e-3, 32), (1e-2, 8)):
