@@ -34,7 +34,6 @@ TEST_LINKS = 512
 class Suite:
     """A family of scenarios."""
 
-    name: str
     build: Callable[[str, int], Scenario]
     """From split and index to the scenario."""
     held_out: int
@@ -87,7 +86,7 @@ def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
     most_flows = max(len(scenario.flows) for scenario in scenarios)
     names = unique_names(scenario.name for scenario in scenarios)
     named = tuple(replace(one, name=name) for one, name in zip(scenarios, names, strict=True))
-    return Suite(name, partial(_given, named), len(scenarios), most_flows)
+    return Suite(partial(_given, named), len(scenarios), most_flows)
 
 
 def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
@@ -100,16 +99,16 @@ def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
 
 
 SUITES: dict[str, Suite] = {
-    "random": Suite("random", families.varied_link, TEST_LINKS),
-    "dynamic": Suite("dynamic", families.changing_link, TEST_LINKS),
-    "cellular": Suite("cellular", families.cellular_link, 64),
-    "genet": Suite("genet", families.genet_link, TEST_LINKS),
-    "aurora": Suite("aurora", families.training_link, TEST_LINKS),
+    "random": Suite(families.varied_link, TEST_LINKS),
+    "dynamic": Suite(families.changing_link, TEST_LINKS),
+    "cellular": Suite(families.cellular_link, 64),
+    "genet": Suite(families.genet_link, TEST_LINKS),
+    "aurora": Suite(families.training_link, TEST_LINKS),
     "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),
     "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(families.LINKS)), 10.0),
     "indigo-grid": _links("indigo-grid", families.GRID, 30.0),
     **{
-        name: Suite(name, build, TEST_LINKS, families.MOST_FLOWS)
+        name: Suite(build, TEST_LINKS, families.MOST_FLOWS)
         for name, build in families.SHARED.items()
     },
 }
