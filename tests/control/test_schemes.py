@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control import schemes
+from distrlcc.control.reno import SSTHRESH
 from distrlcc.control.schemes import (
     SCHEMES,
     SchemeController,
@@ -67,6 +68,25 @@ def test_window_and_pacing_stay_sound_whatever_arrives(name: str, seed: int) -> 
         flow.ack(rtt_ms=20 + random.exponential(30), after_ms=random.exponential(3), lost=lost)
         assert 1 <= flow.cwnd < 1e5
         assert 0 <= flow.state[PACING] < np.inf
+
+
+@pytest.mark.parametrize("name", ["reno", "vegas", "ledbat"])
+def test_a_loss_halves_once_per_window_and_a_timeout_starts_anew(name: str) -> None:
+    flow = Driver(name)
+    flow.ack()
+    flow.state[SSTHRESH] = 2
+    flow.fill(50)
+    for _ in range(2):
+        flow.ack(lost=1)
+        assert flow.cwnd == pytest.approx(25, abs=0.1)
+    flow.fill(50)
+    for _ in range(2):  # the second one holds the threshold
+        flow.timeout()
+        assert (flow.cwnd, flow.state[SSTHRESH]) == (1, 25)
+    flow = Driver(name)
+    flow.fill(3)
+    flow.ack(lost=1)
+    assert flow.cwnd == 2
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)

@@ -175,8 +175,7 @@ class PIE(DropTail):
         self,
         reference: int,
         max_burst: int,
-        update: int,
-        second: int,
+        unit: int,
         generator: random.Random,
         packets: int | None = None,
         bytes_: int | None = None,
@@ -186,15 +185,14 @@ class PIE(DropTail):
         Args:
             reference: Waiting time to keep to.
             max_burst: How long after quiet nothing is dropped.
-            update: Time from one update of the probability to the next.
-            second: One second in the link's unit, since the RFC's gains are per second.
+            unit: One millisecond in the link's unit, since the RFC's gains are per second.
             generator: Draws the lottery.
             packets: Limit; an arrival above it is dropped as by a droptail.
             bytes_: Limit likewise.
         """
         super().__init__(packets, bytes_)
-        self._reference, self._max_burst, self._update = reference, max_burst, update
-        self._second, self._generator = second, generator
+        self._reference, self._max_burst, self._generator = reference, max_burst, generator
+        self._update, self._second = _PIE_UPDATE_MS * unit, 1000 * unit
         self._burst = max_burst
         self._updated: int | None = None
         self._delay = self._old_delay = 0
@@ -293,8 +291,8 @@ class QueueSpec:
         if self.kind == "codel":
             return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
         if self.kind == "pie":
-            delays = times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit
-            return PIE(*delays, 1000 * unit, generator, self.packets, self.bytes)
+            delays = times["qdelay_ref"], times["max_burst"]
+            return PIE(*delays, unit, generator, self.packets, self.bytes)
         return DropTail(self.packets, self.bytes)
 
 
