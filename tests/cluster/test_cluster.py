@@ -27,11 +27,13 @@ from distrlcc.cluster.session import parse_address, read_row
 from distrlcc.cluster.state import (
     MARK,
     Node,
-    Ports,
+    check_ports,
     keep_token,
     kept_token,
     known_token,
+    name_ports,
     node_here,
+    port_settings,
     read_state,
     state_folder,
     token_path,
@@ -58,11 +60,11 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_port_is_named_and_none_twice() -> None:
-    ports = Ports(6379)
-    assert list(ports.settings(head=True).values()) == list(range(6379, 6389))
-    assert ports.settings(head=True)["DASHBOARD_METRIC_PORT"] == 6388
-    assert list(ports.settings(head=False).values()) == list(range(6380, 6386))
-    assert str(ports) == "6379-6388 and 10002-10999"
+    ports = port_settings(6379, head=True)
+    assert list(ports.values()) == list(range(6379, 6389))
+    assert ports["DASHBOARD_METRIC_PORT"] == 6388
+    assert list(port_settings(6379, head=False).values()) == list(range(6380, 6386))
+    assert name_ports(6379) == "6379-6388 and 10002-10999"
 
 
 @pytest.mark.parametrize("stall", [20.0, 8.0])
@@ -126,13 +128,12 @@ def test_the_state_comes_back_as_it_was() -> None:
 
 
 def test_a_taken_port_is_named() -> None:
-    ports = Ports(23_400)
-    ports.check_free(head=True)
+    check_ports(23_400, head=True)
     with (
         socket.create_server(("127.0.0.1", 23_402)),
         pytest.raises(GroupError, match=r"port 23402 \(objects\) in use") as caught,
     ):
-        ports.check_free(head=True)
+        check_ports(23_400, head=True)
     assert caught.value.exit_code == 2
 
 
@@ -153,7 +154,7 @@ def test_another_program_is_not_taken_for_ray(monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("ray")
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(GroupError, match="does not answer as Ray") as caught:
+        with pytest.raises(GroupError, match="no Ray cluster answers") as caught:
             read_row(f"127.0.0.1:{silent.getsockname()[1]}", TOKEN)
         assert caught.value.exit_code == 2
 

@@ -21,7 +21,7 @@ import pytest
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.cluster.engine import RayEngine
 from distrlcc.cluster.placement import free_machines, reserve
-from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.cluster.session import ray_session
 from distrlcc.cluster.state import keep_token
 from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
@@ -118,7 +118,7 @@ def _engine(
 ) -> Iterator[Watched]:
     """Yield an engine on the cluster, whose trainer runs the other versions."""
     with (
-        ray_session(RayOptions(cluster.address)),
+        ray_session(cluster.address),
         reserve(resources, learners=1, workers=workers) as room,
     ):
         engine = Watched(room, CONFIG, identity(CONFIG, topology="actor-learner") | others)
@@ -207,7 +207,7 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=3")
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     with (
-        ray_session(RayOptions("auto")),
+        ray_session("auto"),
         pytest.raises(GroupError, match=r"has no room for .*Free: [\d.]+: [\d.]+ CPU") as refused,
         reserve(resources, learners=1, workers=1),
     ):

@@ -15,12 +15,11 @@ from distrlcc.cli.main import main
 from distrlcc.doctor import machine
 from distrlcc.doctor.findings import Verdict, finding, worst
 from distrlcc.doctor.machine import (
-    NOT_INSTALLED,
-    check_common,
     check_emulation,
     check_head,
     check_here,
     check_machine,
+    compare_versions,
     judge_storage,
     leave_mark,
     missing_marks,
@@ -28,6 +27,7 @@ from distrlcc.doctor.machine import (
     sweep_marks,
 )
 from distrlcc.errors import ConfigError
+from distrlcc.runs.identity import NOT_INSTALLED
 from distrlcc.storage import Storage
 
 
@@ -86,9 +86,9 @@ def test_too_little_is_said(
 
 def test_other_versions_fail() -> None:
     common = {"ray": "2.60", "code": "cde"}
-    rows = check_common({"a": common, "b": common, "c": {"ray": "2.1", "code": "abc"}})
-    assert [(row.machine, row.verdict) for row in rows] == [("b", Verdict.OK), ("c", Verdict.FAIL)]
-    assert rows[1].found == "ray 2.1 != 2.60, code abc != cde"
+    same, other = (compare_versions("a", common, own) for own in (common, common | {"ray": "2.1"}))
+    assert (same.verdict, same.found) == (Verdict.OK, "as on a")
+    assert (other.verdict, other.found.split()[2:]) == (Verdict.FAIL, ["ray", "2.60", "2.1"])
 
 
 def test_emulation_never_fails() -> None:

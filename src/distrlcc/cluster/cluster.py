@@ -21,16 +21,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from distrlcc.cluster.nodes import ray_nodes
 from distrlcc.cluster.session import (
     AUTO,
     POINTER,
     TOO_SLOW,
-    RayOptions,
     ask_store,
-    differences,
     node_identity,
     parse_address,
+    ray_nodes,
     ray_session,
     read_row,
     require_ray,
@@ -42,14 +40,16 @@ from distrlcc.cluster.state import (
     LAST_WORKER_PORT,
     MARK,
     Node,
+    check_ports,
     keep_token,
     kept_token,
     known_token,
     log_path,
+    name_ports,
+    port_settings,
     read_state,
     state_folder,
     token_path,
-    without_secrets,
     write_state,
 )
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
@@ -57,10 +57,11 @@ from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, new_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
 from distrlcc.processes import Process, find_process
-from distrlcc.runs.identity import to_json
+from distrlcc.runs.identity import differences, to_json
 
 _STARTED = "Ray runtime started."
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_OF_OTHERS = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
+"""Variables with tokens and addresses of other clusters."""
 
 
 def health() -> dict[str, str]:
@@ -104,8 +105,8 @@ def start_head(
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
     keep_token(token)
     # Machines that join read this one's versions there.
-    row = to_json(node_identity())
-    return _start_ray(node, lambda node: ask_store(node.ray_address, row, token))
+    row = to_json(node_identity()).encode()
+    return _start_ray(node, lambda node: ask_store(node.ray_address, token, row))
 
 
 def join(
@@ -224,15 +225,12 @@ def head_interface(ip: str, name: str) -> Interface:
     ]
     if len(chosen) == 1:
         return chosen[0]
-    names = ", ".join(map(str, found)) or "none"
     if ip or name:
-        asked = " ".join(filter(None, (ip and f"--ip {ip}", name and f"--interface {name}")))
-        raise ConfigError(f"{asked}: expected an address of this machine ({names})")
-    if not chosen:
-        raise ConfigError("this machine has no network interface that others reach; is it up?")
+        names = ", ".join(map(str, found)) or "none"
+        raise ConfigError(f"{ip} {name}: expected an address of this machine ({names})")
+    names = ", ".join(map(str, chosen)) or "no address; is a network interface up?"
     raise ConfigError(
-        f"the other machines could reach this one at {', '.join(map(str, chosen))}; say which "
-        "with --ip or --interface"
+        f"say with --ip or --interface where the other machines reach this one: {names}"
     )
 
 
@@ -245,7 +243,7 @@ def _check_versions(head: str, token: str) -> None:
             "cannot be compared; 'ray start' joins it",
             exit_code=2,
         )
-    if table := differences(row):
+    if table := differences(row, node_identity()):
         raise GroupError(
             "this machine does not match the head ('master' below); install the same on both:\n"
             f"{table}",
@@ -253,32 +251,27 @@ def _check_versions(head: str, token: str) -> None:
         )
 
 
-def _connects(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), limits().call).close()
-    except OSError:
-        return False
-    return True
+def _connect(address: str, port: int) -> None:
+    socket.create_connection((address, port), limits().call).close()
 
 
 def _check_reached(node: Node) -> None:
     """Have the head connect to this machine; Ray itself would give it up later."""
     port = node.port + 1  # the node manager's, where health checks arrive
-    with ray_session(RayOptions(AUTO)) as ray:
+    with ray_session(AUTO) as ray:
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray_nodes(ray)[0].identifier, soft=False
         )
-        connects = ray.remote(_connects).options(num_cpus=0, scheduling_strategy=where)
+        connect = ray.remote(_connect).options(num_cpus=0, scheduling_strategy=where)
         try:
-            reached = ray.get(connects.remote(node.address, port), timeout=limits().join)
+            ray.get(connect.remote(node.address, port), timeout=limits().join)
         except ray.exceptions.RayError:
-            reached = False
-    if not reached:
-        raise GroupError(
-            f"the head cannot reach this machine at {node.address}:{port}; open ports "
-            f"{node.ports} on both sides. Where addresses are translated (NAT), use a VPN",
-            exit_code=2,
-        )
+            raise GroupError(
+                f"the head cannot reach this machine at {node.address}:{port}; open ports "
+                f"{name_ports(node.port)} on both sides. Where addresses are translated (NAT), use "
+                "a VPN",
+                exit_code=2,
+            ) from None
 
 
 def _require_none_here() -> None:
@@ -305,11 +298,11 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
                 "private network or a VPN, or give --allow-public"
             )
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
-    command += ["--disable-usage-stats", f"--node-ip-address={own.address}"]
+    command += ["--disable-usage-stats", "--log-color=false", f"--node-ip-address={own.address}"]
     node = Node(own.address, head, port, own.name, command)
-    node.ports.check_free(head=node.is_head)
+    check_ports(port, head=node.is_head)
     workers = {"--min-worker-port": FIRST_WORKER_PORT, "--max-worker-port": LAST_WORKER_PORT}
-    ports = node.ports.settings(head=node.is_head) | workers
+    ports = port_settings(port, head=node.is_head) | workers
     command += [f"{name}={number}" for name, number in ports.items() if name.startswith("--")]
     command += flags
     return node
@@ -345,9 +338,9 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
 
 def _leave_behind(command: list[str], node: Node) -> Process:
     """Start a process that outlives this one."""
-    ports = node.ports.settings(head=True)
+    ports = port_settings(node.port, head=True)
     environment = {
-        **without_secrets(),
+        **{name: value for name, value in os.environ.items() if name not in _OF_OTHERS},
         **health(),
         **{name: str(port) for name, port in ports.items() if name.isupper()},
         "RAY_AUTH_MODE": "token",
@@ -372,7 +365,7 @@ def _leave_behind(command: list[str], node: Node) -> Process:
 
 
 def _said() -> str:
-    return _COLOURS.sub("", log_path().read_text(errors="replace"))
+    return log_path().read_text(errors="replace")
 
 
 def _reason() -> str:
@@ -382,24 +375,23 @@ def _reason() -> str:
     return (telling or lines or ["it said nothing in time"])[-1]
 
 
-def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait for a condition; say whether it came in time."""
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait for a condition, but no longer than some seconds."""
     deadline = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(limits().tick)
-    return met
 
 
 def _marked() -> list[Process]:
     """Return the processes of this machine's part in a cluster, its orphans too."""
-    mark = f"{MARK}={state_folder()}".encode()
-    found = []
+    mark, found = f"{MARK}={state_folder()}".encode(), list[Process]()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        pid = int(path.parent.name)
         with suppress(OSError):
-            if pid != os.getpid() and mark in path.read_bytes().split(b"\0"):
-                found.append(find_process(pid))
-    return [process for process in found if process is not None]
+            process = find_process(int(path.parent.name))
+            own = process is not None and process.pid == os.getpid()
+            if process and not own and mark in path.read_bytes().split(b"\0"):
+                found.append(process)
+    return found
 
 
 def _kill_rest() -> list[Process]:
