@@ -192,7 +192,9 @@ def stop() -> Node | None:
         if node.rejoiner is not None:
             node.rejoiner.signal(signal.SIGKILL)
         node.process.signal(signal.SIGTERM)
-        _wait(lambda: not node.process.alive(), limits().stop)
+        deadline = time.monotonic() + limits().stop
+        while node.process.alive() and time.monotonic() < deadline:
+            time.sleep(limits().tick)
     # Then whatever is left of it is killed.
     if remaining := _kill_rest():
         numbers = ", ".join(str(process.pid) for process in remaining)
@@ -375,13 +377,6 @@ def _reason() -> str:
     return (telling or lines or ["it said nothing in time"])[-1]
 
 
-def _wait(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait for a condition, but no longer than some seconds."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(limits().tick)
-
-
 def _marked() -> list[Process]:
     """Return the processes of this machine's part in a cluster, its orphans too."""
     mark, found = f"{MARK}={state_folder()}".encode(), list[Process]()
@@ -396,11 +391,9 @@ def _marked() -> list[Process]:
 
 def _kill_rest() -> list[Process]:
     """Kill what is left of this machine's part; return the processes that do not end in time."""
-
-    def killed() -> bool:
-        for process in _marked():
+    deadline = time.monotonic() + limits().stop
+    while (left := _marked()) and time.monotonic() < deadline:
+        for process in left:
             process.signal(signal.SIGKILL)
-        return not _marked()
-
-    _wait(killed, limits().stop)
-    return _marked()
+        time.sleep(limits().tick)
+    return left

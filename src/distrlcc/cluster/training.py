@@ -118,14 +118,9 @@ class RayTrainer(Trains):
         own: dict[str, str],
         room: Reservation,
     ) -> int:
-        """Train until the end; return 0 or the signal that ended it.
+        """Train until the end, as the process with the identity ``own`` asked.
 
-        Args:
-            config: The run's.
-            options: Where it writes.
-            run_id: The same for each trainer of the run, one after the other.
-            own: Identity of the process that started the run.
-            room: The workers'.
+        All trainers of a run, one after the other, have one ``run_id``.
 
         Raises:
             DistrlccError: This machine has other versions; or see `open_directory` and
