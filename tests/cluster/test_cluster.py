@@ -60,11 +60,16 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_port_is_named_and_none_twice() -> None:
+    assert name_ports(6379) == "6379-6388 and 10002-10999"
     ports = port_settings(6379, head=True)
     assert list(ports.values()) == list(range(6379, 6389))
-    assert ports["DASHBOARD_METRIC_PORT"] == 6388
     assert list(port_settings(6379, head=False).values()) == list(range(6380, 6386))
-    assert name_ports(6379) == "6379-6388 and 10002-10999"
+    check_ports(23_400, head=True)
+    with (
+        socket.create_server(("127.0.0.1", 23_402)),
+        pytest.raises(GroupError, match=r"port 23402 \(objects\) in use"),
+    ):
+        check_ports(23_400, head=True)
 
 
 @pytest.mark.parametrize("stall", [20.0, 8.0])
@@ -121,22 +126,6 @@ def test_processes_are_told_apart_by_their_start() -> None:
     assert find_process(child.pid) is None
 
 
-def test_the_state_comes_back_as_it_was() -> None:
-    assert read_state() is None
-    write_state(MEMBER)
-    assert read_state() == MEMBER
-
-
-def test_a_taken_port_is_named() -> None:
-    check_ports(23_400, head=True)
-    with (
-        socket.create_server(("127.0.0.1", 23_402)),
-        pytest.raises(GroupError, match=r"port 23402 \(objects\) in use") as caught,
-    ):
-        check_ports(23_400, head=True)
-    assert caught.value.exit_code == 2
-
-
 @pytest.mark.parametrize("text", ["", ":6379", "host:", "host:x", "host:0", "a:b:1", "host:70000"])
 def test_an_address_that_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
@@ -179,18 +168,12 @@ class Cluster:
 
     def __init__(self, hosts: Any, folder: Path) -> None:
         self.hosts, self.head, self.token = hosts, f"{hosts.address(0)}:6379", ""
+        self.folder = folder
         self._environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
         self._environment["DISTRLCC_LIMITS"] = f"stall={STALL_SECONDS}"
         self._environment.pop("DISTRLCC_TOKEN", None)
 
-    def run(
-        self,
-        host: int,
-        *words: str,
-        code: int | None = 0,
-        cwd: Path | None = None,
-        **environment: str,
-    ) -> str:
+    def run(self, host: int, *words: str, code: int | None = 0, **environment: str) -> str:
         """Run a command that exits with a code, None for any; return its output."""
         # "-s" starts a process cold, which other sources need.
         cold = ("-s",) if "PYTHONPATH" in environment else ()
@@ -198,7 +181,7 @@ class Cluster:
         done = subprocess.run(
             command,
             env={**self._environment, **environment},
-            cwd=cwd,
+            cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -208,11 +191,6 @@ class Cluster:
         said = done.stdout + done.stderr
         assert code in (None, done.returncode), said
         return said
-
-    def processes(self, host: int) -> list[str]:
-        """Return the processes that run on a host."""
-        command = ["ip", "netns", "pids", self.hosts.names[host]]
-        return subprocess.check_output(command, text=True, timeout=10).split()
 
 
 @pytest.fixture(scope="module")
@@ -241,18 +219,19 @@ def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.net
 def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    run, token = cluster.run, {"DISTRLCC_TOKEN": cluster.token}
     assert len(cluster.token) == 64
-    assert "a cluster's head already" in cluster.run(0, "cluster", "start", *SMALL, code=2)
+    assert "a cluster's head already" in run(0, "cluster", "start", *SMALL, code=2)
     join, doctor = ("cluster", "join", cluster.head), ("doctor", "--address", cluster.head)
     train = ("train", "quickstart", "--engine", "ray", "--address", cluster.head, "--out", "none")
     for words in (join, train):
-        said = cluster.run(1, *words, cwd=tmp_path, DISTRLCC_TOKEN=TOKEN, code=2)
+        said = run(1, *words, DISTRLCC_TOKEN=TOKEN, code=2)
         assert "has another token" in said
         assert "Traceback" not in said
-    assert not (tmp_path / "none").exists()
-    assert "the token of the cluster is needed" in cluster.run(1, *join, code=2)
-    assert "another token" in cluster.run(1, *doctor, code=1, DISTRLCC_TOKEN=TOKEN)
-    said = cluster.run(1, *doctor, code=None, DISTRLCC_TOKEN=cluster.token)
+    assert not (cluster.folder / "none").exists()
+    assert "the token of the cluster is needed" in run(1, *join, code=2)
+    assert "another token" in run(1, *doctor, code=1, DISTRLCC_TOKEN=TOKEN)
+    said = run(1, *doctor, code=None, **token)
     assert "knows the token" in said
     assert "as on 10.77.0.1" in said
 
@@ -262,11 +241,11 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     package = other / "torch-1.2.3.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
-    said = cluster.run(1, *join, DISTRLCC_TOKEN=cluster.token, PYTHONPATH=str(other), code=2)
+    said = run(1, *join, **token, PYTHONPATH=str(other), code=2)
     rows = [line.split() for line in said.splitlines()]
     assert [row[0] for row in rows[2:]] == ["code", "torch"], said
     assert rows[-1][-1] == "1.2.3"
-    assert cluster.processes(1) == []
+    assert cluster.hosts.processes(1) == []
 
 
 @pytest.mark.slow
@@ -302,10 +281,7 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
 @pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "tuning.py").write_text(
-        "def explore(values):\n    return values | {'ppo.clip_param': 0.25}\n"
-    )
-    if not cluster.processes(1):  # the test before has not run
+    if not cluster.hosts.processes(1):  # the test before has not run
         cluster.run(1, "cluster", "join", cluster.head, *SMALL, DISTRLCC_TOKEN=cluster.token)
     busy: set[int] = set()
     ended = threading.Event()
@@ -313,7 +289,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
     def look() -> None:
         while not ended.wait(0.05):  # a segment is short
             for host in (0, 1):
-                for pid in cluster.processes(host):
+                for pid in cluster.hosts.processes(host):
                     with suppress(OSError):
                         title = Path(f"/proc/{pid}/cmdline").read_bytes()
                         if title.startswith(b"ray::") and b"IDLE" not in title:
@@ -323,13 +299,13 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
     thread.start()
     words = shlex.split(
         f"tune pbt quickstart --address {cluster.head} --population 2 --interval 2 --updates 6 "
-        f"--quantile 0.5 --synch --explore tuning:explore --storage {tmp_path / 'storage'} "
-        "--out tuned --mutate ppo.lr=loguniform:1e-5:1e-2 ppo.clip_param=uniform:0.1:0.2 "
+        f"--quantile 0.5 --synch --storage {tmp_path / 'storage'} --out {tmp_path / 'tuned'} "
+        "--mutate ppo.lr=loguniform:1e-5:1e-2 ppo.clip_param=uniform:0.1:0.2 "
         "--set num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=2 "
         "held_out.seconds=0.5"
     )
     try:
-        cluster.run(0, *words, cwd=tmp_path)
+        cluster.run(0, *words)
     finally:
         ended.set()
         thread.join(10.0)
@@ -338,9 +314,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
     assert {(report.member, report.update) for report in reports} == {
         (member, update) for member in (0, 1) for update in (2, 4, 6)
     }
-    changed = [report.schedule[-1].values for report in reports if len(report.schedule) > 1]
-    assert changed
-    assert {values["ppo.clip_param"] for values in changed} == {0.25}
+    assert any(len(report.schedule) > 1 for report in reports)
 
 
 @pytest.mark.slow
@@ -366,7 +340,7 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
     cluster.run(1, "cluster", "stop", code=None)
     cluster.run(0, "cluster", "stop")
     for host in (0, 1):
-        assert cluster.processes(host) == []
+        assert cluster.hosts.processes(host) == []
         assert "nothing to stop" in cluster.run(host, "cluster", "stop", code=2)
 
 
@@ -377,6 +351,7 @@ def test_what_was_killed_can_be_cleaned_up() -> None:
     left, other = subprocess.Popen(["sleep", "60"], env=mark), subprocess.Popen(["sleep", "60"])
     try:
         write_state(MEMBER)
+        assert read_state() == MEMBER
         with pytest.raises(GroupError, match="to go on: distrlcc cluster join"):
             node_here()
         assert stop() == MEMBER
