@@ -11,9 +11,9 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -22,23 +22,9 @@ from typing import Any
 import pytest
 
 import distrlcc
+from distrlcc.cluster import state
 from distrlcc.cluster.cluster import head_interface, health, stop
 from distrlcc.cluster.session import parse_address, read_row
-from distrlcc.cluster.state import (
-    MARK,
-    Node,
-    check_ports,
-    keep_token,
-    kept_token,
-    known_token,
-    name_ports,
-    node_here,
-    port_settings,
-    read_state,
-    state_folder,
-    token_path,
-    write_state,
-)
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import checked_token, proof, proves
 from distrlcc.processes import Process, descendants, find_process
@@ -47,29 +33,30 @@ from distrlcc.tune.report import read_reports
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
 STALL_SECONDS = 8.0
-MEMBER = Node("10.0.0.2", "10.0.0.1", 6379, "eth0", ["ray"], Process(1, 2), "now", Process(3, 4))
+MEMBER = state.Node(
+    "10.0.0.2", "10.0.0.1", 6379, "eth0", ["ray"], Process(1, 2), "now", Process(3, 4)
+)
 SMALL = ("--cpus", "1", "--object-store-mb", "100")
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep this machine's own state out of the tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("DISTRLCC_TOKEN", raising=False)
-    return tmp_path
 
 
 def test_every_port_is_named_and_none_twice() -> None:
-    assert name_ports(6379) == "6379-6388 and 10002-10999"
-    ports = port_settings(6379, head=True)
+    assert state.name_ports(6379) == "6379-6388 and 10002-10999"
+    ports = state.port_settings(6379, head=True)
     assert list(ports.values()) == list(range(6379, 6389))
-    assert list(port_settings(6379, head=False).values()) == list(range(6380, 6386))
-    check_ports(23_400, head=True)
+    assert list(state.port_settings(6379, head=False).values()) == list(range(6380, 6386))
+    state.check_ports(23_400, head=True)
     with (
         socket.create_server(("127.0.0.1", 23_402)),
         pytest.raises(GroupError, match=r"port 23402 \(objects\) in use"),
     ):
-        check_ports(23_400, head=True)
+        state.check_ports(23_400, head=True)
 
 
 @pytest.mark.parametrize("stall", [20.0, 8.0])
@@ -83,13 +70,13 @@ def test_ray_gives_up_a_machine_after_the_limit(
 
 
 def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept_token() == ""
-    keep_token(TOKEN)
-    assert stat.S_IMODE(token_path().stat().st_mode) == 0o600
-    assert stat.S_IMODE(token_path().parent.stat().st_mode) == 0o700
-    assert kept_token() == TOKEN
+    assert state.kept_token() == ""
+    state.keep_token(TOKEN)
+    assert stat.S_IMODE(state.token_path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(state.token_path().parent.stat().st_mode) == 0o700
+    assert state.kept_token() == TOKEN
     monkeypatch.setenv("DISTRLCC_TOKEN", "from the environment")
-    assert (kept_token(), known_token()) == (TOKEN, "from the environment")
+    assert (state.kept_token(), state.known_token()) == (TOKEN, "from the environment")
     with pytest.raises(ConfigError, match="has 5 characters; expected 16"):
         checked_token("short", "DISTRLCC_TOKEN")
     with pytest.raises(ConfigError, match="without spaces"):
@@ -132,7 +119,7 @@ def test_an_address_that_is_none(text: str) -> None:
         parse_address(text)
 
 
-def test_addresses_have_a_port() -> None:
+def test_addresses_have_a_port_and_are_this_machines() -> None:
     assert parse_address("10.0.0.1:7000") == ("10.0.0.1", 7000)
     assert parse_address("head") == ("head", 6379)
     with pytest.raises(ConfigError, match="expected an address of this machine"):
@@ -283,20 +270,6 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
 def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
     if not cluster.hosts.processes(1):  # the test before has not run
         cluster.run(1, "cluster", "join", cluster.head, *SMALL, DISTRLCC_TOKEN=cluster.token)
-    busy: set[int] = set()
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.05):  # a segment is short
-            for host in (0, 1):
-                for pid in cluster.hosts.processes(host):
-                    with suppress(OSError):
-                        title = Path(f"/proc/{pid}/cmdline").read_bytes()
-                        if title.startswith(b"ray::") and b"IDLE" not in title:
-                            busy.add(host)
-
-    thread = threading.Thread(target=look)
-    thread.start()
     words = shlex.split(
         f"tune pbt quickstart --address {cluster.head} --population 2 --interval 2 --updates 6 "
         f"--quantile 0.5 --synch --storage {tmp_path / 'storage'} --out {tmp_path / 'tuned'} "
@@ -304,11 +277,18 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
         "--set num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=2 "
         "held_out.seconds=0.5"
     )
-    try:
-        cluster.run(0, *words)
-    finally:
-        ended.set()
-        thread.join(10.0)
+    busy: set[int] = set()
+    with ThreadPoolExecutor() as pool:
+        trained = pool.submit(cluster.run, 0, *words)
+        while not trained.done():
+            time.sleep(0.05)  # a segment is short
+            for host in {0, 1} - busy:
+                for pid in cluster.hosts.processes(host):
+                    with suppress(OSError):
+                        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+                        if title.startswith(b"ray::") and b"IDLE" not in title:
+                            busy.add(host)
+        trained.result()
     assert busy == {0, 1}
     reports = read_reports(tmp_path / "tuned" / "reports.jsonl")
     assert {(report.member, report.update) for report in reports} == {
@@ -347,13 +327,13 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
 def test_what_was_killed_can_be_cleaned_up() -> None:
     with pytest.raises(GroupError, match="nothing to stop"):
         stop()
-    mark = {**os.environ, MARK: str(state_folder())}
+    mark = {**os.environ, state.MARK: str(state.state_folder())}
     left, other = subprocess.Popen(["sleep", "60"], env=mark), subprocess.Popen(["sleep", "60"])
     try:
-        write_state(MEMBER)
-        assert read_state() == MEMBER
+        state.write_state(MEMBER)
+        assert state.read_state() == MEMBER
         with pytest.raises(GroupError, match="to go on: distrlcc cluster join"):
-            node_here()
+            state.node_here()
         assert stop() == MEMBER
         assert left.wait(5) < 0
         assert other.poll() is None

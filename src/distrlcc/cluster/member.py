@@ -283,12 +283,11 @@ def drive(
     learners: int,
     workers: int = 0,
     run: str = "",
-    hint: str = "",
 ) -> Iterator[Driver]:
     """Connect to Ray, reserve room, show progress and hear signals; kill the members at the end.
 
     ``run`` is the run's id if its directory is to be opened here. The first learner is on this
-    machine then, and where there is no storage. ``hint`` says what helps a run that fails.
+    machine then, and where there is no storage.
 
     Raises:
         DistrlccError: What does not fit, or what ended the run.
@@ -313,7 +312,8 @@ def drive(
             try:
                 yield driver
             except MemberGoneError as error:
-                told = f"{error}; go on from its last checkpoint with: {again}"
-                raise GroupError(told if stopper.signal else told + hint) from None
+                hint = "" if run or stopper.signal else "; --restarts K starts it again by itself"
+                told = f"{error}; go on from its last checkpoint with: {again}{hint}"
+                raise GroupError(told) from None
             finally:
                 driver.kill()

@@ -173,15 +173,7 @@ def train_actors_on_ray(
     # An update's segments are counted for the workers that there are.
     if not config.actors.segments_per_update and workers != len(config.actors.links):
         config = replace(config, actors=replace(config.actors, segments_per_update=workers))
-    with drive(
-        config,
-        options,
-        on,
-        TOPOLOGY,
-        learners=1,
-        workers=workers,
-        hint="; --restarts K starts it again by itself",
-    ) as run:
+    with drive(config, options, on, TOPOLOGY, learners=1, workers=workers) as run:
         own = identity(config, topology=TOPOLOGY)
         job = config, run.options, uuid.uuid4().hex, own, run.room
         run.start("the trainer", RayTrainer, 0, job, restarts)
