@@ -179,6 +179,11 @@ class Cluster:
         assert code in (None, done.returncode), said
         return said
 
+    def processes(self, host: int) -> list[str]:
+        """Return the processes that run on a host."""
+        command = ["ip", "netns", "pids", self.hosts.names[host]]
+        return subprocess.check_output(command, text=True, timeout=10).split()
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
@@ -232,7 +237,7 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     rows = [line.split() for line in said.splitlines()]
     assert [row[0] for row in rows[2:]] == ["code", "torch"], said
     assert rows[-1][-1] == "1.2.3"
-    assert cluster.hosts.processes(1) == []
+    assert cluster.processes(1) == []
 
 
 @pytest.mark.slow
@@ -268,7 +273,7 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
 @pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    if not cluster.hosts.processes(1):  # the test before has not run
+    if not cluster.processes(1):  # the test before has not run
         cluster.run(1, "cluster", "join", cluster.head, *SMALL, DISTRLCC_TOKEN=cluster.token)
     words = shlex.split(
         f"tune pbt quickstart --address {cluster.head} --population 2 --interval 2 --updates 6 "
@@ -283,7 +288,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
         while not trained.done():
             time.sleep(0.05)  # a segment is short
             for host in {0, 1} - busy:
-                for pid in cluster.hosts.processes(host):
+                for pid in cluster.processes(host):
                     with suppress(OSError):
                         title = Path(f"/proc/{pid}/cmdline").read_bytes()
                         if title.startswith(b"ray::") and b"IDLE" not in title:
@@ -320,7 +325,7 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
     cluster.run(1, "cluster", "stop", code=None)
     cluster.run(0, "cluster", "stop")
     for host in (0, 1):
-        assert cluster.hosts.processes(host) == []
+        assert cluster.processes(host) == []
         assert "nothing to stop" in cluster.run(host, "cluster", "stop", code=2)
 
 

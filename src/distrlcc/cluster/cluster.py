@@ -21,37 +21,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from distrlcc.cluster.session import (
-    AUTO,
-    POINTER,
-    TOO_SLOW,
-    ask_store,
-    node_identity,
-    parse_address,
-    ray_nodes,
-    ray_session,
-    read_row,
-    require_ray,
-)
-from distrlcc.cluster.state import (
-    DASHBOARD_PORT,
-    DEFAULT_PORT,
-    FIRST_WORKER_PORT,
-    LAST_WORKER_PORT,
-    MARK,
-    Node,
-    check_ports,
-    keep_token,
-    kept_token,
-    known_token,
-    log_path,
-    name_ports,
-    port_settings,
-    read_state,
-    state_folder,
-    token_path,
-    write_state,
-)
+from distrlcc.cluster import session, state
+from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, MARK, Node
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, new_token, own_token
@@ -84,7 +55,7 @@ def health() -> dict[str, str]:
 
 def start_head(
     ip: str = "",
-    port: int = DEFAULT_PORT,
+    port: int = state.DEFAULT_PORT,
     *,
     interface: str = "",
     flags: Sequence[str] = (),
@@ -100,13 +71,13 @@ def start_head(
     """
     _require_none_here()
     own = head_interface(ip, interface)
-    token = checked_token(own_token(), TOKEN) if own_token() else kept_token() or new_token()
-    dashboard = ("--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}")
+    token = checked_token(own_token(), TOKEN) if own_token() else state.kept_token() or new_token()
+    dashboard = ("--dashboard-host=127.0.0.1", f"--dashboard-port={state.DASHBOARD_PORT}")
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
-    keep_token(token)
+    state.keep_token(token)
     # Machines that join read this one's versions there.
-    row = to_json(node_identity()).encode()
-    return _start_ray(node, lambda node: ask_store(node.ray_address, token, row))
+    row = to_json(session.node_identity()).encode()
+    return _start_ray(node, lambda node: session.ask_store(node.ray_address, token, row))
 
 
 def join(
@@ -129,7 +100,7 @@ def join(
     """
     _require_none_here()
     # Find the way to the head.
-    host, port = parse_address(head)
+    host, port = session.parse_address(head)
     address = resolve(host)
     own = interface_towards(address, interface)
     if own.address == address or own.name == "lo":
@@ -139,20 +110,20 @@ def join(
         )
     node = _plan(own, address, port, (f"--address={address}:{port}", *flags), allow_public)
     # Compare token and versions before Ray starts here.
-    token = known_token() or ask_token()
+    token = state.known_token() or ask_token()
     if not token:
         raise ConfigError(
             f"the token of the cluster is needed: 'distrlcc cluster status --show-token' on "
             f"{host} prints the whole line, {TOKEN}=... distrlcc cluster join {head}"
         )
     _check_versions(node.ray_address, token)
-    keep_token(token)
+    state.keep_token(token)
     # Join; the head must reach this machine, too.
     node = _start_ray(node, _check_reached)
     if rejoin:
         script = "from distrlcc.cluster.cluster import rejoin; rejoin()"
         node = replace(node, rejoiner=_leave_behind([sys.executable, "-c", script], node))
-        write_state(node)
+        state.write_state(node)
     return node
 
 
@@ -160,17 +131,17 @@ def rejoin() -> None:
     """Join again whenever Ray has ended here; runs in a process that ``join`` leaves behind."""
     while True:
         time.sleep(limits().retry)
-        node = read_state()
+        node = state.read_state()
         if node is None or node.process.alive():
             continue
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         _kill_rest()
         try:
-            _check_versions(node.ray_address, kept_token())
+            _check_versions(node.ray_address, state.kept_token())
             _start_ray(node)
         except (DistrlccError, OSError) as error:
-            write_state(replace(node, reason=str(error)))
+            state.write_state(replace(node, reason=str(error)))
 
 
 def stop() -> Node | None:
@@ -182,9 +153,9 @@ def stop() -> Node | None:
     Raises:
         GroupError: There is nothing, or it does not end.
     """
-    node = read_state()
+    node = state.read_state()
     if not _marked():
-        write_state(None)
+        state.write_state(None)
         ended = f" (the cluster at {node.ray_address} has ended by itself)" if node else ""
         raise GroupError(f"nothing to stop on this machine{ended}", exit_code=2)
     # Ray ends in good order; the rejoiner would start it again.
@@ -200,16 +171,16 @@ def stop() -> Node | None:
         numbers = ", ".join(str(process.pid) for process in remaining)
         raise GroupError(f"processes {numbers} do not end even when killed")
     with suppress(OSError):
-        if node is not None and POINTER.read_text().strip() == node.ray_address:
-            POINTER.unlink()
-    write_state(None)
+        if node is not None and session.POINTER.read_text().strip() == node.ray_address:
+            session.POINTER.unlink()
+    state.write_state(None)
     return node
 
 
 def join_line(node: Node, *, show_token: bool) -> str:
     """Return the line to paste on the next machine."""
     line = f"distrlcc cluster join {node.ray_address}"
-    return f"{TOKEN}={kept_token()} {line}" if show_token else line
+    return f"{TOKEN}={state.kept_token()} {line}" if show_token else line
 
 
 def head_interface(ip: str, name: str) -> Interface:
@@ -238,14 +209,14 @@ def head_interface(ip: str, name: str) -> Interface:
 
 def _check_versions(head: str, token: str) -> None:
     """Compare this machine's versions with those that the head has written."""
-    row = read_row(head, token)
+    row = session.read_row(head, token)
     if not row:
         raise GroupError(
             f"the cluster at {head} was not started by 'distrlcc cluster start', so versions "
             "cannot be compared; 'ray start' joins it",
             exit_code=2,
         )
-    if table := differences(row, node_identity()):
+    if table := differences(row, session.node_identity()):
         raise GroupError(
             "this machine does not match the head ('master' below); install the same on both:\n"
             f"{table}",
@@ -260,9 +231,9 @@ def _connect(address: str, port: int) -> None:
 def _check_reached(node: Node) -> None:
     """Have the head connect to this machine; Ray itself would give it up later."""
     port = node.port + 1  # the node manager's, where health checks arrive
-    with ray_session(AUTO) as ray:
+    with session.ray_session(session.AUTO) as ray:
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray_nodes(ray)[0].identifier, soft=False
+            session.ray_nodes(ray)[0].identifier, soft=False
         )
         connect = ray.remote(_connect).options(num_cpus=0, scheduling_strategy=where)
         try:
@@ -270,16 +241,16 @@ def _check_reached(node: Node) -> None:
         except ray.exceptions.RayError:
             raise GroupError(
                 f"the head cannot reach this machine at {node.address}:{port}; open ports "
-                f"{name_ports(node.port)} on both sides. Where addresses are translated (NAT), use "
-                "a VPN",
+                f"{state.name_ports(node.port)} on both sides. Where addresses are translated "
+                "(NAT), use a VPN",
                 exit_code=2,
             ) from None
 
 
 def _require_none_here() -> None:
     """Check that no cluster runs here, and remove what one that has ended leaves."""
-    require_ray()
-    node = read_state()
+    session.require_ray()
+    node = state.read_state()
     if node is not None and (node.process.alive() or node.rejoins):
         kind = "a cluster's head" if node.is_head else "a member of a cluster"
         raise GroupError(
@@ -288,7 +259,7 @@ def _require_none_here() -> None:
             exit_code=2,
         )
     _kill_rest()
-    write_state(None)
+    state.write_state(None)
 
 
 def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_public: bool) -> Node:
@@ -302,9 +273,9 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
     command += ["--disable-usage-stats", "--log-color=false", f"--node-ip-address={own.address}"]
     node = Node(own.address, head, port, own.name, command)
-    check_ports(port, head=node.is_head)
+    state.check_ports(port, head=node.is_head)
     workers = {"--min-worker-port": FIRST_WORKER_PORT, "--max-worker-port": LAST_WORKER_PORT}
-    ports = port_settings(port, head=node.is_head) | workers
+    ports = state.port_settings(port, head=node.is_head) | workers
     command += [f"{name}={number}" for name, number in ports.items() if name.startswith("--")]
     command += flags
     return node
@@ -315,7 +286,7 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
     try:
         # One that was too slow to start is started once more.
         for last in (False, True):
-            log_path().unlink(missing_ok=True)
+            state.log_path().unlink(missing_ok=True)
             process = _leave_behind(node.command, node)
             deadline = time.monotonic() + limits().start
             while process.alive() and _STARTED not in _said() and time.monotonic() < deadline:
@@ -323,43 +294,43 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
             if _STARTED in _said():
                 break
             _kill_rest()
-            if last or TOO_SLOW not in _said():
+            if last or session.TOO_SLOW not in _said():
                 raise GroupError(
-                    f"Ray did not start: {_reason()} (all of it: {log_path()})", exit_code=2
+                    f"Ray did not start: {_reason()} (all of it: {state.log_path()})", exit_code=2
                 )
         since = datetime.now(UTC).isoformat(timespec="seconds")
         node = replace(node, process=process, since=since, reason="")
-        write_state(node)
+        state.write_state(node)
         then(node)
         return node
     except BaseException:
         _kill_rest()
-        write_state(None)
+        state.write_state(None)
         raise
 
 
 def _leave_behind(command: list[str], node: Node) -> Process:
     """Start a process that outlives this one."""
-    ports = port_settings(node.port, head=True)
+    ports = state.port_settings(node.port, head=True)
     environment = {
         **{name: value for name, value in os.environ.items() if name not in _OF_OTHERS},
         **health(),
         **{name: str(port) for name, port in ports.items() if name.isupper()},
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token_path()),
+        "RAY_AUTH_TOKEN_PATH": str(state.token_path()),
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "SPT_NOENV": "1",  # a process that renames itself keeps its environment, and so the mark
-        MARK: str(state_folder()),
+        MARK: str(state.state_folder()),
     }
-    with log_path().open("ab") as log:
+    with state.log_path().open("ab") as log:
         child = subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd=state_folder(),
+            cwd=state.state_folder(),
             start_new_session=True,
         )
     child.returncode = 0  # it goes on without us
@@ -367,19 +338,19 @@ def _leave_behind(command: list[str], node: Node) -> Process:
 
 
 def _said() -> str:
-    return log_path().read_text(errors="replace")
+    return state.log_path().read_text(errors="replace")
 
 
 def _reason() -> str:
     """Return the line in which Ray says why it did not start."""
     lines = [line.strip() for line in _said().splitlines() if line.strip()]
-    telling = [line for line in lines if re.search("[Ee]rror|failed|" + TOO_SLOW, line)]
+    telling = [line for line in lines if re.search("[Ee]rror|failed|" + session.TOO_SLOW, line)]
     return (telling or lines or ["it said nothing in time"])[-1]
 
 
 def _marked() -> list[Process]:
     """Return the processes of this machine's part in a cluster, its orphans too."""
-    mark, found = f"{MARK}={state_folder()}".encode(), list[Process]()
+    mark, found = f"{MARK}={state.state_folder()}".encode(), list[Process]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             process = find_process(int(path.parent.name))
