@@ -44,7 +44,6 @@ def health() -> dict[str, str]:
     """
     stall = limits().stall
     return {
-        "RAY_health_check_initial_delay_ms": "5000",
         "RAY_health_check_period_ms": f"{50 * stall:.0f}",
         "RAY_health_check_timeout_ms": f"{150 * stall:.0f}",
         "RAY_health_check_failure_threshold": "5",
@@ -270,15 +269,14 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
                 f"{address} is a public address, and what Ray sends is not encrypted: use a "
                 "private network or a VPN, or give --allow-public"
             )
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
-    command += ["--disable-usage-stats", "--log-color=false", f"--node-ip-address={own.address}"]
-    node = Node(own.address, head, port, own.name, command)
-    state.check_ports(port, head=node.is_head)
+    on_head = own.address == head
+    state.check_ports(port, head=on_head)
     workers = {"--min-worker-port": FIRST_WORKER_PORT, "--max-worker-port": LAST_WORKER_PORT}
-    ports = state.port_settings(port, head=node.is_head) | workers
+    ports = state.port_settings(port, head=on_head) | workers
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    command += ["--log-color=false", f"--node-ip-address={own.address}", *flags]
     command += [f"{name}={number}" for name, number in ports.items() if name.startswith("--")]
-    command += flags
-    return node
+    return Node(own.address, head, port, own.name, command)
 
 
 def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> Node:
@@ -318,7 +316,6 @@ def _leave_behind(command: list[str], node: Node) -> Process:
         **{name: str(port) for name, port in ports.items() if name.isupper()},
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(state.token_path()),
-        "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "SPT_NOENV": "1",  # a process that renames itself keeps its environment, and so the mark
         MARK: str(state.state_folder()),

@@ -135,7 +135,7 @@ def _credentials(address: str) -> dict[str, str]:
     here = node is not None and node.ray_address == address
     token = kept_token() if here else known_token()
     users_own = not token and "RAY_AUTH_MODE" in os.environ
-    if users_own or ask_store(address, "") is not None:
+    if ask_store(address, "") is not None or users_own:
         return {}
     read_row(address, token)
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}

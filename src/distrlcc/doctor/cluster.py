@@ -222,9 +222,7 @@ def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
 
 def _hold(size: int) -> list[Any]:
     """Put an object of a size in bytes into this machine's store; return its reference."""
-    import numpy as np  # noqa: PLC0415 - in the probe alone
-
-    return [require_ray().put(np.ones(size, np.uint8))]
+    return [require_ray().put(bytes(size))]
 
 
 def _fetch(held: list[Any], seconds: float) -> float:
