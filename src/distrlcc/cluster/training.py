@@ -66,7 +66,6 @@ def train_ranks_on_ray(
     elastic, run_id = group.elastic and not gpus, uuid.uuid4().hex
     with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
         assert run.directory is not None
-        run.directory.lock()
         out, storage = run.directory.path, run.directory.storage
         mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
@@ -137,7 +136,6 @@ class RayTrainer(Trains):
             options = replace(options, resume=begun)
         # A trainer that was given up may live on, cut off: its successor takes the name over.
         with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
-            directory.lock()
             run = ActorRun(
                 config, directory.path, options.resume, options.tensorboard, directory.storage
             )

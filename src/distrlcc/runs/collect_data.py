@@ -18,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.config import to_toml
+from distrlcc.config import check_fields, to_toml
 from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import check_fields
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_expert

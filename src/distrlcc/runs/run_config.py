@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from distrlcc.config import check_fields
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
@@ -14,7 +15,6 @@ from distrlcc.learn.config import (
     GailConfig,
     ImitationConfig,
     PPOConfig,
-    check_fields,
 )
 
 MAX_ENVS = 2**20
@@ -243,9 +243,6 @@ class RunConfig:
         check_fields(self, "total_steps checkpoint_every", 1, MAX_VALUE)
         check_fields(self, "max_seconds seed", 0, MAX_VALUE)
         check_fields(self, "num_envs", 1, MAX_ENVS)
-        for section in (self.ppo, self.dagger, self.gail):
-            if section is not None:
-                section.validate()
 
     def _check_sections(self) -> None:
         if (self.ppo is None) == (self.dagger is None):

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import check_fields, check_positive
 from distrlcc.runs.run_config import RunConfig
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
