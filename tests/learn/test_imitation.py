@@ -103,14 +103,14 @@ def test_moments_are_those_of_the_training_episodes(tmp_path: Path) -> None:
     epoch = dataclasses.replace(_epoch(stored, spec), own_episodes=episodes)
     learner = Cloning(CONFIG, spec)
     learner.update(epoch)
-    normalizer = learner.model.normalizer
+    normalizer = learner.normalizer
     seen = np.concatenate([stored.episode(e).observations for e in episodes]).astype(np.float64)
     np.testing.assert_allclose(normalizer.mean, seen.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(normalizer.std, seen.std(axis=0), rtol=1e-9)
     assert normalizer.count == 4 * STEPS
     plain = Cloning(dataclasses.replace(CONFIG, normalize_observations=False), spec)
     plain.update(epoch)
-    assert plain.model.normalizer.count == 0
+    assert plain.normalizer.count == 0
 
 
 def test_a_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_an_epoch_that_is_broken_off_can_be_undone(tmp_path: Path) -> None:
     with pytest.raises(InterruptedUpdateError):
         learner.update(_epoch(stored, spec, 0, learner.config, stop))
     assert asked[0] == 0 < asked[1]
-    assert not torch.equal(before["model"]["parameters"], learner.model.optimizer.flat)
+    assert not torch.equal(before["model"]["parameters"], learner.optimizer.flat)
     learner.undo_update(before)
-    assert torch.equal(before["model"]["parameters"], learner.model.optimizer.flat)
-    assert learner.model.normalizer.count == learner.model.version == 0
+    assert torch.equal(before["model"]["parameters"], learner.optimizer.flat)
+    assert learner.normalizer.count == learner.version == 0
 
 
 def test_values_of_another_space_are_refused(tmp_path: Path) -> None:
@@ -204,11 +204,13 @@ def test_each_step_counts_once(uneven: StoredData, length: int, burn_in: int) ->
 
 def test_burn_in_is_the_past(uneven: StoredData) -> None:
     dataset = SequenceDataset(uneven, np.array([1, 4]), 3, 2)
-    batch = dataset[1]  # steps 3 to 5 of episode 1
+    batch = dataset.__getitems__([1])  # steps 3 to 5 of episode 1
     assert batch.obs[:, 0, 1].tolist() == [1, 2, 3, 4, 5]
     assert batch.valid[:, 0].tolist() == [False, False, True, True, True]
     assert not batch.starts.any()
-    first = dataset[0]  # nothing goes before an episode: the state is zero at its start
+    first = dataset.__getitems__(
+        [0]
+    )  # nothing goes before an episode: the state is zero at its start
     assert first.starts[:, 0].tolist() == [False, False, True, False, False]
     assert first.valid[:, 0].tolist() == [False, False, True, True, True]
     last = dataset[len(dataset) - 1]  # steps 9 and 10 of episode 4

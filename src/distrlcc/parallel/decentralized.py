@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -284,11 +284,11 @@ class ElasticGroup:
         intervals = (config.distributed.sync_check_every, config.checkpoint_every)
         if config.scores_at(update) or any(update % interval == 0 for interval in intervals):
             checksums[group.rank] = checksum(state.learner.shared_state())
-        own = stats.to_vector()
+        own = np.array(astuple(stats))
         total = group.sum(np.concatenate([own, [0 < rows < length], flags, checksums, paces]))
         by_rank = total[len(own) + 1 :].reshape(3, group.size)
         return _Totals(
-            CollectStats.from_vector(total[: len(own)]),
+            CollectStats(*total[: len(own)].tolist()),
             int(total[len(own)]),
             by_rank[0].astype(int).tolist(),
             by_rank[1].astype(int).tolist(),
