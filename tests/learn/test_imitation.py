@@ -204,18 +204,14 @@ def test_each_step_counts_once(uneven: StoredData, length: int, burn_in: int) ->
 
 def test_burn_in_is_the_past(uneven: StoredData) -> None:
     dataset = SequenceDataset(uneven, np.array([1, 4]), 3, 2)
-    batch = dataset.__getitems__([1])  # steps 3 to 5 of episode 1
-    assert batch.obs[:, 0, 1].tolist() == [1, 2, 3, 4, 5]
-    assert batch.valid[:, 0].tolist() == [False, False, True, True, True]
-    assert not batch.starts.any()
-    first = dataset.__getitems__(
-        [0]
-    )  # nothing goes before an episode: the state is zero at its start
-    assert first.starts[:, 0].tolist() == [False, False, True, False, False]
-    assert first.valid[:, 0].tolist() == [False, False, True, True, True]
-    last = dataset[len(dataset) - 1]  # steps 9 and 10 of episode 4
-    assert last.obs[2:4, 0].tolist() == [[4, 9], [4, 10]]
-    assert last.valid[:, 0].tolist() == [False, False, True, True, False]
+    batch = dataset.__getitems__([0, 1, len(dataset) - 1])
+    # Nothing goes before an episode, since the state is zero at its start; then steps 3 to 5.
+    assert batch.starts.T.tolist() == [[False, False, True, False, False], [False] * 5, [False] * 5]
+    assert batch.obs[:, 1, 1].tolist() == [1, 2, 3, 4, 5]
+    assert batch.valid[:, :2].T.tolist() == [[False, False, True, True, True]] * 2
+    # Steps 9 and 10 of episode 4.
+    assert batch.obs[2:4, 2].tolist() == [[4, 9], [4, 10]]
+    assert batch.valid[:, 2].tolist() == [False, False, True, True, False]
 
 
 def test_a_minibatch_may_be_empty(uneven: StoredData) -> None:
