@@ -35,7 +35,6 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome
-from distrlcc.env.shared import SharedBatch
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
@@ -149,11 +148,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             )
         if emulated:
             return EmulatedBatch(self.num_envs, self.config)
-        if self.agents > 1:
-            links = self.num_envs // self.agents
-            return SharedBatch(links, self.config, n_flows=flows, with_labels=labels)
         if expert == "oracle":
-            return LinkBatch(self.num_envs, self.config, n_flows=flows, with_labels=labels)
+            links = self.num_envs // self.agents
+            return LinkBatch(links, self.config, n_flows=flows, with_labels=labels)
         return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
@@ -224,9 +221,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums += np.array(
             [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
         ).T
-        over = truncated = self.over
-        if isinstance(self.batch, SharedBatch):
-            truncated = self.batch.left() | (self.batch.acted & over[self._link])
+        over = self.over
+        truncated = self.batch.acted & (over[self._link] | ~self.batch.active)
         late = self.batch.late()
         info: dict[str, Any] = {} if late is None else {"late": late}
         if self._with_outcomes:
