@@ -245,11 +245,8 @@ class LinkBatch(AgentBatch):
             self.active[rows] = self._running()[rows]
 
     def retire(self, n: int) -> None:
-        """Take no more time for link n, whose scenario is over, than a silent sender does.
-
-        Where steps last round trips, long ones would go on for hundreds of times their scenario
-        while short ones end.
-        """
+        """Take no more time for link n, whose scenario is over, than a silent sender does."""
+        # Where steps last round trips, it would go on for hundreds of times its scenario.
         self.load(n, _OVER)
 
     def _control(self) -> Floats:

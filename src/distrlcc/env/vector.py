@@ -45,11 +45,6 @@ BOUND = 1000.0
 """Observations lie within plus and minus this."""
 
 
-def observation_box(batch: AgentBatch) -> gymnasium.spaces.Box:
-    """Return one agent's observation space."""
-    return gymnasium.spaces.Box(-BOUND, BOUND, (batch.observation_size,), np.float32)
-
-
 Array = NDArray[Any]
 
 _STATE = "episodes ends time sums"
@@ -119,7 +114,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
-        self.single_observation_space = observation_box(self.batch)
+        size = self.batch.observation_size
+        self.single_observation_space = gymnasium.spaces.Box(-BOUND, BOUND, (size,), np.float32)
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
