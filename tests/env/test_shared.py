@@ -98,8 +98,7 @@ def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
 
 
 def test_shares_and_the_fairness_term() -> None:
-    flows = (Flow(cwnd=30.0), Flow(cwnd=10.0))
-    batch = _kept(*flows)
+    batch = _kept(Flow(cwnd=30.0), Flow(cwnd=10.0))
     shares = []
     for _ in range(100):
         batch.step(np.full(2, ACTION))
@@ -114,8 +113,7 @@ def test_shares_and_the_fairness_term() -> None:
 
 
 def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
-    flows = (Flow(cwnd=60.0), Flow(start_s=0.5))
-    batch = _kept(*flows)
+    batch = _kept(Flow(cwnd=60.0), Flow(start_s=0.5))
     _hold(batch, 51)
     assert batch.active.all()
     assert batch.share()[1] == 0.0
@@ -124,8 +122,7 @@ def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
 
 
 def test_packets_in_flight_that_are_not_their_part_of_the_bdp_are_paid_for() -> None:
-    flows = (Flow(cwnd=10.0), Flow(cwnd=28.0), Flow(start_s=0.5, cwnd=10.0))
-    batch = _kept(*flows)
+    batch = _kept(Flow(cwnd=10.0), Flow(cwnd=28.0), Flow(start_s=0.5, cwnd=10.0))
     paid, zero = RewardConfig(window_weight=0.5), np.zeros(3)
     _hold(batch, 40)
     view: Any = batch.view()
