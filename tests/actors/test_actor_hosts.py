@@ -109,7 +109,7 @@ def test_without_its_trainer_a_run_ends(make_hosts: Callable[[int], Any], tmp_pa
     assert time.monotonic() - begin < 60.0
     assert "the trainer (process" in hosts.log(processes[0])
     (line,) = [line for line in hosts.log(processes[1]).splitlines() if "error" in line]
-    assert line.startswith("distrlcc: error: nobody serves the run at 10.77.0.1:29513 any more")
+    assert line.startswith("distrlcc: error: the master at 10.77.0.1:29513 is gone")
 
 
 @pytest.mark.long

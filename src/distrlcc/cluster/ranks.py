@@ -58,7 +58,6 @@ def train_ranks_on_ray(
     elastic, run_id = group.elastic and not gpus, uuid.uuid4().hex
     with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
         assert run.directory is not None
-        run.directory.lock()
         out, storage = run.directory.path, run.directory.storage
         mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)

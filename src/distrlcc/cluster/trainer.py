@@ -59,7 +59,6 @@ class RayTrainer(Trains):
             options = replace(options, resume=begun)
         # A trainer that was given up may live on, cut off: its successor takes the name over.
         with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
-            directory.lock()
             run = ActorRun(
                 config, directory.path, options.resume, options.tensorboard, directory.storage
             )

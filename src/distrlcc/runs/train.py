@@ -30,7 +30,7 @@ class Agreed:
     """Which ranks left and joined."""
 
 
-class Group(Leader, Protocol):
+class Group(Protocol):
     """The ranks that learn together."""
 
     def stop(self, state: RunState) -> Stop | None:
@@ -58,8 +58,8 @@ class Group(Leader, Protocol):
         ...
 
 
-class Alone(Group):
-    """A `Group` of one."""
+class Alone(Group, Leader):
+    """A `Group` of one, which leads."""
 
     def __init__(self, stopper: Stopper, *, score_stopped: bool = True) -> None:
         """Take what hears of signals, and whether a run that one has ended is scored once more."""
