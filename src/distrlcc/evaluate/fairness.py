@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.shared import SharedBatch
+from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import MBIT, WARMUP_S, reseed, simulate
 from distrlcc.evaluate.scores import BUCKET_S, defined_mean
@@ -79,7 +79,7 @@ def run_shared(
     count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
     agents = max(sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios)
     config = replace(contender.env_config(), agents=agents)
-    batch = SharedBatch(count, config, n_flows=n_flows, with_labels=False)
+    batch = LinkBatch(count, config, n_flows=n_flows, with_labels=False, joining=True)
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in seeded])
     buckets = round(float(ends.max()) / NANOSECONDS / BUCKET_S) + 1
     flows = np.zeros((len(_FLOW), count, n_flows, buckets))

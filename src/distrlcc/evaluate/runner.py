@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
-from distrlcc.env.shared import SharedBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import SchemeScores, Series, bucket_edges, bucket_sums
 from distrlcc.sim import layout as col
@@ -88,8 +87,7 @@ def simulate(
             batch.advance()
         else:
             observation, _ = batch.step(actor.act(observation))
-            if isinstance(batch, SharedBatch):
-                actor.reset(batch.active & ~batch.acted)
+            actor.reset(batch.active & ~batch.acted)
         before, now = now, np.where(over, ends, batch.simulator.links[:, col.NOW])
         yield before, now
         for link in np.flatnonzero((now >= ends) & ~over):
