@@ -12,9 +12,9 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.report import ReportInfo, render, write_report
-from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SenderSeries
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS
 from distrlcc.evaluate.summary import summarise
-from tests.evaluate.made import failed_on, make_scores, make_series
+from tests.evaluate.made import failed_on, make_scores, make_series, with_figures
 
 INFO = ReportInfo(
     title="quickstart against CUBIC",
@@ -105,13 +105,12 @@ def test_the_report_is_whole_and_self_contained(tmp_path: Path) -> None:
 def test_what_senders_say_is_drawn_tabled_and_defined(tmp_path: Path) -> None:
     shape = (2, 1)
     said = {"mean_cwnd_packets": np.full(shape, 41.5), "mean_smoothed_rtt_ms": np.full(shape, 77.7)}
-    kernels = replace(
-        make_scores("cubic", *shape), **said, retransmitted_share=np.full(shape, 0.0123)
+    kernels, ours = (
+        with_figures(make_scores(name, *shape), **said, retransmitted_share=np.full(shape, share))
+        for name, share in (("cubic", 0.0123), ("bbr", np.nan))
     )
-    ours = replace(make_scores("bbr", *shape), **said, retransmitted_share=np.full(shape, np.nan))
     line = make_series("cubic", kernels.links[0])
-    ones = np.ones(len(line.time_s))
-    line = replace(line, sender=SenderSeries(ones, ones, ones))
+    line = replace(line, sender={m.key: np.ones(len(line.time_s)) for m in SENDER_METRICS})
     path = write_report(tmp_path / "r", [kernels, ours], [line], INFO)
     text = read(path.read_text()).text
     titles = ("mean cwnd (packets)", "mean smoothed RTT (ms)", "retransmitted (%)")

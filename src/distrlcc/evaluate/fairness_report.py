@@ -3,23 +3,8 @@
 ``write_fairness`` writes into a folder::
 
     fairness.html            the page
-    fairness.json            all figures
+    fairness.json            all figures; docs/fairness.md says which keys, which stay
     fairness-CONTENDER.png   a link on which flows join and leave; .pdf likewise
-
-``to_json`` gives, with keys that stay::
-
-    {"format": "distrlcc-fairness", "version": 1, "confidence": 0.95, "seeds": S,
-     "metrics": {metric: {"unit", "better", "definition"}},
-     "suites": {suite: {contender: {
-         "learned": bool,
-         "overall": {metric: {"mean", "low", "high"}},
-         "links": {link: {
-             metric: mean over seeds, ...,
-             "flows": [{"scheme", "start_s", "stop_s", "extra_rtt_ms", "throughput_mbps"},
-                       ...]}}}}}}
-
-What is undefined, such as Jain's index of a link with one flow, is null. Flows' throughputs are
-those of the first seed while they run; the contender's flows are those of scheme ``agent``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import WARMUP_S
-from distrlcc.evaluate.scores import SenderSeries, Series, bucket_edges, bucket_sums
+from distrlcc.evaluate.scores import Series, bucket_edges, bucket_sums
 from distrlcc.net.direction import FULL_BYTES
 from distrlcc.sim.link import Log, read_log
 from distrlcc.sim.reference import capacity
@@ -144,7 +144,6 @@ def score_log(log: FlowLog) -> dict[str, float]:
         "p95_queueing_delay_ms": p95,
         "mean_rtt_ms": mean_rtt,
         "p95_rtt_ms": p95_rtt,
-        "base_rtt_ms": base,
         "queueing_delay_rtt": mean / base if base else math.nan,
         "loss": float(excess + (1.0 - excess) * random_loss),
         "excess_loss": float(excess),
@@ -190,8 +189,8 @@ class SenderLog:
     """Until then, retransmitted ones among them; None where nothing is ever retransmitted."""
     retransmitted_packets: FloatArray | None = None
 
-    def over(self, edges_s: FloatArray) -> SenderSeries:
-        """Return means over time in B buckets with edges ``[B + 1]``, since the flow began."""
+    def over(self, edges_s: FloatArray) -> dict[str, FloatArray]:
+        """Return `SENDER_METRICS` in B buckets with edges ``[B + 1]``, since the flow began."""
         share = np.full(len(edges_s) - 1, np.nan)
         if self.sent_packets is not None and self.retransmitted_packets is not None:
             sent, again = (
@@ -199,11 +198,11 @@ class SenderLog:
                 for counts in (self.sent_packets, self.retransmitted_packets)
             )
             share = np.where(sent > 0, again / np.where(sent > 0, sent, 1.0), np.nan)
-        return SenderSeries(
-            cwnd_packets=self._mean(edges_s, self.cwnd_packets),
-            smoothed_rtt_ms=self._mean(edges_s, self.smoothed_rtt_ms),
-            retransmitted_share=share,
-        )
+        return {
+            "mean_cwnd_packets": self._mean(edges_s, self.cwnd_packets),
+            "mean_smoothed_rtt_ms": self._mean(edges_s, self.smoothed_rtt_ms),
+            "retransmitted_share": share,
+        }
 
     def _mean(self, edges_s: FloatArray, values: FloatArray) -> FloatArray:
         """Return means over time of what is defined; NaN where nothing is."""

@@ -21,7 +21,7 @@ from distrlcc.evaluate.fairness import WINDOW_S, SharedRun, jain_index, windowed
 from distrlcc.evaluate.figures import LIGHT, STYLE, Look, Theme, looks, panels
 from distrlcc.evaluate.labels import Box, place_labels
 from distrlcc.evaluate.runner import MBIT
-from distrlcc.evaluate.scores import BUCKET_S, Metric, Series, metric
+from distrlcc.evaluate.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
 from distrlcc.evaluate.summary import MeanInterval, Summary
 from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
@@ -31,12 +31,6 @@ _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
 _DASHES = (0, (4, 1.5))
-_SENDER_PANELS = (
-    ("cwnd (packets)", "cwnd_packets", 1.0),
-    ("smoothed RTT (ms)", "smoothed_rtt_ms", 1.0),
-    ("retransmitted (%)", "retransmitted_share", 100.0),
-)
-"""What senders report: title, field of `SenderSeries`, factor."""
 
 _Spots = dict[str, tuple[MeanInterval, MeanInterval]]
 """Each scheme's place in the scatter plot."""
@@ -301,15 +295,13 @@ def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
 def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
     """Return what senders report by title, for each series; NaN where it reports nothing."""
     panels = {}
-    for title, key, scale in _SENDER_PANELS:
+    for m in SENDER_METRICS:
         values = [
-            np.full(len(one.time_s), np.nan)
-            if one.sender is None
-            else np.asarray(scale * getattr(one.sender, key))
+            np.full(len(one.time_s), np.nan) if one.sender is None else m.scale * one.sender[m.key]
             for one in series
         ]
         if any(np.isfinite(each).any() for each in values):
-            panels[title] = values
+            panels[m.title.removeprefix("mean ")] = values
     return panels
 
 

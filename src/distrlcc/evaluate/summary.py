@@ -1,23 +1,6 @@
 """Means with 95 % intervals, overall and per link, ranked by power; as JSON and as a table.
 
-``to_json`` gives, with keys that stay::
-
-    {"format": "distrlcc-summary", "version": 1,
-     "confidence": 0.95, "links": L, "seeds": S,
-     "metrics": {metric: {"unit", "better", "definition"}},
-     "ranking": [scheme, ...],                       best power first; none without a run
-     "common_scenarios": N,                          over which "overall" is; 0: each scheme's own
-     "left_out_scenarios": [{"scenario": link, "schemes": [scheme, ...]}, ...],
-     "without_runs": [scheme, ...],
-     "schemes": {scheme: {
-         "learned": bool, "failed_runs": N,
-         "overall": {metric: {"mean", "low", "high"}},
-         "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
-
-Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`, and of ``SENDER_METRICS`` where
-real packets were sent; ``better`` is null where neither way is. Shares are 0 to 1; what is
-undefined (a delay where nothing was delivered, what our senders sent again, the interval of a
-single value) is null.
+docs/metrics.md says which keys the JSON has; they stay.
 """
 
 from __future__ import annotations
@@ -197,11 +180,10 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         raise ValueError("no scores to sum up")
     first = scores[0]
     for other in scores:
-        if other.links != first.links or other.seeds != first.seeds:
+        if other.links != first.links or other.ran.shape != first.ran.shape:
             raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
-    links = tuple(unique_names(first.links))
-    metrics = METRICS
-    if any(s.has_sender_metrics for s in scores):
+    links, metrics = tuple(unique_names(first.links)), METRICS
+    if any(SENDER_METRICS[0].key in s.figures for s in scores):
         metrics += SENDER_METRICS
     common = _common_links(scores, links)
     found = [_summarise(s, links, common, metrics) for s in scores]
@@ -211,7 +193,7 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         return one.scheme in common.without_runs, -power if math.isfinite(power) else math.inf
 
     ranked = sorted(found, key=rank)
-    return Summary(tuple(ranked), links, first.seeds, common, metrics)
+    return Summary(tuple(ranked), links, first.ran.shape[1], common, metrics)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -321,5 +303,5 @@ def _summarise(
             link: {m.key: MeanInterval(*alone[i][n]) for i, m in enumerate(metrics)}
             for n, link in enumerate(links)
         },
-        failed=scores.failed,
+        failed=int((~scores.ran).sum()),
     )
