@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from distrlcc.evaluate.figures import DARK, LIGHT, encode, looks
-from distrlcc.evaluate.labels import Box, place_labels
+from distrlcc.evaluate.labels import common_areas, place_labels
 from distrlcc.evaluate.plots import scatter, time_series
 from distrlcc.evaluate.summary import Summary, summarise
 from tests.evaluate.made import PROFILES, make_scores, make_series, with_figures
@@ -163,37 +163,34 @@ def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
     assert looks(several, DARK)["cubic"].color != together["cubic"].color
 
 
-BOUNDS = Box(0, 0, 400, 300)
+BOUNDS = np.array([0.0, 0.0, 400.0, 300.0])
+NONE = np.zeros((0, 4))
+LONE = np.array([[97.0, 97.0, 103.0, 103.0]])
 
 
-def marker(point: tuple[float, float]) -> Box:
-    return Box(point[0] - 3, point[1] - 3, point[0] + 3, point[1] + 3)
-
-
-def test_overlap_by_hand() -> None:
-    assert Box(0, 0, 2, 2).overlap(Box(1, 1, 3, 4)) == 1.0
-    assert Box(0, 0, 2, 2).overlap(Box(2, 0, 3, 2)) == 0.0
-    assert Box(0, 0, 2, 3).area == 6.0
-    assert Box(0, 0, 2, 3).grown(1) == Box(-1, -1, 3, 4)
+def test_common_areas_by_hand() -> None:
+    boxes = np.array([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 4.0], [2.0, 0.0, 3.0, 2.0]])
+    assert common_areas(boxes, boxes).tolist() == [4.0 + 1.0, 1.0 + 6.0 + 1.0, 1.0 + 2.0]
+    assert common_areas(boxes, NONE).tolist() == [0.0] * 3
 
 
 def test_a_lone_label_stands_close_to_the_right() -> None:
-    (box,) = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=[marker((100, 100))])
-    assert box == Box(106, 95, 146, 105)
+    box = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=LONE, soft=NONE)
+    assert box.tolist() == [[106, 95, 146, 105]]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_crowded_labels_do_not_overlap(seed: int) -> None:
     draw = random.Random(seed)
     points = [(draw.uniform(170, 230), draw.uniform(120, 180)) for _ in range(9)]
-    markers = [marker(p) for p in points]
-    boxes = place_labels(points, [(45, 10)] * 9, bounds=BOUNDS, hard=markers)
-    assert all(a.overlap(b) == 0 for a, b in itertools.combinations(boxes, 2))
-    assert all(b.overlap(m) == 0 for b, m in itertools.product(boxes, markers))
-    assert all(b.overlap(BOUNDS) == pytest.approx(b.area) for b in boxes)
+    markers = np.array([(x - 3, y - 3, x + 3, y + 3) for x, y in points])
+    boxes = place_labels(points, [(45, 10)] * 9, bounds=BOUNDS, hard=markers, soft=NONE)
+    assert common_areas(boxes, boxes) == pytest.approx(450.0)  # each with itself
+    assert not common_areas(boxes, markers).any()
+    assert common_areas(boxes, BOUNDS[None]) == pytest.approx(450.0)
 
 
 def test_lines_are_avoided_where_there_is_room() -> None:
-    line = Box(104, 90, 300, 110)
-    (box,) = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, soft=[line])
-    assert box.overlap(line) == 0
+    line = np.array([[104.0, 90.0, 300.0, 110.0]])
+    box = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=NONE, soft=line)
+    assert common_areas(box, line) == 0

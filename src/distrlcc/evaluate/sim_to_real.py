@@ -76,13 +76,11 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
     for real, model in pairs:
         for k, link in enumerate(real.links):
             ran = real.ran[k]
-            rate, rtt = (
-                Compared(*(defined_mean(one.figures[key][k][ran]) for one in (model, real)), *shown)
-                for key, *shown in (
-                    ("throughput_mbps", 2, THROUGHPUT_BOUND),
-                    ("p95_rtt_ms", 1, RTT_BOUND),
-                )
+            rates, rtts = (
+                [defined_mean(one.figures[key][k][ran]) for one in (model, real)]
+                for key in ("throughput_mbps", "p95_rtt_ms")
             )
+            rate, rtt = Compared(*rates, 2, THROUGHPUT_BOUND), Compared(*rtts, 1, RTT_BOUND)
             failed = int((~ran).sum())
             found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))
     return sorted(found, key=lambda one: one.link)
