@@ -130,13 +130,13 @@ def test_a_link_counts_if_one_of_its_seeds_ran() -> None:
     for key in ("throughput_mbps", "power"):
         bad.figures[key][0, 1] = np.nan
     summary = summarise([bad, small("good", [[0.9, 0.9], [0.9, 0.9]])])
-    assert summary.common.left_out == {}
+    assert summary.left_out == {}
     assert summary.schemes[1].overall["power"].mean == pytest.approx((0.2 + 0.5) / 2)
 
 
 def test_a_sentence_names_ten_links_and_counts_the_rest() -> None:
     bad = failed_on(make_scores("cubic", 20, 1), *range(12))
-    (said,) = summarise([bad, make_scores("bbr", 20, 1)]).common.notes()
+    (said,) = summarise([bad, make_scores("bbr", 20, 1)]).link_notes()
     assert "leave out 12 of 20 links" in said
     assert said.count("(cubic)") == 10
     assert said.endswith("(cubic) and 2 more, which JSON names.")

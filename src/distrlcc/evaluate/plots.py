@@ -269,7 +269,7 @@ def _label(axes: Axes, spots: _Spots, style: dict[str, Look], theme: Theme) -> N
         points.append((px, py))
         sizes.append((extent.width, extent.height))
         texts.append(text)
-    bounds = axes.get_window_extent().padded(-2 * unit).extents
+    bounds = np.array(axes.get_window_extent().padded(-2 * unit).extents)
     hard, soft = (np.array(each).reshape(-1, 4) for each in (markers, lines))
     boxes = place_labels(points, sizes, bounds=bounds, hard=hard, soft=soft, unit=unit)
     # The names go to their places.

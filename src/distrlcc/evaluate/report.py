@@ -53,11 +53,9 @@ class ReportInfo:
     command: str
     """The command that makes this report again."""
     policies: tuple[str, ...] = ()
-    """Policy files."""
     seeds: tuple[int, ...] = ()
-    """Seeds of the runs."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of packages."""
+    """Of packages."""
     date: str = ""
     notes: tuple[str, ...] = ()
     """Sentences under the table, such as how long each link was run."""

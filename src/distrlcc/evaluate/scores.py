@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -135,8 +134,15 @@ class Series:
 
 def defined_mean(values: FloatArray) -> float:
     """Return the mean of the values that are defined; NaN where none is."""
-    defined = values[np.isfinite(values)]
-    return float(defined.mean()) if len(defined) else math.nan
+    return float(defined_means(values))
+
+
+def defined_means(values: FloatArray) -> FloatArray:
+    """Mean over the last axis of what is defined; NaN, without a warning, where nothing is."""
+    defined = np.isfinite(values)
+    counts = defined.sum(axis=-1)
+    sums = np.where(defined, values, 0.0).sum(axis=-1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def bucket_edges(seconds: float) -> FloatArray:

@@ -76,11 +76,12 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
     for real, model in pairs:
         for k, link in enumerate(real.links):
             ran = real.ran[k]
-            rates, rtts = (
-                [defined_mean(one.figures[key][k][ran]) for one in (model, real)]
-                for key in ("throughput_mbps", "p95_rtt_ms")
+            a, b = (
+                {key: defined_mean(values[k][ran]) for key, values in one.figures.items()}
+                for one in (model, real)
             )
-            rate, rtt = Compared(*rates, 2, THROUGHPUT_BOUND), Compared(*rtts, 1, RTT_BOUND)
+            rate = Compared(a["throughput_mbps"], b["throughput_mbps"], 2, THROUGHPUT_BOUND)
+            rtt = Compared(a["p95_rtt_ms"], b["p95_rtt_ms"], 1, RTT_BOUND)
             failed = int((~ran).sum())
             found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))
     return sorted(found, key=lambda one: one.link)

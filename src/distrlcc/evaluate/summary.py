@@ -72,29 +72,56 @@ class SchemeSummary:
     """Runs that failed, which are left out of the means."""
 
 
-@dataclass(frozen=True)
-class CommonLinks:
-    """The links over which schemes are compared, of L: those on which each of them has a run.
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All schemes' means, best power first, those without a run last."""
 
-    A scheme that failed on the hard links would else be ranked by the easy ones alone.
+    schemes: tuple[SchemeSummary, ...]
+    links: tuple[str, ...]
+    """Names of the L links, each once."""
+    seeds: int
+    """Runs of each link."""
+    common: int
+    """Links that the overall means are over: those on which every scheme has a run.
+
+    A scheme that failed on the hard links would else be ranked by the easy ones alone. 0: none is
+    common, and each scheme's means are over its own.
     """
-
-    taken: NDArray[np.bool_]
-    """``[L]``; False throughout: none is common, and each scheme's means are over its own."""
     left_out: dict[str, tuple[str, ...]]
     """The other links, with the schemes whose runs there all failed."""
     without_runs: tuple[str, ...]
     """Schemes of which every run failed: they are not ranked, and leave no link out."""
+    metrics: tuple[Metric, ...]
+    """What was measured."""
 
     @property
-    def count(self) -> int:
-        """How many there are."""
-        return int(self.taken.sum())
+    def has_intervals(self) -> bool:
+        """Whether the overall means are over more than one value."""
+        return (self.common or len(self.links)) * self.seeds > 1
+
+    def names(self) -> list[tuple[str, bool]]:
+        """Return each scheme's name and whether it is learned, in order."""
+        return [(s.scheme, s.learned) for s in self.schemes]
+
+    def ranking(self) -> list[str]:
+        """Return the schemes that have a run, best power first."""
+        return [s.scheme for s in self.schemes if s.scheme not in self.without_runs]
 
     def notes(self) -> tuple[str, ...]:
+        """Return sentences that say which runs failed, and what the means leave out for that."""
+        runs = len(self.links) * self.seeds
+        failures = (
+            f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
+            f"{'is' if s.failed == 1 else 'are'} left out of its means."
+            for s in self.schemes
+            if s.failed
+        )
+        return (*failures, *self.link_notes())
+
+    def link_notes(self) -> tuple[str, ...]:
         """Return sentences that say what is left out of the means, and because of which schemes."""
         found = []
-        if self.left_out and not self.count:
+        if self.left_out and not self.common:
             found.append(
                 "No link has a run of every scheme: each one's means over links are over those "
                 "that it has, so the ranking compares different links."
@@ -106,7 +133,7 @@ class CommonLinks:
             names += f" and {more} more, which JSON names" if more > 0 else ""
             found.append(
                 f"Means over links, and so the ranking, leave out {len(self.left_out)} of "
-                f"{len(self.taken)} links, on which not every scheme has a run: {names}."
+                f"{len(self.links)} links, on which not every scheme has a run: {names}."
             )
         if self.without_runs:
             several = len(self.without_runs) > 1
@@ -116,58 +143,6 @@ class CommonLinks:
                 f"{'them' if several else 'it'}."
             )
         return tuple(found)
-
-
-def _common_links(scores: Sequence[SchemeScores], links: Sequence[str]) -> CommonLinks:
-    """Find the links on which every scheme has a run, of those schemes that have any."""
-    entered = [one for one in scores if one.has_run.any()]
-    runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
-    left_out = {
-        link: tuple(one.scheme for one, ran in zip(entered, runs[:, k], strict=True) if not ran)
-        for k, link in enumerate(links)
-        if not runs[:, k].all()
-    }
-    without = tuple(one.scheme for one in scores if not one.has_run.any())
-    return CommonLinks(np.asarray(runs.all(axis=0)), left_out, without)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """All schemes' means, best power first, those without a run last."""
-
-    schemes: tuple[SchemeSummary, ...]
-    links: tuple[str, ...]
-    """Names of the L links, each once."""
-    seeds: int
-    """Runs of each link."""
-    common: CommonLinks
-    """Those that the overall means are over."""
-    metrics: tuple[Metric, ...] = METRICS
-    """What was measured."""
-
-    @property
-    def has_intervals(self) -> bool:
-        """Whether the overall means are over more than one value."""
-        return (self.common.count or len(self.links)) * self.seeds > 1
-
-    def names(self) -> list[tuple[str, bool]]:
-        """Return each scheme's name and whether it is learned, in order."""
-        return [(s.scheme, s.learned) for s in self.schemes]
-
-    def ranking(self) -> list[str]:
-        """Return the schemes that have a run, best power first."""
-        return [s.scheme for s in self.schemes if s.scheme not in self.common.without_runs]
-
-    def notes(self) -> tuple[str, ...]:
-        """Return sentences that say which runs failed, and what the means leave out for that."""
-        runs = len(self.links) * self.seeds
-        failures = (
-            f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
-            f"{'is' if s.failed == 1 else 'are'} left out of its means."
-            for s in self.schemes
-            if s.failed
-        )
-        return (*failures, *self.common.notes())
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
@@ -185,15 +160,25 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
     links, metrics = tuple(unique_names(first.links)), METRICS
     if any(SENDER_METRICS[0].key in s.figures for s in scores):
         metrics += SENDER_METRICS
-    common = _common_links(scores, links)
+    # The links on which every scheme has a run, of those schemes that have any.
+    entered = [one for one in scores if one.has_run.any()]
+    without = tuple(one.scheme for one in scores if not one.has_run.any())
+    runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
+    common = np.asarray(runs.all(axis=0))
+    left_out = {
+        link: tuple(one.scheme for one, ran in zip(entered, runs[:, k], strict=True) if not ran)
+        for k, link in enumerate(links)
+        if not common[k]
+    }
+    # Means, the best power first.
     found = [_summarise(s, links, common, metrics) for s in scores]
 
     def rank(one: SchemeSummary) -> tuple[bool, float]:
         power = one.overall["power"].mean
-        return one.scheme in common.without_runs, -power if math.isfinite(power) else math.inf
+        return one.scheme in without, -power if math.isfinite(power) else math.inf
 
-    ranked = sorted(found, key=rank)
-    return Summary(tuple(ranked), links, first.ran.shape[1], common, metrics)
+    ranked, seeds = tuple(sorted(found, key=rank)), first.ran.shape[1]
+    return Summary(ranked, links, seeds, int(common.sum()), left_out, without, metrics)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -206,12 +191,12 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "seeds": summary.seeds,
         "metrics": {m.key: m.describe() for m in summary.metrics},
         "ranking": summary.ranking(),
-        "common_scenarios": summary.common.count,
+        "common_scenarios": summary.common,
         "left_out_scenarios": [
             {"scenario": link, "schemes": list(schemes)}
-            for link, schemes in summary.common.left_out.items()
+            for link, schemes in summary.left_out.items()
         ],
-        "without_runs": list(summary.common.without_runs),
+        "without_runs": list(summary.without_runs),
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
@@ -229,7 +214,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 def print_table(summary: Summary, console: Console) -> None:
     """Print the ranked table as it fits the console's width; learned policies are bold."""
-    links, seeds, common = len(summary.links), summary.seeds, summary.common.count
+    links, seeds, common = len(summary.links), summary.seeds, summary.common
     over = f", means over {common} of them" if 0 < common < links else ""
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
     result = interval_table(
@@ -288,11 +273,14 @@ def interval_table(
 
 
 def _summarise(
-    scores: SchemeScores, links: tuple[str, ...], common: CommonLinks, metrics: Sequence[Metric]
+    scores: SchemeScores,
+    links: tuple[str, ...],
+    common: NDArray[np.bool_],
+    metrics: Sequence[Metric],
 ) -> SchemeSummary:
     values = scores.values(metrics)
     # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
-    taken = common.taken if common.count else scores.has_run
+    taken = common if common.any() else scores.has_run
     overall = mean_intervals(values[:, taken] if scores.has_run.any() else values).tolist()
     alone = link_intervals(values).tolist()
     return SchemeSummary(
