@@ -18,7 +18,6 @@ from distrlcc.evaluate.flow_log import (
     read_sender_log,
     score_log,
 )
-from distrlcc.net.tcp_flow import TcpSample, TcpSent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 HEADER = "# queue: droptail [packets=30]\n# base timestamp: 0\n"
@@ -247,12 +246,14 @@ def test_what_was_sent_again_is_a_share_of_what_was_sent_meanwhile() -> None:
 
 def test_both_kinds_of_senders_are_read(tmp_path: Path) -> None:
     path = tmp_path / "sent.json"
-    samples = (
-        TcpSample(0.0, 0.0, 10, 10, 0, 0),
-        TcpSample(1.0, 25.5, 30, 1000, 10, 1_400_000),
-        TcpSample(2.0, 26.5, 50, 2000, 20, 2_900_000),
-    )
-    path.write_text(json.dumps(TcpSent("reno", 2.0, samples).to_json()))
+    columns = {
+        "time_s": [0.0, 1.0, 2.0],
+        "smoothed_rtt_ms": [0.0, 25.5, 26.5],
+        "cwnd_packets": [10, 30, 50],
+        "sent_packets": [10, 1000, 2000],
+        "retransmitted_packets": [0, 10, 20],
+    }
+    path.write_text(json.dumps({"samples_columns": columns}))
     found = read_sender_log(path, kernel=True).over(np.array([1.0, 2.0]))
     assert (found["mean_cwnd_packets"][0], found["mean_smoothed_rtt_ms"][0]) == (50.0, 26.5)
     assert found["retransmitted_share"] == pytest.approx([0.01])

@@ -86,7 +86,7 @@ def run(args: Namespace) -> int:
         from distrlcc.net.mahimahi import run_mahimahi
 
         outside = _outside(args.outside)
-        return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down, outside=outside)
+        return run_mahimahi(link, command, logs=(args.log, args.log_down), outside=outside)
     return _run_own(args, link, command)
 
 
