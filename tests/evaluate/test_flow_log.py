@@ -21,7 +21,7 @@ from distrlcc.evaluate.flow_log import (
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 HEADER = "# queue: droptail [packets=30]\n# base timestamp: 0\n"
-SAID = SenderLog(np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([30.0, 40.0]))
+SAID = SenderLog(*np.array([[1.0, 2.0], [10.0, 20.0], [30.0, 40.0], [0.0, 0.0], [0.0, 0.0]]))
 
 
 def _log(path: Path, lines: list[str], header: str = HEADER) -> Path:
@@ -221,6 +221,8 @@ def test_means_are_over_time_and_leave_out_what_is_not_defined() -> None:
         time_s=np.array([0.5, 1.0, 2.0, 2.5]),
         cwnd_packets=np.array([10.0, 20.0, 40.0, 80.0]),
         smoothed_rtt_ms=np.array([np.nan, 30.0, 60.0, 60.0]),
+        sent_packets=np.zeros(4),
+        retransmitted_packets=np.zeros(4),
     )
     series = log.over(np.array([0.0, 1.0, 2.5, 4.0]))
     # 0.5 s of 10 and of 20; 1 s of 40 and 0.5 s of 80; nothing is said of what came later.

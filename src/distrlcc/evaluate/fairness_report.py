@@ -25,10 +25,9 @@ from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.fairness import SharedRun, fairness_of, run_shared, running_rates
 from distrlcc.evaluate.figures import LIGHT, encode, svg_pictures
 from distrlcc.evaluate.plots import fairness_plot
-from distrlcc.evaluate.report import file_names, template
+from distrlcc.evaluate.report import file_names, template, write_files
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric, defined_mean
-from distrlcc.evaluate.summary import MeanInterval, figure, interval_table
-from distrlcc.files import require_writable, write_together
+from distrlcc.evaluate.summary import MeanInterval, by_metric, figure, interval_table
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 
@@ -48,8 +47,7 @@ class SuiteFairness:
     @property
     def overall(self) -> dict[str, MeanInterval]:
         """Means over links and seeds, with intervals, by metric."""
-        rows = mean_intervals(self.values).tolist()
-        return {m.key: MeanInterval(*row) for m, row in zip(FAIRNESS_METRICS, rows, strict=True)}
+        return by_metric(FAIRNESS_METRICS, mean_intervals(self.values))
 
     def cells(self, metrics: Sequence[Metric]) -> list[tuple[str, str]]:
         """Return means and half widths as shown."""
@@ -114,10 +112,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str,
     page = template("fairness.html.jinja").render(
         command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
     )
-    files["fairness.html"] = (page + "\n").encode()
-    require_writable(folder)
-    write_together(folder, files)
-    return folder / "fairness.html"
+    return write_files(folder, files | {"fairness.html": (page + "\n").encode()})
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rich.text import Text
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, TABLE_METRICS, Metric, SchemeScores
 from distrlcc.sim.suites import unique_names
+from distrlcc.types import FloatArray
 
 _WIDE = 130
 """Columns of a terminal from which on an interval stands beside its mean and not below."""
@@ -53,6 +54,11 @@ class MeanInterval:
         return {"mean": figure(self.mean), "low": figure(self.low), "high": figure(self.high)}
 
 
+def by_metric(metrics: Sequence[Metric], rows: FloatArray) -> dict[str, MeanInterval]:
+    """Return means and bounds, ``[M, 3]``, by the metrics' keys."""
+    return {m.key: MeanInterval(*row) for m, row in zip(metrics, rows.tolist(), strict=True)}
+
+
 def figure(value: float) -> float | None:
     """Return a value of six significant digits for JSON; None where it is undefined."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
@@ -68,7 +74,7 @@ class SchemeSummary:
     """By metric; over the links that are common to all schemes."""
     scenarios: dict[str, dict[str, MeanInterval]]
     """By link, then by metric."""
-    failed: int = 0
+    failed: int
     """Runs that failed, which are left out of the means."""
 
 
@@ -281,15 +287,12 @@ def _summarise(
     values = scores.values(metrics)
     # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
     taken = common if common.any() else scores.has_run
-    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values).tolist()
-    alone = link_intervals(values).tolist()
+    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values)
+    alone = link_intervals(values)
     return SchemeSummary(
-        scheme=scores.scheme,
-        learned=scores.learned,
-        overall={m.key: MeanInterval(*overall[i]) for i, m in enumerate(metrics)},
-        scenarios={
-            link: {m.key: MeanInterval(*alone[i][n]) for i, m in enumerate(metrics)}
-            for n, link in enumerate(links)
-        },
-        failed=int((~scores.ran).sum()),
+        scores.scheme,
+        scores.learned,
+        by_metric(metrics, overall),
+        {link: by_metric(metrics, alone[:, n]) for n, link in enumerate(links)},
+        int((~scores.ran).sum()),
     )

@@ -1,23 +1,14 @@
 """N emulated links with their senders in one loop, stepped by an agent in real time.
 
-::
-
-    world = EmulatedWorld(2)
-    world.load(0, scenario)                     # fresh flows, a fresh link
-    world.load(1, other)
-    world.act(cwnd, pacing, step=10_000_000)    # the step begins; so do the links' times
-    while not world.turn():
-        pass
-    result = StepResult.of(*world.take())
-
-A step is at least as long as asked for, and all links' steps end together on ticks that lie one
-step apart. Between a step's end and the next `act` the loop must go on turning: packets and ACKs
-travel, under the windows that are held. So a slow policy shows up as the delay of its action, not
-as a gap in the traffic: the step that waited for it is as long as the others, but its first part
-passed under the old window. When a whole step or more has passed before an action comes, as while
-a learner learns, that time belongs to no step: its statistics are thrown away, and the step, with
-new ticks, begins at the action. After the limit `silence` without an action the senders rest, as
-the agent may be gone or suspended.
+`serve` runs an `EmulatedWorld`: `load` a scenario at each place, `act`, `turn` until the step is
+over, `take` what it showed. A step is at least as long as asked for, and all links' steps end
+together on ticks that lie one step apart. Between a step's end and the next `act` the loop must go
+on turning: packets and ACKs travel, under the windows that are held. So a slow policy shows up as
+the delay of its action, not as a gap in the traffic: the step that waited for it is as long as the
+others, but its first part passed under the old window. When a whole step or more has passed before
+an action comes, as while a learner learns, that time belongs to no step: its statistics are thrown
+away, and the step, with new ticks, begins at the action. After the limit `silence` without an
+action the senders rest, as the agent may be gone or suspended.
 
 One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
 read before it sends again.

@@ -269,8 +269,8 @@ def service_at(link: Link, departure: int) -> int:
     if link.trace is not None:
         return 0
     mbps = link.rate_mbps or 0.0
-    for change in link.changes:
-        if change.rate_mbps is not None and round(change.at_s * NANOSECONDS) < departure:
+    for change in link.changes:  # nothing departs in an outage
+        if change.rate_mbps and round(change.at_s * NANOSECONDS) < departure:
             mbps = change.rate_mbps
     return -(-PACKET_BYTES * 8 * NANOSECONDS // round(mbps * 1e6))
 
