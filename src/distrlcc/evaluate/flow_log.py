@@ -213,9 +213,9 @@ def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
     """Read the JSON of `distrlcc.net.tcp_flow`, the kernel's, or of ``distrlcc send --json``."""
     found = json.loads(path.read_text(encoding="utf-8"))
     steps = found["samples_columns" if kernel else "steps_columns"]
-    names = ("time_s", "cwnd_packets", "smoothed_rtt_ms", "sent_packets", "retransmitted_packets")
+    names = ["time_s", "cwnd_packets", "smoothed_rtt_ms", "sent_packets", "retransmitted_packets"]
     if not kernel:
-        names = ("time", "cwnd", "smoothed_rtt")
+        names = ["time", "cwnd", "smoothed_rtt"]
         steps["smoothed_rtt"] = [1e3 * rtt for rtt in steps["smoothed_rtt"]]
     time, cwnd, rtt, *counts = (np.array(steps[name], float) for name in names)
     sent, again = counts or [np.zeros(len(time))] * 2
