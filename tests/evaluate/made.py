@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import SchemeScores, Series
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.policy_file import Acting, PolicyFile
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 PROFILES = {
     # utilisation, queueing delay in RTTs, first second, excess loss
@@ -75,6 +79,35 @@ def failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
     for values in gaps.values():
         values[list(links)] = np.nan
     return replace(scores, figures=gaps)
+
+
+def random_arrays(spec: PolicySpec, spread: float) -> dict[str, np.ndarray]:
+    """Return weights at random."""
+    rng = np.random.default_rng(5)
+    arrays = {
+        name: rng.normal(0.0, spread, shape).astype(np.float32)
+        for name, shape in expected_shapes(spec).items()
+    }
+    arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + 0.5
+    return arrays
+
+
+def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object) -> PolicyFile:
+    """Return a policy at random for a changed default environment."""
+    config = EnvConfig(**changes)  # type: ignore[arg-type]
+    batch = LinkBatch(1, config)
+    discrete = isinstance(batch.actions.space, Discrete)
+    spec = PolicySpec(
+        config.observation,
+        batch.observation_size,
+        config.action,
+        "discrete" if discrete else "continuous",
+        batch.actions.size if discrete else 1,
+        kind=kind,  # type: ignore[arg-type]
+        hidden=(8,),
+        interval_rtts=config.interval_rtts or None,
+    )
+    return PolicyFile(spec, random_arrays(spec, 0.5), acting)
 
 
 def policy_contender(policy: PolicyFile) -> Contender:

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.env.batch import LinkBatch
-from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import (
     Contender,
@@ -21,15 +19,12 @@ from distrlcc.evaluate.contender import (
 from distrlcc.evaluate.recovery import first_fit, recovery_scores, recovery_times
 from distrlcc.evaluate.runner import evaluate, histogram_percentile
 from distrlcc.evaluate.scores import METRICS
-from distrlcc.learn.config import PPOConfig
-from distrlcc.learn.ppo import PPO
-from distrlcc.policy.policy_file import Acting, PolicyFile, save_policy
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.policy_file import Acting, save_policy
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.layout import HISTOGRAM_BINS
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
-from tests.evaluate.made import policy_contender
+from tests.evaluate.made import make_policy, policy_contender
 
 RATE = 12.032  # a packet a millisecond
 
@@ -37,22 +32,6 @@ RATE = 12.032  # a packet a millisecond
 def _fixed(cwnd: float, **link: float) -> Scenario:
     values: dict[str, float] = {"rate_mbps": RATE, "delay_ms": 20, **link}
     return Scenario("fixed", Link(**values), (Flow(cwnd=cwnd),), duration_s=4.0)  # type: ignore[arg-type]
-
-
-def _policy(acting: Acting = "sample", **changes: object) -> PolicyFile:
-    config = EnvConfig(**changes)  # type: ignore[arg-type]
-    batch = LinkBatch(1, config)
-    discrete = config.action in ("multiplicative", "indigo")
-    spec = PolicySpec(
-        config.observation,
-        batch.observation_size,
-        config.action,
-        "discrete" if discrete else "continuous",
-        batch.actions.size,
-        hidden=(8,),
-        interval_rtts=config.interval_rtts or None,
-    )
-    return PolicyFile(spec, PPO(PPOConfig(), spec, seed=3).weights().arrays, acting)
 
 
 def _measured(scheme: str, *scenarios: Scenario) -> dict[str, np.ndarray]:
@@ -128,7 +107,7 @@ def test_percentiles_of_histograms_are_within_a_percent() -> None:
 def test_a_policy_acts_the_same_for_the_same_seed(
     acting: Acting, changes: dict[str, object]
 ) -> None:
-    contender = policy_contender(_policy(acting, **changes))
+    contender = policy_contender(make_policy(acting, **changes))
     scenarios = load_suite("random").scenarios("test", 6)
     a, _ = evaluate(contender, scenarios, seeds=2)
     b, _ = evaluate(contender, scenarios, seeds=2)
@@ -150,7 +129,7 @@ def test_the_command_writes_report_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine" / "policy.safetensors"
-    save_policy(path, _policy())
+    save_policy(path, make_policy())
     out, figures = tmp_path / "report", tmp_path / "figures.json"
     words = ["--against", "cubic,oracle", "--links", "3", "--seeds", "2", "--trace", "cellular:9"]
     words += ["--suite", "random", "--out", str(out), "--json", str(figures)]
@@ -173,7 +152,7 @@ def test_the_command_writes_report_and_json(
 
 def test_two_policies_of_one_name_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
-    save_policy(path, _policy())
+    save_policy(path, make_policy())
     first = contender_from_file(str(path), set())
     assert contender_from_file(str(path), {first.name}).name != first.name
 
@@ -221,7 +200,7 @@ def test_one_policy_drives_one_flow(schemes: tuple[str, ...]) -> None:
 
 
 def test_long_steps_are_spread_over_the_series() -> None:
-    contender = policy_contender(_policy(interval_rtts=6.0))
+    contender = policy_contender(make_policy(interval_rtts=6.0))
     scenario = Scenario("slow", Link(rate_mbps=RATE, delay_ms=20), duration_s=3.0)
     _, series = evaluate(contender, [scenario], series_links=(0,))
     assert series[0].capacity_mbps == pytest.approx(RATE)

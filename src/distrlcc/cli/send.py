@@ -19,7 +19,7 @@ from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distrlcc.control.base import Controller
     from distrlcc.net.flow_record import Sent, Step
@@ -78,13 +78,7 @@ def run(args: Namespace) -> int:
             raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
         check_writable(args.plot.resolve().parent)
     name, controller, step_ns = _controller(args)
-    request = Request(
-        seconds=args.seconds,
-        datagram=args.datagram,
-        timeout_s=args.timeout,
-        wait_s=args.wait,
-        keep_series=bool(args.plot or args.json),
-    )
+    request = Request(args.seconds, args.datagram, timeout_s=args.timeout, wait_s=args.wait)
     remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
     if remote[1] == 0:
@@ -92,6 +86,13 @@ def run(args: Namespace) -> int:
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
     # Send.
     line = _LiveLine(wire_bytes)
+    steps: list[Step] = []
+
+    def show(step: Step) -> None:
+        line.show(step)
+        if args.plot or args.json:
+            steps.append(step)
+
     out = sys.stderr if args.json == "-" else sys.stdout
     with Stopper() as stopper:
 
@@ -105,7 +106,7 @@ def run(args: Namespace) -> int:
                 controller,
                 request,
                 step_ns=step_ns,
-                on_step=line.show,
+                on_step=show,
                 stopping=stopping,
                 on_open=partial(_begin, controller, hold),
             )
@@ -124,8 +125,8 @@ def run(args: Namespace) -> int:
             file=sys.stderr,
         )
     if args.plot is not None:
-        _draw(args.plot, sent, name, wire_bytes)
-    emit_json(args.json, {"name": name} | _figures(sent))
+        _draw(args.plot, steps, name, wire_bytes)
+    emit_json(args.json, {"name": name} | _figures(sent, steps))
     if sent.failure:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
     return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
@@ -140,12 +141,12 @@ def refuse_files(flag: str, value: str | None) -> None:
         )
 
 
-def _draw(path: Path, sent: Sent, name: str, wire_bytes: int) -> None:
+def _draw(path: Path, steps: Sequence[Step], name: str, wire_bytes: int) -> None:
     from distrlcc.evaluate.figures import encode
     from distrlcc.evaluate.plots import flow_plot
     from distrlcc.files import require_writable, write_atomically
 
-    figure = flow_plot(sent.series, name, wire_bytes)
+    figure = flow_plot(steps, name, wire_bytes)
     require_writable(path.resolve().parent)
     write_atomically(path, encode(figure, path.suffix[1:]))
 
@@ -230,11 +231,10 @@ def _summary(name: str, sent: Sent) -> str:
     )
 
 
-def _figures(sent: Sent) -> dict[str, Any]:
+def _figures(sent: Sent, steps: Sequence[Step]) -> dict[str, Any]:
     from distrlcc.net.flow_record import Step
 
-    values = {k: v for k, v in asdict(sent).items() if k != "series"}
-    values = {k: None if v != v else v for k, v in values.items()}
-    columns = {k: [round(getattr(step, k), 6) for step in sent.series] for k in Step._fields}
+    values = {k: None if v != v else v for k, v in asdict(sent).items()}
+    columns = {k: [round(getattr(step, k), 6) for step in steps] for k in Step._fields}
     shares = {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
     return values | shares | {"steps_columns": columns}
