@@ -67,28 +67,21 @@ def test_a_link_has_its_rate_and_its_delay() -> None:
     assert _sum(results, "lost")[0] == results[-1].truth.hidden_losses[0] == 0
 
 
-def test_a_full_queue_and_random_loss_lose_packets() -> None:
+def test_links_differ_and_do_not_disturb_each_other() -> None:
     small = _scenario(rate_mbps=12.0, delay_ms=20.0, queue_packets=10)
     lossy = _scenario(rate_mbps=12.0, delay_ms=10.0, loss=0.05, seed=4)
-
-    with _world(small, lossy) as world:
-        results = _run(world, [80.0, 40.0], 150)
+    full, slow = _scenario(rate_mbps=12.0, delay_ms=20.0), _scenario(rate_mbps=3.0, delay_ms=5.0)
+    with _world(small, lossy, full, slow) as world:
+        results = _run(world, [80.0, 40.0, 250.0, 3.0], 150)
     lost, acked = _sum(results, "lost"), _sum(results, "acked")
     assert lost[0] > 5
     # Of the steps' mean round trips, as one stall lengthens the longest.
     trips = [r.stats.rtt_sum[0] / r.stats.acked[0] for r in results if r.stats.acked[0]]
     assert 0.041 < np.median(trips) < 0.041 + 0.010 + 0.05
     assert 0.02 < lost[1] / (lost[1] + acked[1]) < 0.1
-
-
-def test_flows_on_two_links_do_not_disturb_each_other() -> None:
-    slow = _scenario(rate_mbps=3.0, delay_ms=5.0)
-
-    with _world(_scenario(rate_mbps=12.0, delay_ms=20.0), slow) as world:
-        results = _run(world, [250.0, 3.0], 100)
     rtt = _sum(results[40:], "rtt_sum") / _sum(results[40:], "acked")
-    assert rtt[0] > 0.15
-    assert 0.0139 < rtt[1] < 0.12
+    assert rtt[2] > 0.15
+    assert 0.0139 < rtt[3] < 0.12
 
 
 def test_rivals_share_a_link_and_start_when_they_say() -> None:
