@@ -12,6 +12,7 @@ COMMANDS = {
     "actors": "what workers deliver to a trainer",
     "tune": "population-based training beside as many independent members",
     "net": "real packets: the sender, its steps, the emulator, links in real time",
+    "cluster": "a Ray cluster of two network namespaces: joining, losing, joining again",
 }
 
 if __name__ == "__main__":

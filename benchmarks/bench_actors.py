@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import tempfile
 from argparse import Namespace
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import several
 from distrlcc.actors.start import start_actors
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
@@ -27,38 +29,14 @@ from distrlcc.runs.run_config import RunConfig
 _NEVER = 10**12
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """What was measured of some workers."""
-
-    workers: int
-    steps_per_second: float
-    """Environment steps of all workers that the trainer received, per second."""
-    used_per_second: float
-    """Steps of these that it has learned from, per second."""
-    acted_per_second: float
-    """Environment steps that workers took, per second."""
-    busy_share: float
-    """Share of the time in which the trainer learned."""
-    lag: float
-    """Mean of the updates that segments were behind."""
-    publish_ms_median: float
-    publish_ms_p99: float
-    """Time until all workers had confirmed new weights, of the updates counted, ms."""
-    refused: int
-    """Segments that were not used, except those left over at the end."""
-
-
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    text = "counts to measure (default: 1,2,4,8,16)"
-    add("--workers", default="1,2,4,8,16", metavar="N,…", help=text)
-    text = "time for each measurement, s; its first third is not counted (default: 30)"
-    add("--seconds", type=number(2.0, 1e5), default=30.0, help=text)
-    add("--recipe", default="distrlcc", help="default: distrlcc")
-    text = "change a key of the recipe; may be repeated"
-    add("--set", action="extend", nargs="+", default=[], dest="assignments", help=text)
+    add = parser.add
+    add("--workers N,…", "counts to measure", several(1, 256), "1,2,4,8,16")
+    text = "time for each measurement, s; its first third is not counted"
+    add("--seconds", text, number(2.0, 1e5), 30.0)
+    add("--recipe", default="distrlcc")
+    add_assignments(parser, "recipe")
     add_json(parser, "the figures")
 
 
@@ -66,42 +44,24 @@ def run(args: Namespace) -> int:
     """Measure and print."""
     config = override(recipe(args.recipe), args.assignments)
     rows = []
-    for workers in _counts(args.workers):
+    for workers in args.workers:
         found = measure_delivery(config, workers, args.seconds)
-        rows.append(asdict(found))
+        rows.append(found)
         if args.json != "-":
             print(
-                f"{workers:>3} workers: {found.steps_per_second:,.0f} steps/s; trainer busy "
-                f"{found.busy_share:.0%}, lag {found.lag:.1f} updates, weights everywhere in "
-                f"{found.publish_ms_median:.1f} ms (p99 {found.publish_ms_p99:.1f})"
+                f"{workers:>3} workers: {found['steps_per_second']:,.0f} steps/s; trainer busy "
+                f"{found['busy_share']:.0%}, lag {found['lag']:.1f} updates, weights everywhere in "
+                f"{found['publish_ms_median']:.1f} ms (p99 {found['publish_ms_p99']:.1f})"
             )
     emit_json(args.json, {"actors": rows})
     return 0
 
 
-def _counts(text: str) -> list[int]:
-    try:
-        counts = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        counts = [0]
-    if counts[0] < 1 or counts[-1] > 256:
-        raise ConfigError(f"--workers {text}: expected counts from 1 to 256, as in 1,2,4")
-    return counts
+def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[str, float]:
+    """Train on this machine for a time, of which the first third is not counted.
 
-
-def measure_delivery(config: RunConfig, workers: int, seconds: float) -> Delivery:
-    """Train on this machine for a time, and read what the run wrote.
-
-    Each worker steps one environment and an update learns from a segment of each. The first third
-    is not counted.
-
-    Args:
-        config: Whose links are dealt to the workers in turn.
-        workers: How many.
-        seconds: How long to train.
-
-    Raises:
-        GroupError: The run failed, or was too short.
+    The configuration's links are dealt to the workers in turn. Each worker steps one environment,
+    and an update learns from a segment of each.
     """
     # Train without scores and checkpoints.
     links = [entry for node in config.actors.nodes for entry in node]
@@ -136,17 +96,21 @@ def measure_delivery(config: RunConfig, workers: int, seconds: float) -> Deliver
             steps = own[-1]["steps"] - own[0]["steps"]
             acted += steps / (own[-1]["seconds"] - own[0]["seconds"])
     published = [row["publish_ms"] for row in rows if "publish_ms" in row]
-    return Delivery(
-        workers=workers,
-        steps_per_second=float(received) * config.rollout_length,
-        used_per_second=(rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
-        acted_per_second=acted,
-        busy_share=float(np.mean([row["share_update"] for row in rows])),
-        lag=float(np.mean([row["lag"] for row in rows])),
-        publish_ms_median=float(np.median(published)),
-        publish_ms_p99=float(np.percentile(published, 99)),
-        refused=int(rows[-1]["segments_refused"]),
-    )
+    return {
+        "workers": workers,
+        # Environment steps that the trainer received, learned from, and that workers took.
+        "steps_per_second": float(received) * config.rollout_length,
+        "used_per_second": (rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
+        "acted_per_second": acted,
+        # Share of the time in which the trainer learned; updates that segments were behind.
+        "busy_share": float(np.mean([row["share_update"] for row in rows])),
+        "lag": float(np.mean([row["lag"] for row in rows])),
+        # Time until all workers had confirmed new weights.
+        "publish_ms_median": float(np.median(published)),
+        "publish_ms_p99": float(np.percentile(published, 99)),
+        # Segments that were not used, except those left over at the end.
+        "refused": int(rows[-1]["segments_refused"]),
+    }
 
 
 def _read(path: Path, after: float) -> list[dict[str, Any]]:

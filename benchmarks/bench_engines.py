@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -20,11 +20,12 @@ from distrlcc.actors.admission import admit, check_addresses, join
 from distrlcc.actors.engine import Engine, InProcessEngine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
+from distrlcc.limits import limits
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
@@ -34,8 +35,6 @@ from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
 
-_START_SECONDS = 120.0
-_CALL_SECONDS = 30.0
 _BROADCASTS = 100
 
 
@@ -52,21 +51,7 @@ class EngineJob:
     """`time.monotonic` when the engine's start began."""
 
 
-@dataclass(frozen=True)
-class EngineFigures:
-    """What was measured of an engine."""
-
-    start_seconds: float
-    """From nothing until all workers hold their objects, s."""
-    calls_per_second: float
-    """Answers of all workers to empty calls, one under way to each."""
-    segments_per_second: float
-    """Segments that came from all workers."""
-    megabytes_per_second: float
-    """Their size."""
-    broadcast_ms_median: float
-    """Time until all workers have confirmed new weights, ms."""
-    broadcast_ms_p99: float
+Figures = dict[str, float]
 
 
 class Echo:
@@ -96,26 +81,22 @@ class Echo:
         return 0
 
 
-def measure_in_process(job: EngineJob) -> EngineFigures:
+def measure_in_process(job: EngineJob) -> Figures:
     """Measure the engine of threads: beside it the cost of the others' messages shows."""
     job = replace(job, began=monotonic())
     return _measure(InProcessEngine(job.workers), job)
 
 
-def measure_torch_rpc(job: EngineJob) -> EngineFigures:
-    """Measure torch RPC between processes of this machine.
-
-    Raises:
-        GroupError: They did not come together, or a signal ended them.
-    """
+def measure_torch_rpc(job: EngineJob) -> Figures:
+    """Measure torch RPC between processes of this machine."""
     job = replace(job, began=monotonic())
     places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
     launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
-    figures: EngineFigures = launcher.run().measured()[0]
+    figures: Figures = launcher.run().measured()[0]
     return figures
 
 
-def rpc_rank(place: RankSpec, job: EngineJob) -> EngineFigures | None:
+def rpc_rank(place: RankSpec, job: EngineJob) -> Figures | None:
     """Measure in one process (slot 0), and hold the workers' objects in the others."""
     switch_threads_often()
     interface = check_addresses(place, allow_public=False)
@@ -126,12 +107,8 @@ def rpc_rank(place: RankSpec, job: EngineJob) -> EngineFigures | None:
     return _measure(TorchRpcEngine(place, admit(place, interface, own)), job)
 
 
-def measure_ray(job: EngineJob) -> EngineFigures:
-    """Measure Ray on this machine, its own start included.
-
-    Raises:
-        DistrlccError: Ray is not installed, or does not start.
-    """
+def measure_ray(job: EngineJob) -> Figures:
+    """Measure Ray on this machine, its own start included."""
     from distrlcc.cluster.engine import RayEngine
     from distrlcc.cluster.placement import reserve
     from distrlcc.cluster.session import RayOptions, ray_session
@@ -150,12 +127,11 @@ ENGINES = {"in-process": measure_in_process, "torch-rpc": measure_torch_rpc, "ra
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add, names = parser.add_argument, ",".join(ENGINES)
-    add("--engines", default=names, metavar="NAME,…", help=f"which (default: {names})")
-    add("--workers", type=number(1, 256, whole=True), default=4, help="of each (default: 4)")
-    text = "time for calls, and for segments, s (default: 5)"
-    add("--seconds", type=number(0.1, 600.0), default=5.0, help=text)
-    add("--recipe", default="distrlcc", help="whose segments and weights (default: distrlcc)")
+    add = parser.add
+    add("--engines NAME,…", "which", default=",".join(ENGINES))
+    add("--workers", "of each", whole(1, 256), 4)
+    add("--seconds", "time for calls, and for segments, s", number(0.1, 600.0), 5.0)
+    add("--recipe", "whose segments and weights", default="distrlcc")
     add_json(parser, "the figures")
 
 
@@ -169,35 +145,35 @@ def run(args: Namespace) -> int:
     rows = {}
     for name in names:
         found = ENGINES[name](job)
-        rows[name] = asdict(found) | {"workers": args.workers}
+        rows[name] = found | {"workers": args.workers}
         if args.json == "-":
             continue
         base = rows.get("in-process")
-        share = f" ({found.calls_per_second / base['calls_per_second']:.1%})" if base else ""
+        share = f" ({found['calls_per_second'] / base['calls_per_second']:.1%})" if base else ""
         print(
-            f"{name:<10} started in {found.start_seconds:.1f} s; "
-            f"{found.calls_per_second:,.0f} calls/s{share}; "
-            f"{found.segments_per_second:,.0f} segments/s ({found.megabytes_per_second:,.0f} MB/s);"
-            f" weights everywhere in {found.broadcast_ms_median:.1f} ms "
-            f"(p99 {found.broadcast_ms_p99:.1f})"
+            f"{name:<10} started in {found['start_seconds']:.1f} s; "
+            f"{found['calls_per_second']:,.0f} calls/s{share}; "
+            f"{found['segments_per_second']:,.0f} segments/s "
+            f"({found['megabytes_per_second']:,.0f} MB/s); weights everywhere "
+            f"in {found['broadcast_ms_median']:.1f} ms (p99 {found['broadcast_ms_p99']:.1f})"
         )
     emit_json(args.json, {"engines": rows})
     return 0
 
 
-def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
+def _measure(engine: Engine, job: EngineJob) -> Figures:
     """Measure an engine that was just made, and close it."""
     try:
         # Start an object on each worker.
         present: list[Worker] = []
-        deadline = monotonic() + _START_SECONDS
+        deadline = monotonic() + limits().start
         while len(present) < job.workers:
             present += engine.changes().joined
             if monotonic() > deadline:
                 raise GroupError(f"{len(present)} of {job.workers} workers came in time")
             sleep(0.01)
         for future in [engine.start(worker, Echo, job.config) for worker in present]:
-            future.result(_START_SECONDS)
+            future.result(limits().start)
         started = monotonic() - job.began
         # Call it, collect segments, and broadcast weights.
         calls, _ = _call_all(engine, present, "nothing", job.seconds)
@@ -208,20 +184,23 @@ def _measure(engine: Engine, job: EngineJob) -> EngineFigures:
         for version in range(_BROADCASTS):
             begin, weights = perf_counter(), Weights(version, arrays)
             for future in [engine.call(worker, "set_weights", weights) for worker in present]:
-                future.result(_CALL_SECONDS)
+                future.result(limits().join)
             times.append(1e3 * (perf_counter() - begin))
         for future in [engine.call(worker, "stop") for worker in present]:
-            future.result(_CALL_SECONDS)
+            future.result(limits().join)
     finally:
         engine.close()
-    return EngineFigures(
-        start_seconds=started,
-        calls_per_second=calls,
-        segments_per_second=segments,
-        megabytes_per_second=segments * size / 1e6,
-        broadcast_ms_median=float(np.median(times)),
-        broadcast_ms_p99=float(np.percentile(times, 99)),
-    )
+    return {
+        # From nothing until all workers hold their objects.
+        "start_seconds": started,
+        # Answers of all workers, one call under way to each.
+        "calls_per_second": calls,
+        "segments_per_second": segments,
+        "megabytes_per_second": segments * size / 1e6,
+        # Time until all workers have confirmed new weights.
+        "broadcast_ms_median": float(np.median(times)),
+        "broadcast_ms_p99": float(np.percentile(times, 99)),
+    }
 
 
 def _call_all(
@@ -233,7 +212,7 @@ def _call_all(
     }
     begin, answers, size = perf_counter(), 0, 0.0
     while perf_counter() - begin < seconds:
-        done, _ = wait(under_way, _CALL_SECONDS, "FIRST_COMPLETED")
+        done, _ = wait(under_way, limits().join, "FIRST_COMPLETED")
         for future in done:
             value = future.result()
             if isinstance(value, Segment):
@@ -243,5 +222,5 @@ def _call_all(
             under_way[engine.call(worker, method)] = worker
             answers += 1
     took = perf_counter() - begin
-    wait(under_way, _CALL_SECONDS)
+    wait(under_way, limits().join)
     return answers / took, size

@@ -24,10 +24,12 @@ from time import process_time
 
 import numpy as np
 
+from benchmarks import several
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number
 from distrlcc.control.schemes import SchemeController
-from distrlcc.errors import ConfigError, LinkError
+from distrlcc.errors import LinkError
+from distrlcc.limits import limits
 from distrlcc.net.emulated_world import WorldProcess
 from distrlcc.net.flow_record import Sent
 from distrlcc.net.sending import Request, send
@@ -38,8 +40,6 @@ from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import PACKET_BYTES
 
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
-_LOOK_SECONDS = 0.02
-_START_SECONDS = 30.0
 _SHORT_SECONDS = 1.5
 _FLOW_MBPS = 12.0
 _STEP_NS = 10_000_000
@@ -49,28 +49,16 @@ Figures = dict[str, float]
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    seconds = "length of each measurement (default: 5)"
-    add("--seconds", type=number(1.0, 3600.0), default=5.0, metavar="S", help=seconds)
-    rates = "emulated links, Mbit/s (default: 12,48,96,200); none: ''"
-    add("--rates", type=_numbers, default="12,48,96,200", metavar="R,…", help=rates)
-    flows = "flows of 12 Mbit/s in real time (default: 4,8,16,32); none: ''"
-    add("--flows", type=_numbers, default="4,8,16,32", metavar="N,…", help=flows)
+    add, rates = parser.add, several(0.1, 10_000.0, whole=False)
+    add("--seconds S", "length of each measurement", number(1.0, 3600.0), 5.0)
+    add("--rates R,…", "emulated links, Mbit/s; none: ''", rates, "12,48,96,200")
+    add("--flows N,…", "flows of 12 Mbit/s in real time; none: ''", several(1, 1000), "4,8,16,32")
     add_json(parser, "the figures")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        values = [float(word) for word in text.split(",") if word]
-    except ValueError:
-        values = [0.0]
-    if not all(0.1 <= value <= 10_000.0 for value in values):
-        raise ConfigError(f"{text!r}: expected numbers from 0.1 to 10000, as in 12,48")
-    return values
 
 
 def run(args: Namespace) -> int:
     """Measure and print."""
+    # As the sender does; figures are printed as they come.
     run_soon()
     out = sys.stderr if args.json == "-" else sys.stdout
 
@@ -79,6 +67,7 @@ def run(args: Namespace) -> int:
         out.flush()
         return figures
 
+    # Measure one after the other: each alone on the machine.
     seconds, busy = args.seconds, "10 ms steps, {}: {{within_1ms:.2%}} within 1 ms"
     late = " (p50 {p50:.2f}, p99 {p99:.2f} ms late)"
     told = {
@@ -107,7 +96,7 @@ def run(args: Namespace) -> int:
             say(
                 "{flows} flows of 12 Mbit/s: {steps_per_second:.1f} steps/s each, {cores:.2f} "
                 "cores, steps {p50_ms:.2f} ms late (p99 {p99_ms:.2f})",
-                real_time(int(count), seconds),
+                real_time(count, seconds),
             )
             for count in args.flows
         ],
@@ -129,7 +118,7 @@ def receiver() -> Iterator[str]:
     with process:
         try:
             assert process.stdout is not None
-            ready = select.select([process.stdout], [], [], _START_SECONDS)[0]
+            ready = select.select([process.stdout], [], [], limits().join)[0]
             line = process.stdout.readline() if ready else ""
             if "listening on " not in line:
                 raise LinkError("the receiver on loopback did not start")
@@ -154,7 +143,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def _be_nobody() -> None:
-    """Run as any other program does, and end with who measures."""
+    """Run as any other program does, and end with the process that measures."""
     os.setpriority(os.PRIO_PROCESS, 0, 0)
     die_with_parent(signal.SIGKILL)
 
@@ -212,7 +201,7 @@ def tcp_rate(seconds: float) -> Figures:
 
 def _output(words: list[str], seconds: float) -> tuple[str, float]:
     """Return what a command prints, and its process's own CPU time, s."""
-    limit = seconds + _START_SECONDS
+    limit = seconds + limits().join
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         process = subprocess.Popen(
             words, stdout=out, stderr=err, preexec_fn=partial(die_with_parent, signal.SIGKILL)
@@ -224,7 +213,7 @@ def _output(words: list[str], seconds: float) -> tuple[str, float]:
             while os.waitid(os.P_PID, process.pid, look) is None:
                 if time.monotonic() > deadline:
                     raise LinkError(f"the emulator did not end within {limit:.0f} s")
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(limits().tick)
             used = _cpu_seconds(process.pid)
         finally:
             process.kill()

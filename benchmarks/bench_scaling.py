@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import several
 from benchmarks.exchange import measure_exchange, project
 from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -49,22 +51,20 @@ _NEVER = 10**12
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add, whole = parser.add_argument, number(1, 1000, whole=True)
-    add("--processes", default="1,2", metavar="N,…", help="counts to measure (default: 1,2)")
+    add = parser.add
+    add("--processes N,…", "counts to measure", several(1, 64), "1,2")
     add_json(parser, "the figures")
-    add("--rounds", type=whole, default=12, metavar="R", help="rounds of turns (default: 12)")
-    slow = "also train with one process whose steps take F times as long, with and without cuts"
-    add("--slow", type=number(1.0, 100.0), metavar="F", help=slow)
-    steps = "environment steps of each of these two runs (default: 2e6)"
-    add("--slow-steps", type=number(1, 1e10), default=2e6, metavar="STEPS", help=steps)
-    seeds = "train both so often; with one the interval of the reward is over links (default: 1)"
-    add("--slow-seeds", type=number(1, 100, whole=True), default=1, metavar="K", help=seeds)
-    pace = "least time of every process's steps in these runs, as on real links (default: 10)"
-    add("--slow-pace", type=number(0.0, 1000.0), default=10.0, metavar="MS", help=pace)
-    hosts = "measure exchanges between hosts made of namespaces (needs root) and project to 1024"
-    add("--project", action="store_true", help=hosts)
-    keys = {"action": "extend", "nargs": "+", "default": [], "metavar": "KEY=VALUE"}
-    add("--set", **keys, dest="assignments", help="change a key of the quickstart recipe")
+    add("--rounds R", "rounds of turns", whole(1, 1000), 12)
+    text = "also train with one process whose steps take F times as long, with and without cuts"
+    add("--slow F", text, number(1.0, 100.0))
+    add("--slow-steps STEPS", "environment steps of each of these two runs", number(1, 1e10), 2e6)
+    text = "train both so often; with one the interval of the reward is over links"
+    add("--slow-seeds K", text, whole(1, 100), 1)
+    text = "least time of every process's steps in these runs, as on real links"
+    add("--slow-pace MS", text, number(0.0, 1000.0), 10.0)
+    text = "measure exchanges between hosts made of namespaces (needs root) and project to 1024"
+    add("--project", text, bool)
+    add_assignments(parser, "quickstart recipe")
 
 
 def run(args: Namespace) -> int:
@@ -72,7 +72,9 @@ def run(args: Namespace) -> int:
     config = override(recipe("quickstart"), args.assignments)
     if config.ppo is None:
         raise ConfigError("this benchmark measures PPO")
-    counts = _counts(args.processes)
+    counts = [count for count in args.processes if count > 1]  # each is measured beside one alone
+    if not counts:
+        raise ConfigError("--processes 1: expected a count from 2 to 64, too, as in 1,2")
     # What does not fit is found before anything is measured.
     slow = replace(config, total_steps=int(args.slow_steps))
     slow = _grown(replace(slow, held_out=replace(slow.held_out, links=256)), max(counts))
@@ -99,16 +101,6 @@ def run(args: Namespace) -> int:
         ]
     emit_json(args.json, result)
     return 0
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        counts = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        counts = [0]
-    if counts[0] < 1 or not 2 <= counts[-1] <= 64:
-        raise ConfigError(f"--processes {text}: expected counts from 2 to 64, as in 1,2")
-    return [count for count in counts if count > 1]  # one alone is measured with each of them
 
 
 def _grown(config: RunConfig, processes: int) -> RunConfig:
@@ -290,12 +282,9 @@ def _slow(config: RunConfig, processes: int, args: Namespace, shown: Any) -> dic
 
 
 def _slow_down(env: LinkVectorEnv, factor: float, pace: float) -> None:
-    """Let an environment sleep in every step.
+    """Let an environment sleep in every step, which takes at least ``pace`` s.
 
-    Args:
-        env: Whose ``step`` is replaced.
-        factor: How many times as long as others' acting and stepping take this one's do.
-        pace: Time that a step takes at least before that, s.
+    Acting and stepping take ``factor`` times as long as usual.
     """
     step, last, usual = env.step, 0.0, 0.0
 

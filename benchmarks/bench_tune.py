@@ -8,135 +8,103 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from dataclasses import asdict, dataclass, replace
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks import several
+from distrlcc.cli.main import main
 from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
-from distrlcc.cli.tune import add_member_arguments, core_share, member_config, ray_options
-from distrlcc.errors import ConfigError
-from distrlcc.tune.outcome import REPORTS, standings, write_outcome
+from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.tune.outcome import REPORTS, standings
 from distrlcc.tune.report import pieces, read_reports
-from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig, steps_per_update
-from distrlcc.tune.tuner import open_folder, prepare
-from distrlcc.tune.tuner import run as run_tuner
+from distrlcc.tune.tune_config import steps_per_update
+from distrlcc.tune.tuner import read_config
 
 MUTATE = ("ppo.lr=loguniform:1e-5:1e-2", "ppo.entropy_coeff=loguniform:1e-4:1e-1")
 
 
-@dataclass(frozen=True)
-class TunerResult:
-    """What one tuner found."""
-
-    seed: int
-    method: str
-    """``pbt`` or ``random``."""
-    best: float
-    """Greatest score of all reports."""
-    final: float
-    """Greatest score of the members' last reports."""
-    median: float
-    """Median of the members' last scores."""
-    steps: int
-    """Environment steps that all members trained; without ``synch`` a member that copies a slower
-    one trains some updates again."""
-    seconds: float
-    """Time, s, Ray's start included."""
-
-
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    add("--recipe", default="quickstart", help="default: quickstart")
-    add_member_arguments(parser)
-    what = f"what is tuned (default: {' '.join(MUTATE)})"
-    add("--mutate", action="extend", nargs="+", default=[], metavar="KEY=DIST", help=what)
-    add("--population", type=number(2, whole=True), default=8, metavar="N")
-    what = "updates between two looks (default: 20)"
-    add("--interval", type=number(1, whole=True), default=20, metavar="N", help=what)
-    add("--synch", action="store_true", help="look at all members together")
-    add("--seeds", default="0,1,2", metavar="N,…", help="default: 0,1,2")
-    what = "folder of all tuners' folders"
-    add("--out", metavar="DIR", type=Path, required=True, help=what)
+    add = parser.add
+    add("--recipe", default="quickstart")
+    add_assignments(parser, "recipe")
+    add("--updates N", "updates of one member (default: the recipe's total_steps)", whole(1))
+    add("--cpus-per-trial C", "cores of one member, may be a fraction", number(0.01, 1e4))
+    add("--cpus C", "cores of this machine that are used (default: all)", whole(1))
+    add("--address HOST:PORT", "a Ray cluster's head (default: a Ray on this machine)")
+    add("--mutate KEY=DIST", f"what is tuned (default: {' '.join(MUTATE)})", list)
+    add("--population N", "", whole(2), 8)
+    add("--interval N", "updates between two looks", whole(1), 20)
+    add("--synch", "look at all members together", bool)
+    add("--seeds N,…", "", several(0, 2**48), "0,1,2")
+    add("--out DIR", "folder of all tuners' folders", Path, required=True)
     add_json(parser, "the figures")
-    parser.set_defaults(seed=None)
 
 
 def run(args: Namespace) -> int:
     """Measure and print."""
-    # See that everything fits.
-    seeds = _seeds(args.seeds)
-    config = TuneConfig(
-        run=member_config(args),
-        space=tuple(args.mutate or MUTATE),
-        report_every=args.interval,
-        cpus_per_trial=core_share(args, args.population, synch=args.synch),
-        pbt=PBTConfig(population=args.population, interval=args.interval, synch=args.synch),
-    )
-    options = ray_options(args)
-    prepare(config, options)
-    # Run both methods with every seed; their first values are the same.
+    # What both methods have in common.
+    space, members = args.mutate or MUTATE, str(args.population)
+    common = [args.recipe, "--interval", str(args.interval)]
+    for name in ("updates", "cpus", "address"):
+        if getattr(args, name) is not None:
+            common += [f"--{name}", str(getattr(args, name))]
+    if args.assignments:
+        common += ["--set", *args.assignments]
+    pbt = ["pbt", *common, "--mutate", *space, "--population", members, *["--synch"] * args.synch]
+    random = ["search", *common, "--search", *space, "--trials", members]
+    random += ["--sampler", "random", "--no-asha"]
+    # Run both with every seed; their first values are the same.
     stream = sys.stderr if args.json == "-" else sys.stdout
-    search = SearchConfig(trials=config.members, sampler="random", asha=False)
-    results: list[TunerResult] = []
-    for seed in seeds:
-        seeded = replace(config, run=replace(config.run, seed=seed))
-        for method, one in (("pbt", seeded), ("random", replace(seeded, pbt=None, search=search))):
-            begin = time.monotonic()
-            with open_folder(args.out / f"{method}-seed{seed}", one) as folder:
-                ended = run_tuner(one, folder, options)
-                write_outcome(folder.path, one, ended.failures)
-            if ended.signal:
-                print("distrlcc: stopped; run it again with another --out", file=sys.stderr)
-                return 128 + ended.signal
-            found = _result(seed, method, one, folder.path, time.monotonic() - begin)
-            results.append(found)
+    cores = args.cpus_per_trial
+    results: list[dict[str, float | str]] = []
+    for seed in args.seeds:
+        for method, words in (("pbt", pbt), ("random", random)):
+            out, begin = args.out / f"{method}-seed{seed}", time.monotonic()
+            share = [] if cores is None else ["--cpus-per-trial", str(cores)]
+            with redirect_stdout(sys.stderr):
+                code = main(["tune", *words, *share, "--seed", str(seed), "--out", str(out)])
+            if code:
+                return code
+            cores = read_config(out).cpus_per_trial
+            found = _result(out) | {"seed": seed, "method": method}
+            results.append(found | {"seconds": time.monotonic() - begin})
             print(
-                f"seed {seed} {method:>6}: final best {found.final:.4f}, best ever "
-                f"{found.best:.4f}, median {found.median:.4f}, {found.steps / 1e6:.2f} M steps, "
-                f"{found.seconds:.0f} s",
+                f"seed {seed} {method:>6}: final best {found['final']:.4f}, best ever "
+                f"{found['best']:.4f}, median {found['median']:.4f}, {found['steps']:.3g} steps",
                 file=stream,
                 flush=True,
             )
     # Compare them seed by seed.
-    pbt, random = ([r.final for r in results if r.method == m] for m in ("pbt", "random"))
-    gains = np.subtract(pbt, random)
+    finals = [[r["final"] for r in results if r["method"] == m] for m in ("pbt", "random")]
+    both = np.array(finals, np.float64)
+    gains = both[0] - both[1]
+    shown = [f"{own.mean():.4f} ({own.min():.4f} to {own.max():.4f})" for own in both]
     print(
-        f"final best over {len(seeds)} seeds: PBT {np.mean(pbt):.4f} ({min(pbt):.4f} to "
-        f"{max(pbt):.4f}), independent {np.mean(random):.4f} ({min(random):.4f} to "
-        f"{max(random):.4f}); PBT ahead by {gains.mean():+.4f} on average, in {(gains > 0).sum()} "
-        f"of {len(gains)} seeds",
+        f"final best over {len(gains)} seeds: PBT {shown[0]}, independent {shown[1]}; PBT ahead by "
+        f"{gains.mean():+.4f} on average, in {(gains > 0).sum()} of {len(gains)} seeds",
         file=stream,
     )
-    emit_json(args.json, {"tune": [asdict(result) for result in results]})
+    emit_json(args.json, {"tune": results})
     return 0
 
 
-def _result(
-    seed: int, method: str, config: TuneConfig, folder: Path, seconds: float
-) -> TunerResult:
-    reports = read_reports(folder / REPORTS)
+def _result(folder: Path) -> dict[str, float | str]:
+    """Return the greatest score of all reports, and of the members' last ones, and their median.
+
+    Steps are all members'; without ``--synch`` a member that copies a slower one trains some
+    updates again.
+    """
+    config, reports = read_config(folder), read_reports(folder / REPORTS)
     found = standings(reports, config.mode)
     last = [report.score for _, report in found]
     updates = sum(piece[-1].update - piece[0].since for piece in pieces(reports))
-    return TunerResult(
-        seed=seed,
-        method=method,
-        best=found[0][0].score,
-        final=max(last),
-        median=float(np.median(last)),
-        steps=steps_per_update(config.run) * updates,
-        seconds=seconds,
-    )
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        seeds = [int(word) for word in text.split(",")]
-    except ValueError:
-        seeds = [-1]
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: expected different whole numbers, as in 0,1,2")
-    return seeds
+    return {
+        "best": found[0][0].score,
+        "final": max(last),
+        "median": float(np.median(last)),
+        "steps": steps_per_update(config.run) * updates,
+    }

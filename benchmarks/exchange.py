@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.hosts import Hosts
 from distrlcc.errors import GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
@@ -33,7 +34,6 @@ _PROJECTED = tuple(2**k for k in range(1, 11))
 _SMALL_EXCHANGES = 3
 """Sums of statistics in an update, besides the gradients'."""
 _REPEATS = 40
-_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,12 @@ class ExchangeModel:
         return 2 * (ranks - 1) * (self.latency + 4 * size / ranks / self.bandwidth)
 
 
-def measure_exchange(hosts: Sequence[int] = (2, 4)) -> list[ExchangeModel]:
-    """Measure between hosts made of namespaces, on every link, and fit.
-
-    Raises:
-        ConfigError: Namespaces cannot be made here.
-        GroupError: The processes did not come to an end.
-    """
+def measure_exchange(
+    hosts: Sequence[int] = (2, 4), links: Sequence[float] = LINKS
+) -> list[ExchangeModel]:
+    """Measure between hosts made of namespaces, on every link, and fit."""
     models = []
-    for mbit in LINKS:
+    for mbit in links:
         points = [
             (count, size, seconds)
             for count in hosts
@@ -88,13 +85,10 @@ def project(
 ) -> dict[str, Any]:
     """Project throughput (env-steps/s) and efficiency for more processes than were measured.
 
-    Args:
-        one: Env-steps/s of one process alone.
-        config: Its configuration.
-        weights: float32 values of the gradient.
-        model: Of an exchange.
-        shown: Takes lines for the user.
+    One process alone with this configuration, whose gradient has so many float32 values, makes
+    ``one`` env-steps/s.
     """
+    # What one process does between two exchanges, and how many there are in an update.
     assert config.ppo is not None
     samples = config.num_envs * config.ppo.rollout_length
     minibatches = config.ppo.num_epochs * -(-samples // config.ppo.minibatch_size)
@@ -104,6 +98,7 @@ def project(
         f"{model.bandwidth * 8e-6:,.0f} Mbit/s, model within {model.error:.0%}; quorums and "
         "waiting for the slowest are left out):"
     )
+    # The same for more processes: the work of each stays, the exchanges grow.
     speeds, efficiencies = list[float](), list[float]()
     for ranks in _PROJECTED:
         exchange = minibatches * model.seconds(ranks, weights)
@@ -132,9 +127,9 @@ def _measure(count: int, mbit: float) -> dict[int, float]:
         ]
         processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for command in commands]
         try:
-            output, _ = processes[0].communicate(timeout=_SECONDS)
+            output, _ = processes[0].communicate(timeout=2 * limits().start)
             for process in processes:
-                process.wait(_SECONDS)
+                process.wait(limits().stop)
         except subprocess.TimeoutExpired:
             raise GroupError(f"measuring between {count} hosts did not end") from None
         finally:
@@ -155,7 +150,7 @@ def _rank(address: str, slot: int, size: int) -> None:
     die_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     master = Master(address, 29512) if slot == 0 else None
-    place = RankSpec(address, 29512, slot, size, timeout_seconds=60.0)
+    place = RankSpec(address, 29512, slot, size, timeout_seconds=limits().start)
     medians = {}
     with ProcessGroup(place, {"config": ""}) as group:
         group.agree(0, ready=False)

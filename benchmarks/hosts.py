@@ -6,12 +6,11 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
-from types import TracebackType
 
 from distrlcc.errors import ConfigError
+from distrlcc.limits import limits
 
 _NETWORK = "10.77.0"
-_SECONDS = 20.0
 
 
 class Hosts:
@@ -34,7 +33,7 @@ class Hosts:
         try:
             self._make()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
@@ -51,12 +50,7 @@ class Hosts:
             self._inside(name, "ip", "addr", "add", f"{self.address(index)}/24", "dev", "eth0")
             self._inside(name, "ip", "link", "set", "eth0", "up")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for name in [*self.names, self._bridge]:
             with suppress(subprocess.SubprocessError):
                 _ip("netns", "del", name)
@@ -75,6 +69,11 @@ class Hosts:
     def inside(self, host: int, *words: str) -> None:
         """Run a command on a host and wait for it."""
         self._inside(self.names[host], *words)
+
+    def processes(self, host: int) -> list[int]:
+        """Return the processes on a host."""
+        command = ["ip", "netns", "pids", self.names[host]]
+        return [int(pid) for pid in subprocess.check_output(command, text=True).split()]
 
     def shape(self, mbit: float) -> None:
         """Bound what each host sends, Mbit/s; 0 sets it free."""
@@ -95,4 +94,4 @@ class Hosts:
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=_SECONDS, stderr=subprocess.DEVNULL)
+    subprocess.run(["ip", *words], check=True, timeout=limits().join, stderr=subprocess.DEVNULL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks import hosts
+from distrlcc import processes
 
 
 class Hosts(hosts.Hosts):
@@ -30,8 +30,11 @@ class Hosts(hosts.Hosts):
         log = (self._folder / f"host{host}-{len(self.logs)}.log").open("wb")
         process = subprocess.Popen(
             self.command(host, sys.executable, "-m", module, *words),
-            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self._folder,
-        )  # fmt: skip
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder,
+        )
         self.processes.append(process)
         self.logs.append(log)
         return process
@@ -42,8 +45,8 @@ class Hosts(hosts.Hosts):
     def close(self) -> None:
         for process in self.processes:
             if process.poll() is None:
-                for child in descendants(process.pid):
-                    _kill(child)
+                for child in processes.descendants(process.pid):
+                    child.signal(signal.SIGKILL)
                 process.kill()
             process.wait(20)
         for log in self.logs:
@@ -51,19 +54,9 @@ class Hosts(hosts.Hosts):
         self.__exit__(None, None, None)
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def descendants(pid: int) -> list[int]:
     """Return the processes below one, parents first."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    found = [int(child) for child in children]
-    return found + [deeper for child in found for deeper in descendants(child)]
+    return [process.pid for process in processes.descendants(pid)]
 
 
 def rank_processes(pid: int) -> list[int]:

@@ -55,20 +55,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_configuration_key_is_explained() -> None:
     text = (ROOT / "docs" / "training.md").read_text()
-    sections = (
-        "env",
-        "env.reward",
-        "network",
-        "held_out",
-        "alarm",
-        "ppo",
-        "dagger",
-        "gail",
-        "distributed",
-        "actors",
-        "resources",
-    )
-    missing = [k for k in keys(RunConfig) if k not in sections and f"`{k}`" not in text]
+    missing = [key for key in keys(RunConfig) if f"`{key}`" not in text]
     assert missing == []
     assert all(f"`{name}`" in text for name in RECIPES)
 
@@ -113,7 +100,7 @@ def test_every_toml_block_is_a_scenario() -> None:
 
 def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
     parser, _ = find(command, package=package)
-    return {flag for flag in parser._option_string_actions if flag.startswith("--")}
+    return set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
@@ -145,8 +132,8 @@ def test_commands_and_flags_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])
 def test_every_logged_key_is_explained(recipe: str, tmp_path: Path) -> None:
-    small = ("num_envs=8", "total_steps=3000", "held_out.every=1", "held_out.links=2",
-             "held_out.seconds=0.2", "env.episode_s=0.3")  # fmt: skip
+    small = ["num_envs=8", "total_steps=3000", "env.episode_s=0.3"]
+    small += ["held_out.every=1", "held_out.links=2", "held_out.seconds=0.2"]
     out = tmp_path / "run"
     assert main(["train", recipe, "--out", str(out), "--no-tensorboard", "--set", *small]) == 0
     logged = set(re.findall(r'"(\w+)":', (out / "metrics.jsonl").read_text()))

@@ -1,11 +1,12 @@
 """Commands of tests that start warm: forked from a process that has imported everything once.
 
 A command takes 2.7 s to import what it needs, and the tests start hundreds. So each pytest process
-starts one server that imports all of it, and ``Popen([sys.executable, "-m", "distrlcc", ...])``
-asks that server for a fork in place of an exec. The result is a child of the test like any other:
-pid, signals, working directory, environment, files, network namespace and exit code are real.
-Everything else starts as usual. The fork servers of multiprocessing are spared their imports in the
-same way, those of the tests and those of the commands.
+starts one server that imports all of it, and ``Popen([sys.executable, "-m", "distrlcc", ...])``,
+or that of the launcher's tests, asks that server for a fork in place of an exec. The result is a
+child of the test like any other: pid, signals, working directory, environment, files, network
+namespace and exit code are real. Everything else starts as usual. The fork servers of
+multiprocessing are spared their imports in the same way, those of the tests and those of the
+commands.
 
 The test must be the parent of the fork. Therefore the server forks twice, and the test adopts
 orphans while it waits for the answer.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -23,6 +23,7 @@ import inspect
 import json
 import os
 import random
+import runpy
 import signal
 import socket
 import subprocess
@@ -36,12 +37,15 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from distrlcc.processes import adopt_orphans, call_libc
+
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _NEW_NAMESPACE_OF_MOUNTS, _NEW_NAMESPACE_OF_NETWORK = 0x20000, 0x40000000
 _SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2
 _SOURCE = str(Path(__file__).parents[1] / "src")
 _NETNS = ("ip", "netns", "exec")
+_LAUNCHER = str(Path(__file__).with_name("parallel") / "group_targets.py")
+_SPECIAL = ("preexec_fn", "executable", "shell", "pass_fds")
 _MODULES = (
     "distrlcc.cli.train",
     "distrlcc.cli.evaluate",
@@ -87,14 +91,14 @@ class WarmServer:
         """Start a command with these files as its first ones; return its pid."""
         message = json.dumps(order | {"parent": os.getpid()}).encode()
         with self._lock:
-            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            adopt_orphans()
             try:
                 socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
                 for place in range(0, len(message), 1 << 16):
                     self._socket.send(message[place : place + (1 << 16)])
                 pid = int(self._socket.recv(64))
             finally:
-                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+                call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return pid
@@ -121,14 +125,16 @@ def install() -> None:
         environment = dict(os.environ if given["env"] is None else given["env"])
         # Another path may hold other sources, or a hook of the interpreter.
         same = environment.get("PYTHONPATH", "") in {"", _SOURCE, os.environ.get("PYTHONPATH", "")}
-        fits = same and words[:3] == [sys.executable, "-m", "distrlcc"] and not given["preexec_fn"]
-        if not fits or given["executable"] or given["shell"] or given["pass_fds"]:
+        program = words[1] if words[1:2] == [_LAUNCHER] else ""
+        fits = words[0] == sys.executable and (program or words[1:3] == ["-m", "distrlcc"])
+        if not (fits and same) or any(map(given.get, _SPECIAL)):
             cold(self, *args)
             return
         pairs = (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
         files = [given[name] if given[name] != -1 else number for name, number in pairs]
         order = {
-            "words": words[3:],
+            "program": program,
+            "words": words[2 if program else 3 :],
             "cwd": os.fspath(given["cwd"] or os.getcwd()),
             "environment": environment,
             "namespace": namespace,
@@ -217,16 +223,12 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
 def _enter(name: str) -> None:
     """Enter a network namespace as ``ip netns exec`` does, with its own /sys."""
     with open(f"/run/netns/{name}") as file:
-        _checked(_libc.setns(file.fileno(), _NEW_NAMESPACE_OF_NETWORK))
-    _checked(_libc.unshare(_NEW_NAMESPACE_OF_MOUNTS))
-    _checked(_libc.mount(b"", b"/", b"none", _SLAVE | _RECURSIVE, None))
-    _libc.umount2(b"/sys", _DETACH)
-    _checked(_libc.mount(name.encode(), b"/sys", b"sysfs", 0, None))
-
-
-def _checked(result: int) -> None:
-    if result:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        call_libc("setns", file.fileno(), _NEW_NAMESPACE_OF_NETWORK)
+    call_libc("unshare", _NEW_NAMESPACE_OF_MOUNTS)
+    call_libc("mount", b"", b"/", b"none", _SLAVE | _RECURSIVE, 0)
+    with contextlib.suppress(OSError):
+        call_libc("umount2", b"/sys", _DETACH)
+    call_libc("mount", name.encode(), b"/sys", b"sysfs", 0, 0)
 
 
 def _nursery() -> None:
@@ -238,6 +240,8 @@ def _nursery() -> None:
         _reserve(ours, pid)
         return
     ours.close()
+    # A launcher starts its fork server like this: a signal to all must not end it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     message, files, _, _ = socket.recv_fds(theirs, 1 << 16, 64)
     theirs.close()
     if message:
@@ -275,7 +279,7 @@ def _take_files(files: list[int], numbers: list[int]) -> None:
 
 
 def _run_code(code: str) -> None:
-    _libc.prctl(_PR_SET_NAME, b"forkserver", 0, 0, 0)
+    call_libc("prctl", _PR_SET_NAME, b"forkserver", 0, 0, 0)
     with contextlib.suppress(SystemExit):
         exec(code, {"__name__": "__main__"})
 
@@ -295,8 +299,12 @@ def _main() -> int:
     if "code" in order:
         _run_code(order["code"])
         os._exit(0)
-    if {"--processes", "node", "parity"} & set(order["words"]):
+    if order["program"] or {"--processes", "node", "parity"} & set(order["words"]):
         _nursery()
+    if order["program"]:
+        sys.argv = [order["program"], *order["words"]]
+        runpy.run_path(order["program"], run_name="__main__")
+        return 0
     # The command's own main module, which multiprocessing may ask for.
     spec = importlib.util.find_spec("distrlcc.__main__")
     assert spec is not None

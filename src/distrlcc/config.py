@@ -16,6 +16,7 @@ Left out on purpose: strings that name classes, files that include files, interp
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -66,6 +67,15 @@ def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
+    return from_dict(cls, data, source=source)
+
+
+def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
+    """Build a configuration from plain values, such as JSON's; see `from_toml`.
+
+    Raises:
+        ConfigError: A key is unknown, missing, of another type or refused by its dataclass.
+    """
     try:
         return _build(cls, data, prefix="")
     except ConfigError as error:
@@ -113,6 +123,35 @@ def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
         section = _section(hint)
         found += [prefix + name] if section is None else keys(section, f"{prefix}{name}.")
     return found
+
+
+def check_fields(
+    config: object, names: str, low: float, high: float = math.inf, *, prefix: str = ""
+) -> None:
+    """Check that the fields of these names, parted by spaces, are finite and from low to high.
+
+    A field that is None fits.
+
+    Raises:
+        ConfigError: One is not; its name follows ``prefix``.
+    """
+    bounds = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:.6g}"
+    for name in names.split():
+        value = getattr(config, name)
+        if value is not None and not (low <= value <= high and value < math.inf):
+            raise ConfigError(f"{prefix}{name} is {value!r}: expected {bounds}")
+
+
+def check_positive(config: object, names: str) -> None:
+    """Check that the fields of these names, parted by spaces, are finite and above 0.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for name in names.split():
+        value = getattr(config, name)
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} is {value!r}: expected more than 0, and finite")
 
 
 @cache

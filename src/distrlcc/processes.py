@@ -12,7 +12,6 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_SWITCH_SECONDS = 5e-4
 _STARTED = 19  # of the fields after the name in /proc/PID/stat: when, in ticks since the boot
 
 
@@ -144,4 +143,4 @@ def run_soon() -> bool:
 
 def switch_threads_often() -> None:
     """Let Python's threads take turns within half a millisecond, in place of five."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(5e-4)

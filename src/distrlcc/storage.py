@@ -1,18 +1,10 @@
 """A run's durable copy at a URL: generations of its run directory, the newest two of them whole.
 
-::
-
-    URL/NAME/
-    ├── owner.json                  the process that stores here at present
-    ├── 000011-5f0c9a3e/            a generation: the run directory as of one checkpoint
-    │   ├── config.toml, metrics.jsonl, policy.safetensors, checkpoints/latest.safetensors, …
-    │   └── manifest.json           names, sizes and SHA-256 of its files; written last
-    └── 000012-b81d27f4/
-
-No object is written twice, and an older generation goes (its manifest first) only when two newer
-ones stand, so a crash at any moment leaves the last two checkpoints. Few storages have locks, and
-clocks of machines differ: so ``owner.json`` is renewed while its process lives, and a newcomer
-watches it for a while and takes the name if nothing renews it.
+docs/storage.md shows what is there. No object is written twice, and an older generation goes (its
+manifest first) only when two newer ones stand, so a crash at any moment leaves the last two
+checkpoints. Few storages have locks, and clocks of machines differ: so ``owner.json`` is renewed
+while its process lives, and a newcomer watches it for a while and takes the name if nothing renews
+it.
 
 The URL is a folder, ``s3://bucket/path`` or what else pyarrow (``gs``, ``abfs``, ``hdfs``) and
 fsspec reach; credentials come from the environment, never from the URL, which a run writes down.
@@ -43,6 +35,7 @@ import msgspec
 
 from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError
 from distrlcc.files import require_writable, write_atomically
+from distrlcc.limits import limits
 from distrlcc.processes import find_process
 
 T = TypeVar("T")
@@ -50,12 +43,8 @@ T = TypeVar("T")
 LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "owner.json"
 VERSION = 1
 """Version of the layout; another one is refused."""
-OPEN_SECONDS, END_SECONDS = 20.0, 30.0
-"""Time limits of opening a storage, and of storing the end of a run where it does not answer."""
-BEAT_SECONDS, WATCH_SECONDS, TICK_SECONDS = 7.0, 20.0, 1.0
-"""Time between two renewals of the owner's note, and for which a newcomer watches it."""
-_SECONDS, _BYTES_PER_SECOND = 30.0, 500_000
-"""Time limit of an operation: so long, and a second for each so many bytes."""
+_BYTES_PER_SECOND = 500_000
+"""An operation may take a second longer for each so many bytes."""
 _ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
 _DENIED = "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
@@ -63,7 +52,7 @@ _PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 
 
 class StorageLostError(OutputError):
-    """The run goes on somewhere else, so that this process stores no more."""
+    """The run goes on elsewhere: this process stores no more."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read a manifest; raises ValueError where it is damaged or of another version."""
+        """Read a manifest; raises ValueError if it is damaged or of another version."""
         manifest = msgspec.json.decode(data, type=cls)
         if manifest.version != VERSION:
             raise ValueError(f"version {manifest.version}; this distrlcc reads {VERSION}")
@@ -122,7 +111,7 @@ class Owner:
     """Counts renewals."""
 
     def yields_to(self, other: Owner) -> bool:
-        """Say whether another may take the name at once: the same run, or this process is dead."""
+        """Say whether another may take the name at once: it is of this run, or this one died."""
         here = self.process.rpartition("/")[0] == other.process.rpartition("/")[0] != ""
         if self.run == other.run or (here and _process(self.pid) != self.process):
             return True
@@ -223,33 +212,33 @@ class Storage:
         filesystem, base = self.open()
         path = f"{base}/{name}" if name else base
         try:
-            return within(_SECONDS + size / _BYTES_PER_SECOND, lambda: call(filesystem, path))
+            return within(lambda: call(filesystem, path), size)
         except Exception as error:  # fsspec's file systems raise what they please
             raise _storage_error(self.url, error) from None
 
     @contextmanager
     def claim(self) -> Iterator[None]:
         """Keep others from storing here as long as this process lives; raises OutputError."""
-        # Watch another owner until it is sure that it is gone.
+        # Watch another owner until it is certain that it is gone.
         own = Owner(self.run, platform.node(), os.getpid(), _process(os.getpid()))
-        found, end = self.owner(), time.monotonic() + WATCH_SECONDS
+        found, watch = self.owner(), limits().stall
+        end = time.monotonic() + watch
         if found is not None and not found.yields_to(own):
             process = f"process {found.pid} on {found.host}"
-            watching = f"watching {WATCH_SECONDS:.0f} s whether it still runs"
-            say(f"{self} belongs to {process}; {watching}")
+            say(f"{self} belongs to {process}; watching {watch:.0f} s whether it still runs")
             while (now := self.owner()) is not None and time.monotonic() < end:
                 if now != found:
                     raise OutputError(
                         f"{self} is being stored by {process}; end that run first, or give "
                         "another --out"
                     )
-                time.sleep(TICK_SECONDS)
+                time.sleep(limits().retry)
         # Renew the note until the context ends or another process takes the name.
         stop = threading.Event()
 
         def renew() -> None:
             for beat in count(1):
-                if stop.wait(BEAT_SECONDS):
+                if stop.wait(watch / 3):
                     return
                 with suppress(DistrlccError):  # the storage may come back
                     if not self._owns():
@@ -257,6 +246,7 @@ class Storage:
                     if not stop.is_set():
                         self.write(OWNER, msgspec.json.encode(replace(own, beat=beat)))
 
+        # Hold the name meanwhile, and give it back if it is still held.
         self.write(OWNER, msgspec.json.encode(own))
         thread = threading.Thread(target=renew, name="storage claim", daemon=True)
         thread.start()
@@ -264,7 +254,7 @@ class Storage:
             yield
         finally:
             stop.set()
-            thread.join(TICK_SECONDS)
+            thread.join(limits().retry)
             with suppress(DistrlccError):  # else the next one watches the note
                 if self._owns():
                     self.delete(OWNER)
@@ -339,7 +329,8 @@ class Storage:
 
     def push_end(self, folder: Path, remedy: str) -> None:
         """Store how a run ended; try for a while, then raise OutputError with the remedy."""
-        end = time.monotonic() + END_SECONDS
+        seconds = limits().stop
+        end = time.monotonic() + seconds
         for attempt in count():
             try:
                 self.push_if_new(folder)
@@ -352,8 +343,8 @@ class Storage:
                         f"{'' if lost else f'; store it with: {remedy}'}"
                     ) from None
                 if attempt == 0:
-                    say(f"not stored: {error}; trying for {END_SECONDS:.0f} s more")
-                time.sleep(TICK_SECONDS)
+                    say(f"not stored: {error}; trying for {seconds:.0f} s more")
+                time.sleep(limits().retry)
         if (folder / LATEST).exists():
             say(f"stored at {self}")
 
@@ -442,7 +433,7 @@ class StorageKeeper:
         """Let the store that is under way end; what ends the run stores again."""
         self._stop = True
         self._due.set()
-        self._thread.join(10.0)
+        self._thread.join(limits().stall)
 
     def _run(self) -> None:
         before = ""
@@ -483,7 +474,7 @@ def storage_filesystem(url: str, *, check: bool = True) -> tuple[Any, str]:
         return filesystem, path.rstrip("/")
 
     try:
-        return within(OPEN_SECONDS, found)
+        return within(found)
     except (OSError, ValueError, DistrlccError) as error:
         raise _storage_error(url, error) from None
 
@@ -493,12 +484,14 @@ def is_folder(filesystem: Any) -> bool:
     return str(filesystem.type_name) == "local"
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return what a call returns, or raise TimeoutError; its thread stays behind if it must.
+def within(call: Callable[[], T], size: int = 0) -> T:
+    """Return what a call that moves ``size`` bytes returns, or raise TimeoutError.
 
-    pyarrow heeds no time limit on reading, and a network mount that hangs heeds none at all.
+    pyarrow heeds no time limit on reading, and a network mount that hangs heeds none at all: the
+    call's thread stays behind then.
     """
     future: Future[T] = Future()
+    seconds = limits().stall + size / _BYTES_PER_SECOND
 
     def run() -> None:
         try:

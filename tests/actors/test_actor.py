@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from types import ModuleType
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import build_learner
 from distrlcc.runs.source import policy_spec
+from tests.actors.shared import before_step
+from tests.hosts import wait_until
+from tests.trees import same
 
 LENGTH, SEQUENCE = 12, 4
 OF_DAGGER = f"""dagger.rollout_length={LENGTH} dagger.sequence_length={SEQUENCE}
@@ -33,8 +36,6 @@ PPO = override(
 )
 LONG = 60.0
 """Far longer than anything here takes, s."""
-
-Begin = Callable[..., Actor]
 
 
 def _config(config: RunConfig = CONFIG, link: str = "3") -> RunConfig:
@@ -48,26 +49,29 @@ def _env(config: RunConfig = CONFIG, link: str = "indigo/3") -> LinkVectorEnv:
     return LinkVectorEnv(2, links, seed=config.seed, first_index=2, with_labels=labels)
 
 
-def _weights(version: int = 0, config: RunConfig = CONFIG, share: float = 0.0) -> Weights:
+def _weights(version: int = 0, config: RunConfig = CONFIG, *, expert: bool = False) -> Weights:
     weights = build_learner(config, policy_spec(config, _env(config))).weights()
     generator = np.random.default_rng(version)
     for name in ("policy_head.weight", "value_head.weight"):  # so that actions differ
         weights.arrays[name] = generator.normal(0, 0.5, weights.arrays[name].shape).astype("f4")
-    return Weights(version, weights.arrays, share)
+    return Weights(version, weights.arrays, expert)
 
 
-@pytest.fixture
-def begin() -> Iterator[Begin]:
-    """Return a function that makes an actor; all are stopped after the test."""
-    made: list[Actor] = []
+_made: list[Actor] = []
 
-    def make(config: RunConfig = CONFIG, link: str = "3", *which: int) -> Actor:
-        made.append(Actor(_config(config, link), *(which or (1,))))
-        return made[-1]
 
-    yield make
-    for actor in made:
-        actor.stop()
+@pytest.fixture(autouse=True)
+def _stopped() -> Iterator[None]:
+    """Stop all actors after a test."""
+    yield
+    while _made:
+        _made.pop().stop()
+
+
+def _begin(config: RunConfig = CONFIG, link: str = "3", *which: int) -> Actor:
+    """Make an actor; ``which`` is its number and the step from which it begins."""
+    _made.append(Actor(_config(config, link), *(which or (1,))))
+    return _made[-1]
 
 
 def _take(actor: Actor, count: int, most: int = 1) -> list[Segment]:
@@ -96,14 +100,9 @@ def _arrays(rollout: Rollout) -> dict[str, Any]:
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def test_nothing_is_stepped_before_the_first_weights(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def step(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(LinkVectorEnv, "step", step)
-    report = begin().report(1, 0.2)
+def test_nothing_is_stepped_before_the_first_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    before_step(monkeypatch, lambda _: pytest.fail("a step"))
+    report = _begin().report(1, 0.2)
     assert (report.segments, report.steps, report.version) == ([], 0, -1)
     assert (report.still_seconds, report.link) == (0.0, "indigo/3")
 
@@ -113,13 +112,13 @@ def test_a_link_that_does_not_exist_is_an_error() -> None:
         Actor(_config(link="99"), 0)
 
 
-def test_segments_are_numbered_and_steps_counted(begin: Begin) -> None:
-    actor = begin()
+def test_segments_are_numbered_and_steps_counted() -> None:
+    actor = _begin()
     assert actor.set_weights(_weights(7)) == 7
     segments = _take(actor, 1)
     kept = segments[0].rollout.copy()
     segments += _take(actor, 9 - len(segments))
-    _assert_same(segments[0].rollout, kept, exactly=True)  # it is a copy
+    same(_arrays(segments[0].rollout), _arrays(kept))  # it is a copy
     assert [s.number for s in segments] == list(range(9))
     assert {(s.worker, s.version, s.rollout.steps, s.rollout.first_index) for s in segments} == {
         (1, 7, LENGTH, 2)
@@ -131,9 +130,9 @@ def test_segments_are_numbered_and_steps_counted(begin: Begin) -> None:
     assert report.last_episode.keys() == {"utilisation", "queueing_delay"}
 
 
-def test_weights_change_between_segments_alone_and_never_back(begin: Begin) -> None:
+def test_weights_change_between_segments_alone_and_never_back() -> None:
     """Every row of a segment was acted by the very weights whose version it bears."""
-    actor, versions = begin(), [_weights(version) for version in range(40)]
+    actor, versions = _begin(), [_weights(version) for version in range(40)]
     taken: list[Segment] = []
     done = threading.Event()
 
@@ -159,7 +158,7 @@ def test_weights_change_between_segments_alone_and_never_back(begin: Begin) -> N
     for segment in taken:
         collector.set_weights(versions[segment.version])
         collector.collect(rollout)
-        _assert_same(segment.rollout, rollout, exactly=True)
+        same(_arrays(segment.rollout), _arrays(rollout))
 
 
 def _rollout(length: int, config: RunConfig = CONFIG) -> Rollout:
@@ -167,51 +166,42 @@ def _rollout(length: int, config: RunConfig = CONFIG) -> Rollout:
     return Rollout.allocate(spec, length, 2, config.sequence_length)
 
 
-def _assert_same(a: Rollout, b: Rollout, *, exactly: bool) -> None:
-    for name, array in _arrays(a).items():
-        other = _arrays(b)[name]
-        if exactly or name not in ("final_values", "last_values"):
-            np.testing.assert_array_equal(array, other, name)
-        else:  # batched by segment, so that sums round otherwise
-            np.testing.assert_allclose(array, other, 1e-4, 1e-5, err_msg=name)
-
-
 @pytest.mark.parametrize(
-    ("config", "share"),
-    [(CONFIG, 0.0), (CONFIG, 0.5), (CONFIG, 1.0), (PPO, 0.0)],
-    ids=["lstm", "lstm-expert-at-times", "lstm-expert", "mlp"],
+    ("config", "expert"),
+    [(CONFIG, False), (CONFIG, True), (PPO, False)],
+    ids=["lstm", "lstm-expert", "mlp"],
 )
-def test_segments_are_one_long_rollout(begin: Begin, config: RunConfig, share: float) -> None:
+def test_segments_are_one_long_rollout(config: RunConfig, expert: bool) -> None:
     """Environment, episodes, draws and the recurrent state go on where a segment ends."""
-    count, weights = 7, _weights(4, config, share)
-    actor = begin(config)
+    length, weights = 7, _weights(4, config, expert=expert)
+    actor = _begin(config)
     actor.set_weights(weights)
-    segments = _take(actor, count)[:count]
+    segments = _take(actor, length)[:length]
 
     env = _env(config)
     collector = Collector(env, policy_spec(config, env), config.seed)
     collector.set_weights(weights)
-    whole = _rollout(count * config.rollout_length, config)
+    whole = _rollout(length * config.rollout_length, config)
     collector.collect(whole)
     joined = {
         name: np.concatenate([_arrays(s.rollout)[name] for s in segments])
         for name in _arrays(whole)
-        if name != "last_values"
     }
-    like = replace(whole, **joined, last_values=segments[-1].rollout.last_values)
-    _assert_same(like, whole, exactly=False)
-    assert len(np.unique(whole.actions)) > 2 or share == 1.0
+    joined["last_values"] = segments[-1].rollout.last_values
+    rounded = ("final_values", "last_values")  # batched by segment, so that sums round otherwise
+    same(joined, _arrays(whole), rounded)
+    for name in rounded:
+        np.testing.assert_allclose(joined[name], _arrays(whole)[name], 1e-4, 1e-5)
+    assert len(np.unique(whole.actions)) > 2 or expert
     if config.network.kind == "lstm":
         assert all(segment.rollout.states[0].any() for segment in segments[1:])
     assert whole.starts[1:].any()
 
 
-def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken(
-    begin: Begin, conftest: ModuleType
-) -> None:
-    actor = begin()
+def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken() -> None:
+    actor = _begin()
     actor.set_weights(_weights())
-    conftest.wait_until(lambda: _waits(actor), LONG, "segments that are not taken")
+    wait_until(lambda: _waits(actor), LONG, "segments that are not taken")
     for taken in range(0, 4 * AHEAD, AHEAD):
         report = actor.report(0, LONG)
         steps = report.steps
@@ -221,101 +211,69 @@ def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken(
         assert actor.report(0, 0.0).steps == steps  # it acts no more
         numbers = [s.number for s in actor.report(10, LONG).segments]
         assert numbers == list(range(taken, taken + AHEAD))
-        conftest.wait_until(lambda: _waits(actor), LONG, "acting again")
+        wait_until(lambda: _waits(actor), LONG, "acting again")
     waited = actor.report(0, 0.0).waited_seconds
     assert waited > 0.1
     one = actor.report(1, LONG).segments
     assert [s.number for s in one] == [4 * AHEAD]
 
 
-def test_what_fails_in_the_environment_comes_out_of_report(
-    begin: Begin, conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, steps = LinkVectorEnv.step, 0
+def test_what_fails_in_the_environment_comes_out_of_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = count()
 
-    def fail(env: LinkVectorEnv, actions: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps > LENGTH + 2:
+    def fail(_: LinkVectorEnv) -> None:
+        if next(steps) > LENGTH:
             raise ValueError("the link broke")
-        return step(env, actions)
 
-    monkeypatch.setattr(LinkVectorEnv, "step", fail)
-    actor = begin()
+    before_step(monkeypatch, fail)
+    actor = _begin()
     actor.set_weights(_weights())
     with pytest.raises(RuntimeError, match="ValueError: the link broke"):
         _take(actor, 2)
     assert actor.set_weights(_weights(1)) == 1  # hides nothing
     with pytest.raises(RuntimeError, match="the link broke"):
         actor.report(0, 0.0)
-    conftest.wait_until(lambda: _living() == 0, LONG, "the thread's end")
+    wait_until(lambda: _living() == 0, LONG, "the thread's end")
 
 
 @pytest.mark.parametrize("moment", ["before it acts", "acting", "waiting"])
-def test_stop_ends_the_thread(
-    begin: Begin, conftest: ModuleType, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    step = LinkVectorEnv.step
-
-    def slow(env: LinkVectorEnv, actions: Any) -> Any:
-        time.sleep(0.2)
-        return step(env, actions)
-
+def test_stop_ends_the_thread(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     if moment == "acting":
-        monkeypatch.setattr(LinkVectorEnv, "step", slow)
-    actor = begin()
+        before_step(monkeypatch, lambda _: time.sleep(0.2))
+    actor = _begin()
     if moment != "before it acts":
         actor.set_weights(_weights())
-        conftest.wait_until(lambda: actor.report(0, 0.0).steps > 0, LONG, "a step")
+        wait_until(lambda: actor.report(0, 0.0).steps > 0, LONG, "a step")
     if moment == "waiting":
-        conftest.wait_until(lambda: _waits(actor), LONG, moment)
+        wait_until(lambda: _waits(actor), LONG, moment)
     assert not actor.stopped
     assert actor.stop() == (AHEAD if moment == "waiting" else 0)
     assert actor.stopped
-    conftest.wait_until(lambda: _living() == 0, LONG, "the thread's end")
+    wait_until(lambda: _living() == 0, LONG, "the thread's end")
     actor.set_weights(_weights(1))
     assert _living() == 0
     assert actor.report(10, LONG).segments == []  # what was cut short is none
     assert actor.stop() == 0
 
 
-def test_an_environment_that_hangs_is_still(
-    begin: Begin, conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, hang, release = LinkVectorEnv.step, threading.Event(), threading.Event()
-
-    def block(env: LinkVectorEnv, actions: Any) -> Any:
-        if hang.is_set():
-            release.wait(LONG)
-        return step(env, actions)
-
-    monkeypatch.setattr(LinkVectorEnv, "step", block)
-    actor = begin()
+def test_an_environment_that_hangs_is_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes = threading.Event()
+    goes.set()
+    before_step(monkeypatch, lambda _: goes.wait(LONG))
+    actor = _begin()
     actor.set_weights(_weights())
     _take(actor, 1)
-    hang.set()
+    goes.clear()
     try:
-        conftest.wait_until(lambda: actor.report(5, 0.0).still_seconds > 0.5, LONG, "a still one")
+        wait_until(lambda: actor.report(5, 0.0).still_seconds > 0.5, LONG, "a still one")
     finally:
-        hang.clear()
-        release.set()
+        goes.set()
     _take(actor, 2)
-    conftest.wait_until(lambda: actor.report(5, 0.0).still_seconds < 0.5, LONG, "steps again")
+    wait_until(lambda: actor.report(5, 0.0).still_seconds < 0.5, LONG, "steps again")
 
 
-def test_it_trains_on_its_own_link(begin: Begin) -> None:
-    for entry, link in (("0", "indigo/0"), ("12", "indigo/12"), ("random", "random")):
-        actor = begin(CONFIG, entry)
-        assert actor.report(0, 0.0).link == link
-        actor.set_weights(_weights())
-        _take(actor, 1)
-        name = actor.report(0, 0.0).link
-        assert name == link or name.startswith(f"{link}/train/")
-        actor.stop()
-
-
-def test_workers_and_later_lives_see_other_links_and_draws(begin: Begin) -> None:
-    first, other, later = (begin(CONFIG, "random", *which) for which in ((1,), (2,), (1, 1000)))
+def test_workers_and_later_lives_see_other_links_and_draws() -> None:
+    first, other, later = (_begin(CONFIG, "random", *which) for which in ((1,), (2,), (1, 1000)))
     rollouts = []
     for actor in (first, other, later):
         actor.set_weights(_weights())
@@ -324,6 +282,6 @@ def test_workers_and_later_lives_see_other_links_and_draws(begin: Begin) -> None
     for a, b in ((0, 1), (0, 2)):
         assert not np.array_equal(rollouts[a].obs, rollouts[b].obs)
         assert not np.array_equal(rollouts[a].actions, rollouts[b].actions)
-    again = begin(CONFIG, "random")
+    again = _begin(CONFIG, "random")
     again.set_weights(_weights())
-    _assert_same(_take(again, 1)[0].rollout, rollouts[0], exactly=True)
+    same(_arrays(_take(again, 1)[0].rollout), _arrays(rollouts[0]))

@@ -15,18 +15,14 @@ from typing import Any
 import pytest
 
 from distrlcc.policy.policy_file import load_policy
-from tests.parallel.commands import rows
+from tests.actors.shared import SMALL, STOP_SECONDS, acting, told, workers
+from tests.hosts import rank_processes, wait_until
+from tests.parallel.commands import rows, updates
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
 
-SMALL = """dagger.rollout_length=64 dagger.sequence_length=32 dagger.num_epochs=1
-    dagger.capacity=4000 dagger.minibatch_size=500 network.hidden=[8] env.episode_s=2
-    held_out.every=50 held_out.links=2 held_out.seconds=1 checkpoint_every=20
-    total_steps=1000000000 actors.segments_per_update=4 actors.envs_per_worker=1
-    dagger.lr_schedule=none"""
 NOTICE_SECONDS = 30.0
-STOP_SECONDS = 30.0
-"""What a user's signal may take on a busy machine, s."""
+KEYS = (*SMALL.split(), "actors.segments_per_update=4")
 NODES = "nodes = [[0, 1], [2, 3], [4, 'random']]\n"
 
 
@@ -35,63 +31,38 @@ def _start(
 ) -> dict[int, Any]:
     (folder / "nodes.toml").write_text(nodes)
     master = f"--node-num {nodes.count('[') - 1} --IP {hosts.address(0)} --port 29513 --gpu 0"
-    line = (
-        *master.split(),
-        "--nodes",
-        "nodes.toml",
-        "--no-tensorboard",
-        *words,
-        "--set",
-        *SMALL.split(),
-    )
+    line = (*master.split(), "--nodes", "nodes.toml", "--no-tensorboard", *words, "--set", *KEYS)
     return {host: hosts.start(host, "node", "--node-index", str(host), *line) for host in order}
 
 
-def _workers(out: Path) -> dict[int, dict[str, Any]]:
-    return {row["worker"]: row for row in rows(out, "workers.jsonl")}
-
-
-def _acting(out: Path, count: int) -> Callable[[], bool]:
-    return lambda: sum(row["steps"] > 0 for row in _workers(out).values()) == count
-
-
-def _seen(out: Path, *words: str) -> Callable[[], bool]:
-    def told() -> bool:
-        events = [event for row in rows(out) for event in row.get("events", [])]
-        return any(all(word in event for word in words) for event in events)
-
-    return told
-
-
 def test_three_hosts_lose_workers_stop_and_go_on(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=10")
     hosts, out = make_hosts(3), tmp_path / "run"
     # The master comes last: nodes may start in any order.
     processes = _start(hosts, tmp_path, "--out", "run", order=(2, 1, 0))
-    conftest.wait_until(_acting(out, 6), 240, "all workers act")
-    links = {worker: row["link"] for worker, row in _workers(out).items()}
+    wait_until(acting(out, 6), 240, "all workers act")
+    links = {worker: row["link"] for worker, row in workers(out).items()}
     assert [links[worker] for worker in range(5)] == [f"indigo/{k}" for k in range(5)]
     assert links[5].startswith("random/train/")
-    assert len(conftest.rank_processes(processes[0].pid)) == 3  # and the launcher: 2 + 2
-    assert len(conftest.rank_processes(processes[1].pid)) == 2
+    assert len(rank_processes(processes[0].pid)) == 3  # and the launcher: 2 + 2
+    assert len(rank_processes(processes[1].pid)) == 2
 
-    killed, frozen = conftest.rank_processes(processes[1].pid)
+    killed, frozen = rank_processes(processes[1].pid)
     os.kill(killed, signal.SIGKILL)
-    conftest.wait_until(_seen(out, "gone: worker 2"), NOTICE_SECONDS, "the killed worker is named")
+    wait_until(told(out, "gone: worker 2"), NOTICE_SECONDS, "the killed worker is named")
     os.kill(frozen, signal.SIGSTOP)
-    conftest.wait_until(
-        _seen(out, "gone: worker 3", "has not answered"), NOTICE_SECONDS, "the frozen one is named"
+    wait_until(
+        told(out, "gone: worker 3", "has not answered"), NOTICE_SECONDS, "the frozen one is named"
     )
     os.kill(frozen, signal.SIGCONT)
     hosts.cut(2)
     for worker in (4, 5):
-        conftest.wait_until(
-            _seen(out, f"gone: worker {worker}"), NOTICE_SECONDS, "the ones cut off"
-        )
+        wait_until(told(out, f"gone: worker {worker}"), NOTICE_SECONDS, "the ones cut off")
     hosts.mend(2)
     before = len(rows(out))
-    conftest.wait_until(lambda: len(rows(out)) > before + 5, 60, "training goes on")
+    wait_until(lambda: len(rows(out)) > before + 5, 60, "training goes on")
     assert rows(out)[-1]["workers"] == 2.0
     for host in (1, 2):  # given up: over torch RPC they stay away
         assert processes[host].wait(60) == 3
@@ -108,12 +79,11 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     # All of them again, and Ctrl-C at node 0 ends the others too.
     processes = _start(hosts, tmp_path, "--load", "run")
     for key, least in (("update", last["update"] + 1), ("workers", 6.0)):
-        conftest.wait_until(lambda k=key, n=least: rows(out)[-1][k] >= n, 120, "training goes on")
-    updates = [row["update"] for row in rows(out)]
-    assert updates == list(range(1, len(updates) + 1))
-    children = [pid for p in processes.values() for pid in conftest.rank_processes(p.pid)]
+        wait_until(lambda k=key, n=least: rows(out)[-1][k] >= n, 120, "training goes on")
+    assert updates(out) == list(range(1, len(updates(out)) + 1))
+    children = [pid for p in processes.values() for pid in rank_processes(p.pid)]
     assert len(children) == 7
-    for pid in conftest.rank_processes(processes[1].pid):  # a whole node that hears nothing
+    for pid in rank_processes(processes[1].pid):  # a whole node that hears nothing
         os.kill(pid, signal.SIGSTOP)
     processes[0].send_signal(signal.SIGTERM)
     begin = time.monotonic()
@@ -126,27 +96,25 @@ def test_three_hosts_lose_workers_stop_and_go_on(
 
 
 @pytest.mark.long
-def test_without_its_trainer_a_run_ends(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
-) -> None:
+def test_without_its_trainer_a_run_ends(make_hosts: Callable[[int], Any], tmp_path: Path) -> None:
     hosts, out = make_hosts(2), tmp_path / "run"
     nodes = "nodes = [[0], [1, 2]]"
     processes = _start(hosts, tmp_path, "--out", "run", order=(0, 1), nodes=nodes)
-    conftest.wait_until(_acting(out, 3), 120, "all workers act")
-    trainer = conftest.rank_processes(processes[0].pid)[0]
+    wait_until(acting(out, 3), 120, "all workers act")
+    trainer = rank_processes(processes[0].pid)[0]
     os.kill(trainer, signal.SIGKILL)
     begin = time.monotonic()
     for host in (0, 1):
         assert processes[host].wait(60) == 3, hosts.log(processes[host])
     assert time.monotonic() - begin < 60.0
     assert "the trainer (process" in hosts.log(processes[0])
-    (line,) = [line for line in hosts.log(processes[1]).splitlines() if "found" not in line]
-    assert line.startswith("distrlcc: error: nobody serves the run at 10.77.0.1:29513 any more")
+    (line,) = [line for line in hosts.log(processes[1]).splitlines() if "error" in line]
+    assert line.startswith("distrlcc: error: the master at 10.77.0.1:29513 is gone")
 
 
 @pytest.mark.long
 def test_a_node_that_does_not_come_or_fit_is_named(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any, monkeypatch: Any
+    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     hosts, out = make_hosts(3), tmp_path / "run"
     nodes = "nodes = [[0], [1], [2, 3]]"
@@ -158,7 +126,7 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     assert stranger.wait(60) == 2
     assert "DISTRLCC_TOKEN" in hosts.log(stranger)
     monkeypatch.setenv("DISTRLCC_TOKEN", "one")
-    conftest.wait_until(_acting(out, 2), 90, "the others go on")
+    wait_until(acting(out, 2), 90, "the others go on")
     assert "waiting at 10.77.0.1:29513 for workers 2, 3, at most 15 s" in hosts.log(processes[0])
     assert "workers 2, 3 did not come within 15 s" in hosts.log(processes[0])
     late = _start(hosts, tmp_path, *wait, order=(2,), nodes=nodes)[2]
@@ -198,7 +166,7 @@ def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) 
     nodes = "nodes = [[0], [1]]"
     (tmp_path / "nodes.toml").write_text(nodes)
     line = "--node-num 2 --ip 10.88.0.1 --tun --nodes nodes.toml --no-tensorboard --out run --set"
-    words = (*line.split(), *SMALL.split(), "total_steps=5000")
+    words = (*line.split(), *KEYS, "total_steps=5000")
     processes = [tunnel.start(host, "node", "--node-index", str(host), *words) for host in (0, 1)]
     for process in processes:
         assert process.wait(120) == 0, tunnel.log(process)

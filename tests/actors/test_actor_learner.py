@@ -20,26 +20,16 @@ from distrlcc.actors.trainer import ActorRun, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
+from tests.actors.shared import CONFIGS, DAGGER, ENVS, LENGTH, PPO, WORKERS
 from tests.parallel.commands import rows
 
-WORKERS, ENVS, LENGTH = 3, 2, 8
 UPDATE = WORKERS * ENVS * LENGTH
 """Environment steps of an update."""
 ENDLESS = 10**12
-SMALL = f"""actors.nodes=[["0","5"],["12"]] actors.envs_per_worker={ENVS} seed=3
-    network.kind=lstm network.hidden=[8] env.episode_s=0.3 held_out.links=2 held_out.seconds=0.2
-    held_out.every=4 checkpoint_every=3 """
-OF_DAGGER = f"""{SMALL} dagger.rollout_length={LENGTH} dagger.sequence_length=4
-    dagger.minibatch_size=64 dagger.num_epochs=2 dagger.capacity=200"""
-OF_PPO = f"""{SMALL} ppo.rollout_length={LENGTH} ppo.sequence_length=4 ppo.minibatch_size=32
-    ppo.use_vtrace=true max_seconds=0"""
-DAGGER = override(recipe("indigo"), OF_DAGGER.split())
-PPO = override(recipe("quickstart"), OF_PPO.split())
 FULL = f"total_steps={ENDLESS} actors.segments_per_update=1 ppo.num_epochs=20".split()
 """Learning is the slow part here, so that the next segments have always come already."""
 LONG = 60.0
@@ -77,16 +67,16 @@ class EventfulEngine(InProcessEngine):
         return super().changes()
 
 
-@pytest.mark.parametrize("begun", [DAGGER, PPO], ids=["dagger", "ppo"])
+@CONFIGS
 def test_a_run_learns_and_writes_what_it_did(
-    begun: RunConfig,
+    config: RunConfig,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_table, "WRITE_SECONDS", 0.0)
     updates, out = 9, tmp_path / "run"
-    config = override(begun, [f"total_steps={updates * UPDATE}", "actors.max_lag=1000"])
+    config = override(config, [f"total_steps={updates * UPDATE}", "actors.max_lag=1000"])
     job = _begin(out, config)
     before = job.state().learner.weights().arrays
     stopped, training = _train(job)
@@ -139,11 +129,11 @@ def test_a_run_learns_and_writes_what_it_did(
     assert said[2] == f"policy: {out / 'policy.safetensors'}"
 
 
-@pytest.mark.parametrize("begun", [DAGGER, PPO], ids=["dagger", "ppo"])
-def test_with_no_lag_allowed_what_is_older_is_refused(begun: RunConfig, tmp_path: Path) -> None:
+@CONFIGS
+def test_with_no_lag_allowed_what_is_older_is_refused(config: RunConfig, tmp_path: Path) -> None:
     updates = 8
     settings = f"total_steps={updates * ENVS * LENGTH} actors.max_lag=0"
-    config = override(begun, [*settings.split(), "actors.segments_per_update=1"])
+    config = override(config, [*settings.split(), "actors.segments_per_update=1"])
     stopped, training = _train(_begin(tmp_path / "run", config))
     assert (stopped, training.counters.update) == (0, updates)
     lines = rows(tmp_path / "run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from distrlcc.actors.actor import AHEAD, Segment, link_of
 from distrlcc.actors.actor_source import ActorSource
@@ -21,46 +19,18 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.rollout import Rollout, concatenate
-from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone
-
-WORKERS, ENVS, LENGTH = 3, 2, 8
-SMALL = f"""actors.nodes=[["0","5"],["12"]] actors.envs_per_worker={ENVS} seed=3
-    network.kind=lstm network.hidden=[8] env.episode_s=0.3 held_out.links=2 held_out.seconds=0.2 """
-OF_DAGGER = f"""{SMALL} dagger.rollout_length={LENGTH} dagger.sequence_length=4
-    dagger.minibatch_size=64 dagger.num_epochs=2 dagger.capacity=100"""
-OF_PPO = f"""{SMALL} ppo.rollout_length={LENGTH} ppo.sequence_length=4 ppo.minibatch_size=32
-    ppo.use_vtrace=true ppo.use_kl_loss=true"""
-DAGGER = override(recipe("indigo"), OF_DAGGER.split())
-PPO = override(recipe("quickstart"), OF_PPO.split())
-CONFIGS = pytest.mark.parametrize("config", [DAGGER, PPO], ids=["dagger", "ppo"])
+from tests import trees
+from tests.actors.shared import CONFIGS, DAGGER, ENVS, LENGTH, PPO, WORKERS
 
 
-def same(a: Any, b: Any, place: str = "") -> None:
-    """Require two trees to be equal in types, shapes and bits; tensors as the arrays they hold."""
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        a, b = np.asarray(a), np.asarray(b)
-    assert type(a) is type(b), place
-    if isinstance(a, dict):
-        assert list(a) == list(b), place
-        for key in a:
-            if key != "first_step":  # a new life begins behind all that went before
-                same(a[key], b[key], f"{place}.{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), place
-        for x, y in zip(a, b, strict=True):
-            same(x, y, place)
-    elif isinstance(a, np.ndarray | np.generic):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape), place
-        assert a.tobytes() == b.tobytes(), place
-    elif isinstance(a, float) and math.isnan(a):
-        assert math.isnan(b), place
-    else:
-        assert a == b, place
+def same(a: Any, b: Any) -> None:
+    """Compare two states; a new life begins behind all that went before."""
+    trees.same(a, b, {"first_step"})
 
 
 def _training(config: RunConfig) -> RunState:
@@ -134,15 +104,13 @@ def _trained(config: RunConfig, updates: int = 5) -> RunState:
     return training
 
 
-def _saved(out: Path, training: RunState) -> RunDirectory:
-    config = training.config
-    with RunDirectory.create(out, config, tensorboard=False) as run:
+def _reloaded(training: RunState, out: Path, config: RunConfig | None = None) -> RunState:
+    """Return what goes on from a state that was saved, perhaps with another configuration."""
+    with RunDirectory.create(out, training.config, tensorboard=False) as run:
         run.save(training.state_dict())
-    return _opened(out, config)
-
-
-def _opened(out: Path, config: RunConfig) -> RunDirectory:
-    return RunDirectory.resume(out, config, tensorboard=False)
+    again = _training(config or training.config)
+    again.load(RunDirectory.resume(out, again.config, tensorboard=False))
+    return again
 
 
 @CONFIGS
@@ -155,8 +123,7 @@ def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
     assert state["counters"]["update"] == 5
     assert state["best"]["version"] == state["counters"]["best_update"] == 3
     assert (state["learner"].get("dataset") is not None) == (config.dagger is not None)
-    again = _training(config)
-    again.load(_saved(tmp_path / "run", training))
+    again = _reloaded(training, tmp_path / "run")
     same(again.state_dict(), state)
     assert len(_source(again).queue) == 0  # what waited is refused: its worker is gone
 
@@ -169,8 +136,8 @@ def test_everything_comes_back_bit_for_bit_and_goes_on_alike(
 
 @CONFIGS
 def test_a_fresh_state_comes_back(config: RunConfig, tmp_path: Path) -> None:
-    training, again = _training(config), _training(replace(config, seed=3))
-    again.load(_saved(tmp_path / "run", training))
+    training = _training(config)
+    again = _reloaded(training, tmp_path / "run")
     same(again.state_dict(), training.state_dict())
     assert again.state_dict()["best"] is None
 
@@ -191,12 +158,10 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
 ) -> None:
     training = _trained(config)
     state = training.state_dict()
-    saved = _saved(tmp_path / "run", training)
     other = override(config, changes)
-    again = _training(other)
     expected = pytest.warns(UserWarning, match="the data set is of another number of workers")
     with expected if config.dagger is not None else nullcontext():
-        again.load(_opened(saved.path, other))
+        again = _reloaded(training, tmp_path / "run", other)
     kept = again.state_dict()
     if config.dagger is not None:
         assert kept["learner"].pop("dataset") is None
@@ -216,12 +181,6 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
         assert data["count"] == other.actors.per_update * other.actors.envs_per_worker
         assert data["written"] == 3 * (LENGTH // 4)
     same(_reloaded(again, tmp_path / "other").state_dict(), again.state_dict())
-
-
-def _reloaded(training: RunState, out: Path) -> RunState:
-    again = _training(training.config)
-    again.load(_saved(out, training))
-    return again
 
 
 @CONFIGS
@@ -252,34 +211,30 @@ def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches:
 def test_with_as_many_segments_the_data_set_stays(tmp_path: Path) -> None:
     """One worker with three times the environments fills it as three do."""
     training = _trained(DAGGER)
-    saved = _saved(tmp_path / "run", training)
     other = override(DAGGER, ['actors.nodes=[["1"]]', f"actors.envs_per_worker={WORKERS * ENVS}"])
-    again = _training(other)
-    again.load(_opened(saved.path, other))
+    again = _reloaded(training, tmp_path / "run", other)
     same(again.state_dict(), training.state_dict())
     Workers(other, again, _source(again).first_step).update()
     assert again.state_dict()["learner"]["dataset"]["written"] == 6 * (LENGTH // 4)
 
 
-def test_later_lives_begin_where_no_worker_can_have_been(tmp_path: Path) -> None:
-    training = _trained(PPO)
-    assert _source(training).first_step == 0
-    again = _reloaded(training, tmp_path / "run")
-    queue = _source(again).queue
-    furthest = queue.received + AHEAD + 1  # had one worker acted all of them
-    assert _source(again).first_step >= furthest * LENGTH
-    links = [link_of(PPO, index) for index in range(4)]
-    assert links == ["indigo/0", "indigo/5", "indigo/12", "indigo/0"]
+def test_workers_that_join_later_repeat_no_steps(tmp_path: Path) -> None:
+    """They begin where none can have been, had one worker acted all segments and more."""
 
+    def furthest(state: RunState) -> int:
+        return (_source(state).queue.received + AHEAD + 1) * LENGTH
 
-def test_a_worker_that_joins_in_mid_run_repeats_no_steps() -> None:
     training = _training(PPO)
-    source, workers = _source(training), Workers(PPO, training, 0)
+    source, workers = _source(training), Workers(PPO, training)
     assert source.fresh_step() == source.first_step == 0
     for _ in range(5):
         workers.update()
-        assert source.fresh_step() >= (source.queue.received + AHEAD + 1) * LENGTH
+        assert source.fresh_step() >= furthest(training)
     assert source.first_step == 0
+    again = _reloaded(training, tmp_path / "run")
+    assert _source(again).first_step >= furthest(again)
+    links = [link_of(PPO, index) for index in range(4)]
+    assert links == ["indigo/0", "indigo/5", "indigo/12", "indigo/0"]
 
 
 def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -> None:
@@ -296,6 +251,5 @@ def test_a_state_of_another_topology_has_no_ledger_and_goes_on(tmp_path: Path) -
 def test_what_is_done_is_not_gone_on_with(tmp_path: Path) -> None:
     training = _trained(PPO)
     done = override(PPO, [f"total_steps={training.counters.steps}"])
-    _saved(tmp_path / "run", training)
     with pytest.raises(ConfigError, match="steps already"):
-        _training(done).load(_opened(tmp_path / "run", done))
+        _reloaded(training, tmp_path / "run", done)

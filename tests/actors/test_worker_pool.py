@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from distrlcc.actors import worker_pool
 from distrlcc.actors.actor import AHEAD, Segment
 from distrlcc.actors.engine import InProcessEngine, Worker
 from distrlcc.actors.segment_queue import GONE, SegmentQueue
@@ -24,6 +22,8 @@ from distrlcc.learn.learner import Weights
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_state import build_learner
 from distrlcc.runs.source import policy_spec
+from tests.actors.shared import before_step
+from tests.hosts import wait_until
 
 SMALL = "dagger.rollout_length=6 dagger.sequence_length=3 network.hidden=[8] env.episode_s=0.2"
 CONFIG = override(recipe("indigo"), [*SMALL.split(), "seed=3"])
@@ -31,8 +31,8 @@ WEIGHTS = build_learner(CONFIG, policy_spec(CONFIG, LinkVectorEnv(1, CONFIG.env)
 WORKERS, CAPACITY = 3, 12
 LONG = 60.0
 """Far longer than anything here takes, s."""
-DROP_SECONDS = 5.0
-"""Stands for the pool's own limits where one is to be reached; long enough for a busy machine."""
+DROP_SECONDS = 4
+"""Stands for a limit that is to be reached; long enough for a busy machine."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,11 +71,10 @@ def _steps(pool: WorkerPool) -> int:
 class Taker:
     """Takes segments as a trainer does, and keeps the account that the queue is judged by."""
 
-    def __init__(self, pool: WorkerPool, conftest: ModuleType) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         self.pool, self.version = pool, 0
         self.taken: list[Segment] = []
         self.events: list[str] = []
-        self._conftest = conftest
 
     def take(self, count: int = 1) -> list[Segment]:
         segments: list[Segment] = []
@@ -96,7 +95,7 @@ class Taker:
             self.take()
             return condition()
 
-        self._conftest.wait_until(holds, LONG, what)
+        wait_until(holds, LONG, what)
 
     def until_all_joined(self) -> None:
         self.until(lambda: len(self.events) == WORKERS, "all workers")
@@ -118,10 +117,10 @@ class Taker:
             assert queue.used == len(self.taken)
 
 
-def test_segments_of_all_workers_come_once_and_in_order(conftest: ModuleType) -> None:
+def test_segments_of_all_workers_come_once_and_in_order() -> None:
     engine = InProcessEngine(WORKERS)
     with _pool(engine) as pool:
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         taker.take(50)
         taker.until(lambda: {s.worker for s in taker.taken} == {0, 1, 2}, "segments of all")
         taker.until_all_joined()
@@ -134,41 +133,41 @@ def test_segments_of_all_workers_come_once_and_in_order(conftest: ModuleType) ->
     assert engine.dropped == []
 
 
-def test_leaving_the_context_stops_the_actors(conftest: ModuleType) -> None:
+def test_leaving_the_context_stops_the_actors() -> None:
     before = set(threading.enumerate())
     engine = InProcessEngine(WORKERS)
     with _pool(engine) as pool:
-        Taker(pool, conftest).take(8)
-        conftest.wait_until(lambda: len(engine.objects) == WORKERS, LONG, "all actors")
+        Taker(pool).take(8)
+        wait_until(lambda: len(engine.objects) == WORKERS, LONG, "all actors")
         actors = list(engine.objects.values())
     assert all(actor.stopped for actor in actors)
     assert engine.objects == {}
-    conftest.wait_until(lambda: set(threading.enumerate()) <= before, LONG, "the threads' end")
+    wait_until(lambda: set(threading.enumerate()) <= before, LONG, "the threads' end")
 
 
-def test_none_come_when_stop_says_so_and_none_is_used(conftest: ModuleType) -> None:
+def test_none_come_when_stop_says_so_and_none_is_used() -> None:
     with _pool(InProcessEngine(WORKERS)) as pool:
         queue = pool.queue
         assert pool.collect(10**6, 0, lambda: len(queue) > WORKERS) == []
         assert (queue.used, queue.refused.total()) == (0, 0)
-        Taker(pool, conftest).take(20)  # the oldest still come first
+        Taker(pool).take(20)  # the oldest still come first
         assert pool.collect(10**6, 0, lambda: True) == []
 
 
-def test_no_worker_is_asked_before_there_are_weights(conftest: ModuleType) -> None:
+def test_no_worker_is_asked_before_there_are_weights() -> None:
     pool = WorkerPool(InProcessEngine(1), CONFIG, SegmentQueue(9), capacity=4)
     ticks = iter([False] * 5)
     with pool:
         assert pool.collect(1, 0, lambda: next(ticks, True)) == []
         assert pool.queue.received == 0
         pool.publish(_weights(0))
-        Taker(pool, conftest).take(3)
+        Taker(pool).take(3)
 
 
-def test_a_worker_that_leaves_is_named_and_the_others_go_on(conftest: ModuleType) -> None:
+def test_a_worker_that_leaves_is_named_and_the_others_go_on() -> None:
     engine = InProcessEngine(WORKERS)
     with _pool(engine) as pool:
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         taker.until_all_joined()
         engine.leave(engine.workers[1], "pulled its plug")
         assert taker.until_gone(engine.workers[1]) == "pulled its plug; 2 left"
@@ -179,43 +178,33 @@ def test_a_worker_that_leaves_is_named_and_the_others_go_on(conftest: ModuleType
         assert len(taker.events) == WORKERS + 1
 
 
-@pytest.mark.parametrize("limit", ["SILENT_SECONDS", "START_SECONDS"])
-def test_a_frozen_worker_is_dropped(
-    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    monkeypatch.setattr(worker_pool, limit, DROP_SECONDS)
+@pytest.mark.parametrize("limit", ["worker_silence", "start"])
+def test_a_frozen_worker_is_dropped(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", f"{limit}={DROP_SECONDS}")
     engine = InProcessEngine(WORKERS)
     frozen = engine.workers[2]
-    if limit == "START_SECONDS":
+    if limit == "start":
         engine.freeze(frozen)
     with _pool(engine) as pool:
-        taker = Taker(pool, conftest)
-        if limit == "SILENT_SECONDS":
+        taker = Taker(pool)
+        if limit == "worker_silence":
             taker.until_all_joined()
             engine.freeze(frozen)
         said = taker.until_gone(frozen)
-        assert re.fullmatch(rf"has not answered for {DROP_SECONDS:.0f} s; \d left", said)
+        assert re.fullmatch(rf"has not answered for {DROP_SECONDS} s; \d left", said)
         assert frozen in engine.dropped
         taker.take(CAPACITY + WORKERS)
         assert {s.worker for s in taker.take(10)} <= {0, 1}
 
 
-def test_a_worker_whose_environment_hangs_is_dropped(
-    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_pool, "STILL_SECONDS", DROP_SECONDS)
-    step, release = LinkVectorEnv.step, threading.Event()
-
-    def block(env: LinkVectorEnv, actions: Any) -> Any:
-        if env.first_index == 1:
-            release.wait(LONG)
-        return step(env, actions)
-
-    monkeypatch.setattr(LinkVectorEnv, "step", block)
+def test_a_worker_whose_environment_hangs_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", f"stall={DROP_SECONDS}")
+    release = threading.Event()
+    before_step(monkeypatch, lambda env: env.first_index == 1 and release.wait(LONG))
     engine = InProcessEngine(WORKERS)
     try:
         with _pool(engine) as pool:
-            taker = Taker(pool, conftest)
+            taker = Taker(pool)
             said = taker.until_gone(engine.workers[1])
             assert re.fullmatch(r"its environment hangs for \d+ s; \d left", said)
             assert engine.workers[1] in engine.dropped
@@ -224,30 +213,25 @@ def test_a_worker_whose_environment_hangs_is_dropped(
         release.set()
 
 
-def test_what_fails_on_a_worker_is_said(
-    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = LinkVectorEnv.step
-
-    def fail(env: LinkVectorEnv, actions: Any) -> Any:
+def test_what_fails_on_a_worker_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(env: LinkVectorEnv) -> None:
         if env.first_index == 2:
             raise ValueError("the link broke")
-        return step(env, actions)
 
-    monkeypatch.setattr(LinkVectorEnv, "step", fail)
+    before_step(monkeypatch, fail)
     engine = InProcessEngine(WORKERS)
     with _pool(engine, links=("99", "1", "2")) as pool:
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         assert "'indigo/99'" in taker.until_gone(engine.workers[0])
         said = taker.until_gone(engine.workers[2])
         assert "failed: RuntimeError: ValueError: the link broke" in said
         assert {s.worker for s in taker.take(10)} == {1}
 
 
-def test_a_worker_that_joins_in_mid_run_acts_with_the_newest_weights(conftest: ModuleType) -> None:
+def test_a_worker_that_joins_in_mid_run_acts_with_the_newest_weights() -> None:
     engine = InProcessEngine(1)
     with _pool(engine) as pool:
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         taker.take(10)
         pool.publish(_weights(1))
         late = engine.join(2)
@@ -287,10 +271,10 @@ class LateEngine(InProcessEngine):
         return told
 
 
-def test_late_answers_of_a_dropped_worker_are_refused(conftest: ModuleType) -> None:
+def test_late_answers_of_a_dropped_worker_are_refused() -> None:
     engine = LateEngine(WORKERS)
     with _pool(engine) as pool:
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         taker.until_all_joined()
         engine.late = 0
         taker.until(lambda: len(engine.kept) == 1, "a report that is kept back")
@@ -305,20 +289,7 @@ def test_late_answers_of_a_dropped_worker_are_refused(conftest: ModuleType) -> N
         assert kept.isdisjoint((s.worker, s.number) for s in taker.taken)
 
 
-def test_when_enough_wait_a_worker_is_not_asked_for_more(conftest: ModuleType) -> None:
-    capacity, engine = 5, InProcessEngine(1)
-    with _pool(engine, capacity=capacity) as pool:
-        most = (capacity + AHEAD) * 6
-        conftest.wait_until(lambda: _steps(pool) == most, LONG, "as much as may wait")
-        assert len(pool.queue) == capacity
-        taker = Taker(pool, conftest)
-        taker.take(2)
-        conftest.wait_until(lambda: _steps(pool) == most + 2 * 6, LONG, "as much as was taken")
-        assert len(pool.queue) == capacity
-        taker.take(2 * capacity)
-
-
-def test_a_worker_that_is_not_asked_for_more_is_asked_seldom(conftest: ModuleType) -> None:
+def test_a_worker_that_is_not_asked_for_more_is_asked_seldom() -> None:
     class Counting(InProcessEngine):
         reports = 0
 
@@ -328,33 +299,36 @@ def test_a_worker_that_is_not_asked_for_more_is_asked_seldom(conftest: ModuleTyp
 
     engine = Counting(WORKERS)
     with _pool(engine, capacity=2) as pool:
-        conftest.wait_until(lambda: len(pool.queue) >= 2, LONG, "as much as may wait")
+        wait_until(lambda: len(pool.queue) >= 2, LONG, "as much as may wait")
         engine.reports = 0
-        conftest.wait_until(lambda: engine.reports >= WORKERS, LONG, "signs of life")
+        wait_until(lambda: engine.reports >= WORKERS, LONG, "signs of life")
         before = engine.reports
         time.sleep(1.0)
         assert engine.reports - before < 20 * WORKERS
         assert len(pool.workers()) == WORKERS
 
 
-def test_of_several_workers_little_more_waits(conftest: ModuleType) -> None:
-    """Each may answer with what there was room for when it was asked."""
-    capacity, engine = 4, InProcessEngine(WORKERS)
+@pytest.mark.parametrize("count", [1, WORKERS])
+def test_when_enough_wait_workers_are_not_asked_for_more(count: int) -> None:
+    """Of several, each may answer with what there was room for when it was asked."""
+    capacity, engine = 4, InProcessEngine(count)
     with _pool(engine, capacity=capacity) as pool:
-        queue, most = pool.queue, capacity + (WORKERS - 1) * AHEAD
-        conftest.wait_until(lambda: len(queue) >= capacity, LONG, "as much as may wait")
+        queue, most, taker = pool.queue, capacity + (count - 1) * AHEAD, Taker(pool)
 
         def all_wait() -> bool:
             assert len(queue) <= most
-            return _steps(pool) == (len(queue) + WORKERS * AHEAD) * 6
+            acted = (len(taker.taken) + len(queue) + count * AHEAD) * 6
+            return len(queue) >= capacity and _steps(pool) == acted
 
-        conftest.wait_until(all_wait, LONG, "actors that wait")
-        Taker(pool, conftest).take(10)
+        wait_until(all_wait, LONG, "actors that wait")
+        taker.take(2)
+        wait_until(all_wait, LONG, "as much again as was taken")
+        taker.take(2 * capacity)
 
 
-def test_weights_reach_every_worker_and_each_says_when(conftest: ModuleType) -> None:
+def test_weights_reach_every_worker_and_each_says_when() -> None:
     with _pool(InProcessEngine(WORKERS)) as pool:
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
 
         def all_act(version: int) -> bool:
             states = pool.workers()
@@ -374,39 +348,39 @@ def test_weights_reach_every_worker_and_each_says_when(conftest: ModuleType) -> 
         taker.until(lambda: taker.taken[-1].version == 3, "a segment of the newest")
 
 
-def test_the_lag_is_shown(conftest: ModuleType) -> None:
+def test_the_lag_is_shown() -> None:
     with _pool(InProcessEngine(1), capacity=2) as pool:
-        conftest.wait_until(lambda: _steps(pool) == (2 + AHEAD) * 6, LONG, "an actor that waits")
+        wait_until(lambda: _steps(pool) == (2 + AHEAD) * 6, LONG, "an actor that waits")
         pool.publish(_weights(5))
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         taker.take()  # makes room for one more, which was acted by then
-        conftest.wait_until(lambda: pool.workers()[0].lag == 5, LONG, "a lag")
+        wait_until(lambda: pool.workers()[0].lag == 5, LONG, "a lag")
         taker.until(lambda: pool.workers()[0].lag == 0, "none with the new weights")
 
 
-def test_for_how_long_there_is_no_worker(conftest: ModuleType) -> None:
+def test_for_how_long_there_is_no_worker() -> None:
     engine = InProcessEngine(0)
     with _pool(engine) as pool:
-        conftest.wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without a worker")
+        wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without a worker")
         first = engine.join(0)
-        taker = Taker(pool, conftest)
+        taker = Taker(pool)
         taker.take()
         assert pool.empty_seconds == 0.0
         engine.leave(first)
-        conftest.wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without it")
+        wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without it")
         assert pool.workers() == []
         engine.join(1)
         taker.until(lambda: taker.taken[-1].worker == 1, "another's")
         assert pool.empty_seconds == 0.0
 
 
-def test_workers_that_join_and_cannot_start_are_none(conftest: ModuleType) -> None:
+def test_workers_that_join_and_cannot_start_are_none() -> None:
     engine = InProcessEngine(0)
     with _pool(engine, links=("no such link",)) as pool:
         before = 0.0
         for life in range(1, 4):
             engine.join(0)
-            conftest.wait_until(lambda life=life: len(engine.dropped) == life, LONG, "its end")
+            wait_until(lambda life=life: len(engine.dropped) == life, LONG, "its end")
             assert pool.empty_seconds > before
             before = pool.empty_seconds
 

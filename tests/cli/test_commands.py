@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.cli.main import find, main
-from distrlcc.cli.node import newest_run, read_nodes, with_actors
+from distrlcc.cli.node import actors_config, newest_run
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
@@ -67,17 +67,14 @@ def test_the_newest_run_of_the_recipe_is_loaded() -> None:
 
 def test_nodes_may_hold_ids_names_and_files() -> None:
     Path("nodes.toml").write_text('nodes = [[0, "random"], [], ["12", "links/a.toml"]]')
-    nodes = read_nodes(Path("nodes.toml"))
-    assert nodes == (("0", "random"), (), ("12", "links/a.toml"))
     parser, _ = find("node")
-    node = ("--node-index", "0", "--ip", "127.0.0.1", "--node-num")
+    node = ("indigo", "--node-index", "0", "--ip", "127.0.0.1", "--node-num")
     words = ["--envs-per-worker", "2", "--max-lag", "0", "--wait-workers", "0"]
-    actors = with_actors(
-        recipe("indigo"), parser.parse_args([*node, "3", "--nodes", "nodes.toml", *words])
-    ).actors
-    assert actors.nodes == nodes
+    words += ["--nodes", "nodes.toml"]
+    actors = actors_config(parser.parse_args([*node, "3", *words])).actors
+    assert actors.nodes == (("0", "random"), (), ("12", "links/a.toml"))
     assert actors.links == ["indigo/0", "random", "indigo/12", "links/a.toml"]
     assert (actors.envs_per_worker, actors.max_lag, actors.wait_workers) == (2, 0, 0.0)
     assert actors.per_update == 4
-    as_before = with_actors(recipe("indigo"), parser.parse_args([*node, "2"])).actors
+    as_before = actors_config(parser.parse_args([*node, "2"])).actors
     assert as_before == replace(recipe("indigo").actors, nodes=recipe("indigo").actors.nodes[:2])

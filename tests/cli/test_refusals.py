@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.config import override
-from distrlcc.data.manifest import NAME, Origin, Spaces
+from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
+from distrlcc.errors import ConfigError
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.parallel.interface import _is_tunnel, interfaces
+from distrlcc.parallel.interface import tunnel_towards
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
@@ -48,17 +50,12 @@ flows = [{scheme = "agent"}, {scheme = "cubix"}]
 link = {rate_mbps = 1.0}
 """
 FILES = {
-    "file": "",
     "empty.trace": "",
-    "falling.trace": "3\n2\n",
-    "words.trace": "twelve\n",
-    "far.trace": "99999999999\n",
     "empty.toml": 'name = "none"\nscenarios = []\n',
     "pair.toml": PAIR,
     "seed.toml": f'name = "z"\nseed = {2**62}\nlink = {{rate_mbps = 1.0}}\n',
     "tiny.toml": 'name = "z"\n[link]\nrate_mbps = 1.0\nchanges = [{at_s = 1, rate_mbps = 1e-7}]\n',
     "zero.toml": 'name = "z"\nlink = {rate_mbps = 0.0}\n',
-    "negative.toml": 'name = "z"\nlink = {rate_mbps = -1.0}\n',
     "key.toml": 'name = "z"\nlink = {rate = 1.0}\n',
     "scheme.toml": SCHEME,
     "1.toml": "nodes = [[0]]",
@@ -69,34 +66,23 @@ REFUSED = [
     # of all commands
     ("", "no command"),
     ("trian", "did you mean train"),
-    ("check sym", "did you mean sim"),
-    ("bench", "no command"),
     ("train", "no recipe"),
-    ("train quikstart", "did you mean quickstart"),
     ("TRAIN ppo.learning_rate=1", "ppo.learning_rate"),
-    ("TRAIN ppo.lrr=1", "ppo.lr"),
     ("TRAIN ppo.lr=fast", "ppo.lr"),
     ("TRAIN ppo.lr=-1", "lr is -1"),
-    ("TRAIN ppo.minibatch_size=0", "minibatch_size is 0"),
     ("TRAIN ppo", "ppo"),
     ("TRAIN dagger.lr=1", "dagger"),
-    ("TRAIN num_envs=0", "num_envs is 0"),
     ("SUITES env.suites=['randm']", "did you mean random"),
-    ("SUITES env.suites=['empty.toml']", "no scenarios"),
     ("SUITES env.suites=['pair.toml']", "agent first"),
-    ("RUN network.hidden=[0]", "hidden"),
     ("RUN held_out.seconds=0.01", "episode_s"),
     ("RUN network.kind=lstm ppo.minibatch_size=4", "minibatch"),
     ("RUN seed=99999999999999999", "seed"),
     ("TRAIN env.suite_weights=[nan,1,1]", "suite_weights"),
-    ("TRAIN env.reward.delay_weight=nan", "delay_weight is nan"),
     ("evaluate --suite empty.toml", "no scenarios"),
     ("evaluate --suite seed.toml", "seed is"),
-    ("evaluate --suite pair.toml", "agent first"),
     ("evaluate --suite tiny.toml", "changes.rate_mbps is 1e-07"),
     ("evaluate --suite random/tset/3", "did you mean test"),
     ("evaluate --links 1 --json /proc/none/x", "cannot write"),
-    ("bench sim --json /proc/none/x", "cannot write"),
     ("evaluate a\0b", "no policy file"),
     ("train quickstart --ouut x", "did you mean --out"),
     ("train --resume", "--resume needs --out"),
@@ -105,27 +91,19 @@ REFUSED = [
     ("evaluate none.safetensors", "no policy file"),
     ("evaluate --against cubik", "did you mean cubic"),
     ("evaluate --against ,", "nothing to evaluate"),
+    ("evaluate --against=", "nothing to evaluate"),
     ("evaluate --against agent", "unknown scheme 'agent'"),
-    ("evaluate --suite rndom", "did you mean random"),
     ("evaluate --seeds 0", "whole number of 1 or more"),
-    ("evaluate --links -3", "whole number of 1 or more"),
     ("evaluate --trace none.trace", "cannot be read"),
     ("evaluate --trace empty.trace", "empty"),
-    ("evaluate --trace falling.trace", "comes after"),
-    ("evaluate --trace words.trace", "line 1: 'twelve'"),
-    ("evaluate --trace far.trace", "above the limit"),
     ("evaluate --suite zero.toml", "rate_mbps is 0.0"),
-    ("evaluate --suite negative.toml", "rate_mbps is -1.0"),
     ("evaluate --suite key.toml", "rate_mbps"),
     ("evaluate --suite scheme.toml", "did you mean cubic"),
-    ("evaluate --out /proc/none", "cannot write"),
     ("evaluate --against cubic --series nope", "no such link"),
     ("trace cellular:x --out t", "cellular:SEED"),
     ("trace /dev/zero --out t", "no regular file"),
     ("check link /dev/zero --trace cellular:1", "no regular file"),
-    ("trace cellular:1 --out /proc/none/t", "cannot write"),
     ("trace cellular:1", "--out"),
-    ("check sim --scenarios 0", "whole number"),
     ("check link none --trace cellular:1", "cannot be read"),
     ("bench sim --steps x", "whole number"),
     ("list recipe", "invalid choice"),
@@ -133,35 +111,21 @@ REFUSED = [
     ("collect --scheme oracle", "--out"),
     ("collect --out d", "--scheme"),
     ("COLLECT cubik", "did you mean cubic"),
-    ("COLLECT agent", "unknown scheme 'agent'"),
-    ("COLLECT cubic --suite randm", "did you mean random"),
-    ("COLLECT cubic --recipe quikstart", "did you mean quickstart"),
     ("COLLECT cubic --set env.actoin=rate", "did you mean env.action"),
-    ("COLLECT cubic --set env.action=rat", "did you mean rate"),
-    ("COLLECT cubic --steps 0", "whole number of 1 or more"),
     ("COLLECT cubic --steps 5 --episodes 5", "not allowed with"),
     ("COLLECT cubic --num-envs 99999999", "num_envs is 99999999"),
     ("COLLECT cubic --shard-steps 100", "expected 1001 or more"),
     ("COLLECT cubic --disturb 0.1", "cubic drives the link itself"),
     ("COLLECT oracle --disturb 0.9", "from 0 to 0.5"),
-    ("COLLECT oracle --split tset", "invalid choice"),
-    ("collect --scheme oracle --out /proc/none/d", "cannot write"),
     ("collect --scheme oracle --out .", "not empty"),
-    ("collect --scheme oracle --out file", "is a file"),
     ("imitate", "no data set; expected a folder"),
     ("imitate none", "no data set at"),
-    ("IMITATE --epochs 0", "whole number of 1 or more"),
     ("IMITATE --set imitation.lrr=1", "did you mean imitation.lr"),
     ("IMITATE --set imitation.lr=0", "lr is 0.0"),
-    ("IMITATE --set imitation.minibatch_size=8", "one sequence"),
     ("IMITATE --set imitation.validation_share=1", "expected 0 to 0.9"),
     ("IMITATE --set env.action=rate", "was collected with"),
-    ("IMITATE --set network.hidden=[0]", "hidden"),
-    ("IMITATE --out .", "not empty"),
     ("imitate wide --out r", "have 31 elements, this distrlcc's have 20"),
     ("imitate foreign --out r", "collect again"),
-    ("imitate --resume", "--resume needs --out"),
-    ("imitate --resume --out none", "holds no run"),
     # of several processes
     ("node quickstart", "--node-index"),
     ("NODE --node-index 0 quickstart", "--ip"),
@@ -169,38 +133,21 @@ REFUSED = [
     ("node --topology ring --node-index 0 --node-num 2 --ip x", "invalid choice: 'ring'"),
     ("NODE --node-index 2 --ip 127.0.0.1 --no-elastic quickstart", "index 2: expected 0 to 1"),
     ("NODE --node-index -1 --ip 127.0.0.1 quickstart", "whole number"),
-    ("LOCAL --node-num 0 quickstart", "whole number"),
     ("LOCAL --port 65535 quickstart", "from 1 to 65534"),
-    ("LOCAL --port 0 quickstart", "from 1 to 65534"),
-    ("LOCAL --processes 0 quickstart", "whole number"),
-    ("LOCAL --restarts -1 quickstart", "whole number"),
     ("LOCAL --join-timeout nan quickstart", "'nan' is not a number"),
-    ("LOCAL --join-timeout 0 quickstart", "of 1 or more"),
     ("LOCAL --node-indx 1 quickstart", "did you mean --node-index"),
     ("LOCAL", "no recipe"),
-    ("LOCAL quikstart", "did you mean quickstart"),
     ("LOCAL quickstart --set num_envs=1", "at least one for each of 2"),
     ("LOCAL quickstart --gpu 300", "--gpu 300: this machine has"),
     ("LOCAL quickstart --set distributed.straggler_share=2", "expected 0 to 1"),
     ("LOCAL quickstart --set distributed.timeout_s=0", "expected 0.5 to 3600"),
-    ("LOCAL quickstart --resume", "--resume needs --out"),
     ("NODE --node-index 1 --ip 127.0.0.1 --resume --out r", "--resume is for node 0 alone"),
-    ("train quickstart --processes 0", "whole number"),
     ("train quickstart --processes 2 --gpu 300", "--gpu 300"),
-    ("train quickstart --gpu 300", "--gpu 300"),
-    ("train quickstart --processes 257", "at least one for each of 257"),
     ("check parity --processes 1", "from 2 to 64"),
-    ("check parity nope", "unknown recipe 'nope'"),
-    ("check parity --set num_envs=1", "at least one for each of 2"),
     # of actors and their trainer
     ("ONE --node-num 5", "--node-num 5: there are lists of links for 4 machines only"),
-    (
-        "ONE --node-num 3 --nodes 2.toml",
-        "--node-num 3: there are lists of links for 2 machines only",
-    ),
     ("TWO --node-index 0 --nodes 1.toml", "for 1 machine only"),
     ("TWO --node-index 2", "--node-index 2: expected 0 to 1"),
-    ("TWO --node-index 7 --nodes 2.toml", "--node-index 7: expected 0 to 1"),
     ("TWO --node-index 1 --nodes idle.toml", "nodes has no links for node 1"),
     ("ONE --nodes idle.toml --tun --interface lo", "leave --interface away"),
     ("ONE --interface nope", "--interface nope: expected one that is up"),
@@ -208,39 +155,24 @@ REFUSED = [
     ("ONE --load nope", "--load nope: no run stands there"),
     ("ONE --load nope --out other", "leave --out away"),
     ("ONE --processes 2", "--processes is for --topology decentralized"),
-    ("ONE --processes 1", "--processes is for --topology decentralized"),
     ("ONE --resume --out other", "--resume is for --topology decentralized"),
-    ("ONE --restarts 1", "--restarts is for --topology decentralized"),
     ("ONE --no-elastic", "--no-elastic is for --topology decentralized"),
-    ("ONE --debug", "--debug is for --topology decentralized"),
     ("EQUAL --nodes 2.toml", "--nodes is for --topology actor-learner"),
-    ("EQUAL --load nope", "--load is for --topology actor-learner"),
     ("EQUAL --load", "--load is for --topology actor-learner"),
-    ("EQUAL --envs-per-worker 2", "--envs-per-worker is for --topology actor-learner"),
     ("EQUAL --max-lag 0", "--max-lag is for --topology actor-learner"),
-    ("EQUAL --wait-workers 0", "--wait-workers is for --topology actor-learner"),
     ("EQUAL --tun", "--tun is for --topology actor-learner"),
-    ("EQUAL --allow-public", "--allow-public is for --topology actor-learner"),
     ("ONE --max-lag -1", "--max-lag: '-1' is not a whole number"),
-    ("ONE --max-lag 1.5", "--max-lag: '1.5' is not a whole number"),
-    ("ONE --envs-per-worker 0", "--envs-per-worker: '0' is not a whole number"),
     ("ONE --envs-per-worker 1048576", "environments; expected at most 1048576"),
-    ("ONE --wait-workers -1", "--wait-workers: '-1' is not a number"),
     ("ONE --wait-workers nan", "--wait-workers: 'nan' is not a number"),
-    ("ONE --pace 10", "--pace: is gone; give --world emulated"),
+    ("ONE --pace 10", "--pace is gone; give --world emulated"),
     ("ONE --set actors.nodes=[]", "nodes is empty"),
-    ("ONE --set actors.max_lag=-1", "max_lag is -1: expected 0 or more"),
     ("ONE --set actors.segments_per_update=-1", "segments_per_update is -1"),
-    ("ONE --set actors.wait_workers=nan", "wait_workers is nan"),
-    ("ONE --port 65535", "from 1 to 65534"),
-    ("node nope --node-index 0 --node-num 1 --ip 127.0.0.1", "recipe 'nope'"),
     # of clusters
     ("cluster start --port 80", "'80' is not a whole number from 1024"),
     ("cluster start --ip 203.0.113.9", "expected an address of this machine"),
-    ("cluster start --interface nowhere0", "expected one that is up"),
+    ("cluster start --interface nowhere0", "expected an address of this machine"),
     ("cluster start --ip 127.0.0.1 --resource CPU=3", "have --cpus"),
     ("cluster start --ip 127.0.0.1 --resource learner", "expected NAME=AMOUNT"),
-    ("cluster start --ip 127.0.0.1 --resource learner=-1", "expected NAME=AMOUNT"),
     ("cluster start --autoscaling-config missing.yaml", "there is no such file"),
     ("cluster join 127.0.0.1", "is this machine itself"),
     ("cluster join 10.0.0.1:port", "expected HOST:PORT"),
@@ -312,22 +244,15 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
     ("text", "says"),
     [
         ("nodes = [[0", "cannot be read as TOML (Unclosed array"),
-        ("nodes = [[0]]\nnodes = [[1]]", "cannot be read as TOML (Cannot overwrite a value"),
         ("", "expected nodes = [[0, 1], [2]]"),
-        ("links = [[0]]", "expected nodes = [[0, 1], [2]]"),
-        ("nodes = [[0]]\nworkers = 1", "expected nodes = [[0, 1], [2]]"),
         ("nodes = 3", "expected nodes = [[0, 1], [2]]"),
-        ("nodes = [0, 1]", "expected nodes = [[0, 1], [2]]"),
         ("[nodes]\na = [[0]]", "expected nodes = [[0, 1], [2]]"),
         ("nodes = [[0, true]]", "True is no link; expected Indigo's link id or a name"),
-        ("nodes = [[0, 1.0]]", "1.0 is no link"),
         ("nodes = [[[0]]]", "[0] is no link"),
         ("nodes = []", "nodes is empty: expected a list of links for each machine"),
-        ("nodes = [[], []]", "nodes is empty"),
         ("nodes = [[0, 99]]", "scenario 'indigo/99'"),
         ("nodes = [[-1]]", "'-1'"),
         ('nodes = [["nope"]]', "'nope'"),
-        ('nodes = [["indigo/x"]]', "'indigo/x'"),
     ],
 )
 def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str, says: str) -> None:
@@ -351,15 +276,6 @@ def test_values_that_do_not_fit(
     assert says in _fails(capfd, "imitate d --out r")
 
 
-def test_a_truncated_shard(capfd: pytest.CaptureFixture[str]) -> None:
-    _stored("d")
-    shard = Path("d") / "steps-00000.arrow"
-    shard.write_bytes(shard.read_bytes()[:-9])
-    assert "its manifest says" in _fails(capfd, "imitate d")
-    (Path("d") / NAME).unlink()
-    assert "unfinished" in _fails(capfd, "imitate d")
-
-
 def _policy(observation: str, size: int) -> Path:
     spec = PolicySpec(observation, size, "multiplicative", "discrete", 6, hidden=(8,))
     path = Path("p.safetensors")
@@ -378,32 +294,16 @@ def test_a_policy_that_is_truncated_or_does_not_fit(capfd: pytest.CaptureFixture
     assert "unknown observation 'smell'" in line
 
 
-def test_a_checkpoint_from_another_config(capfd: pytest.CaptureFixture[str]) -> None:
-    small = "num_envs=4 ppo.rollout_length=4 total_steps=16 held_out.links=2 held_out.seconds=0.1"
-    for name, more in (("a", ""), ("b", "seed=3")):
-        words = f"train quickstart --no-tensorboard --out {name} --set {small} {more}"
-        assert main(words.split()) == 0
-    capfd.readouterr()
-    latest = Path("checkpoints") / "latest.safetensors"
-    (Path("b") / latest).write_bytes((Path("a") / latest).read_bytes())
-    assert "seed" in _fails(capfd, "train --resume --out b")
-    (Path("b") / latest).write_bytes(b"junk")
-    assert "corrupt" in _fails(capfd, "train --resume --out b")
-
-
 def test_a_file_of_nodes_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
     Path("binary.toml").write_bytes(b"nodes = [[0]] # \xff")
-    line = _fails(capfd, "ONE --nodes binary.toml")
-    assert "binary.toml: cannot be read as TOML ('utf-8' codec" in line
-    line = _fails(capfd, "ONE --nodes missing.toml")
-    assert "missing.toml: cannot be read as TOML (No such file or directory)" in line
-    line = _fails(capfd, "ONE --nodes .")
-    assert "cannot be read as TOML (Is a directory)" in line
+    for name, says in (("binary.toml", "'utf-8' codec"), ("missing.toml", "No such file")):
+        line = _fails(capfd, f"ONE --nodes {name}")
+        assert f"{name}: cannot be read as TOML ({says}" in line
 
 
 def test_a_tunnel_is_needed_where_one_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    if any(_is_tunnel(interface.name) for interface in interfaces()):
-        pytest.skip("this machine has a tunnel")
+    with suppress(ConfigError):
+        pytest.skip(f"this machine has a tunnel: {tunnel_towards('127.0.0.1')}")
     assert "--tun: expected one tunnel interface, found none" in _fails(capfd, "ONE --tun")
 
 

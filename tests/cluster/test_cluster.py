@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import distrlcc
-from distrlcc.cluster.cluster import HEALTH, head_interface, stop
+from distrlcc.cluster.cluster import head_interface, health, stop
 from distrlcc.cluster.session import parse_address, read_row
 from distrlcc.cluster.state import (
     MARK,
@@ -32,7 +32,6 @@ from distrlcc.cluster.state import (
     kept_token,
     known_token,
     node_here,
-    ray_environment,
     read_state,
     state_folder,
     token_path,
@@ -45,8 +44,7 @@ from distrlcc.tune.report import read_reports
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
-REFUSED_SECONDS = 20.0
-CUT_SECONDS = 30.0
+STALL_SECONDS = 8.0
 MEMBER = Node("10.0.0.2", "10.0.0.1", 6379, "eth0", ["ray"], Process(1, 2), "now", Process(3, 4))
 SMALL = ("--cpus", "1", "--object-store-mb", "100")
 
@@ -67,10 +65,14 @@ def test_every_port_is_named_and_none_twice() -> None:
     assert str(ports) == "6379-6388 and 10002-10999"
 
 
-def test_a_cut_machine_is_given_up_after_20_s() -> None:
-    seconds = {name: int(value) / 1e3 for name, value in HEALTH.items() if name.endswith("_ms")}
-    each = seconds["RAY_health_check_period_ms"] + seconds["RAY_health_check_timeout_ms"]
-    assert each * int(HEALTH["RAY_health_check_failure_threshold"]) == 20.0
+@pytest.mark.parametrize("stall", [20.0, 8.0])
+def test_ray_gives_up_a_machine_after_the_limit(
+    stall: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", f"stall={stall}")
+    values = {name.removeprefix("RAY_"): float(value) for name, value in health().items()}
+    period, timeout = (values[f"health_check_{name}_ms"] for name in ("period", "timeout"))
+    assert (period + timeout) / 1e3 * values["health_check_failure_threshold"] == stall
 
 
 def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +83,6 @@ def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyP
     assert kept_token() == TOKEN
     monkeypatch.setenv("DISTRLCC_TOKEN", "from the environment")
     assert (kept_token(), known_token()) == (TOKEN, "from the environment")
-    assert ray_environment()["RAY_AUTH_TOKEN"] == "from the environment"
-    write_state(MEMBER)
-    assert ray_environment() == {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token_path()),
-    }
     with pytest.raises(ConfigError, match="has 5 characters; expected 16"):
         checked_token("short", "DISTRLCC_TOKEN")
     with pytest.raises(ConfigError, match="without spaces"):
@@ -153,8 +149,9 @@ def test_addresses_have_a_port() -> None:
         head_interface("203.0.113.9", "")
 
 
-def test_another_program_is_not_taken_for_ray() -> None:
+def test_another_program_is_not_taken_for_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(GroupError, match="does not answer as Ray") as caught:
             read_row(f"127.0.0.1:{silent.getsockname()[1]}", TOKEN)
@@ -182,13 +179,18 @@ class Cluster:
     def __init__(self, hosts: Any, folder: Path) -> None:
         self.hosts, self.head, self.token = hosts, f"{hosts.address(0)}:6379", ""
         self._environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        self._environment["DISTRLCC_LIMITS"] = f"stall={STALL_SECONDS}"
         self._environment.pop("DISTRLCC_TOKEN", None)
 
     def run(
-        self, host: int, *words: str, cwd: Path | None = None, **environment: str
-    ) -> tuple[int, str, float]:
-        """Run a command; return exit code, output and how long it took, s."""
-        begin = time.monotonic()
+        self,
+        host: int,
+        *words: str,
+        code: int | None = 0,
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> str:
+        """Run a command that exits with a code, None for any; return its output."""
         # "-s" starts a process cold, which other sources need.
         cold = ("-s",) if "PYTHONPATH" in environment else ()
         command = self.hosts.command(host, sys.executable, *cold, "-m", "distrlcc", *words)
@@ -202,7 +204,9 @@ class Cluster:
             timeout=180,
             check=False,
         )
-        return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
+        said = done.stdout + done.stderr
+        assert code in (None, done.returncode), said
+        return said
 
     def processes(self, host: int) -> list[str]:
         """Return the processes that run on a host."""
@@ -222,10 +226,7 @@ def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
     with hosts:
         made = Cluster(hosts, folder)
         try:
-            code, said, _ = made.run(
-                0, "cluster", "start", "--no-dashboard", "--show-token", *SMALL
-            )
-            assert code == 0, said
+            said = made.run(0, "cluster", "start", "--no-dashboard", "--show-token", *SMALL)
             line = next(line.strip() for line in said.splitlines() if "cluster join" in line)
             secret, *words = line.split()
             assert words == ["distrlcc", "cluster", "join", made.head]
@@ -233,34 +234,26 @@ def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
             yield made
         finally:
             for host in (1, 0):
-                made.run(host, "cluster", "stop")
+                made.run(host, "cluster", "stop", code=None)
 
 
 @pytest.mark.slow
 @pytest.mark.net
 def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
     assert len(cluster.token) == 64
-    code, said, _ = cluster.run(0, "cluster", "start", *SMALL)
-    assert code == 2
-    assert "a cluster's head already" in said
-    code, said, took = cluster.run(1, "cluster", "join", cluster.head, DISTRLCC_TOKEN=TOKEN)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "has another token" in said
-    assert took < REFUSED_SECONDS
-    code, said, _ = cluster.run(1, "cluster", "join", cluster.head)
-    assert code == 2
-    assert "the token of the cluster is needed" in said
-    doctor = ("doctor", "--address", cluster.head)
-    _, said, _ = cluster.run(1, *doctor, DISTRLCC_TOKEN=TOKEN)
-    assert "another token" in said
-    _, said, _ = cluster.run(1, *doctor, DISTRLCC_TOKEN=cluster.token)
+    assert "a cluster's head already" in cluster.run(0, "cluster", "start", *SMALL, code=2)
+    join, doctor = ("cluster", "join", cluster.head), ("doctor", "--address", cluster.head)
+    train = ("train", "quickstart", "--engine", "ray", "--address", cluster.head, "--out", "none")
+    for words in (join, train):
+        said = cluster.run(1, *words, cwd=tmp_path, DISTRLCC_TOKEN=TOKEN, code=2)
+        assert "has another token" in said
+        assert "Traceback" not in said
+    assert not (tmp_path / "none").exists()
+    assert "the token of the cluster is needed" in cluster.run(1, *join, code=2)
+    assert "another token" in cluster.run(1, *doctor, code=1, DISTRLCC_TOKEN=TOKEN)
+    said = cluster.run(1, *doctor, code=None, DISTRLCC_TOKEN=cluster.token)
     assert "knows the token" in said
     assert "as on 10.77.0.1" in said
-    words = ("train", "quickstart", "--engine", "ray", "--address", cluster.head, "--out", "none")
-    code, said, _ = cluster.run(1, *words, cwd=tmp_path, DISTRLCC_TOKEN=TOKEN)
-    assert (code, said.count("\n")) == (2, 1), said
-    assert "has another token" in said
-    assert not (tmp_path / "none").exists()
 
     other = tmp_path / "other"
     shutil.copytree(Path(distrlcc.__file__).parent, other / "distrlcc")
@@ -268,11 +261,7 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     package = other / "torch-1.2.3.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
-    code, said, took = cluster.run(
-        1, "cluster", "join", cluster.head, DISTRLCC_TOKEN=cluster.token, PYTHONPATH=str(other)
-    )
-    assert code == 2
-    assert took < REFUSED_SECONDS
+    said = cluster.run(1, *join, DISTRLCC_TOKEN=cluster.token, PYTHONPATH=str(other), code=2)
     rows = [line.split() for line in said.splitlines()]
     assert [row[0] for row in rows[2:]] == ["code", "torch"], said
     assert rows[-1][-1] == "1.2.3"
@@ -283,10 +272,8 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
 @pytest.mark.net
 def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> None:
     words = ("cluster", "join", cluster.head, *SMALL, "--resource", "actor=4")
-    code, said, _ = cluster.run(1, *words, DISTRLCC_TOKEN=cluster.token)
-    assert code == 0, said
-    code, said, _ = cluster.run(1, "cluster", "status", "--json", "-")
-    nodes = json.loads(said)["nodes"]
+    cluster.run(1, *words, DISTRLCC_TOKEN=cluster.token)
+    nodes = json.loads(cluster.run(1, "cluster", "status", "--json", "-"))["nodes"]
     assert [(node["address"], node["alive"], node["is_head"]) for node in nodes] == [
         (cluster.hosts.address(0), True, True),
         (cluster.hosts.address(1), True, False),
@@ -295,11 +282,8 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
 
     storage = tmp_path / "storage"
     storage.mkdir()
-    code, said, took = cluster.run(
-        0, "doctor", "--cluster", "--storage", str(storage), "--json", "-"
-    )
+    said = cluster.run(0, "doctor", "--cluster", "--storage", str(storage), "--json", "-")
     told = json.loads(said[said.index("{\n") : said.rindex("}") + 1])
-    assert code == 0, [row for row in told["rows"] if row["verdict"] == "fail"]
     found = {(row["check"], row["machine"]): row["found"] for row in told["rows"]}
     for host in (0, 1):
         address = cluster.hosts.address(host)
@@ -309,7 +293,6 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
         assert "reaches 63" in found["ports", address]
     assert "bit/s" in found["link", cluster.hosts.address(0)]
     assert "ms from" in found["clock", cluster.hosts.address(1)]
-    assert took < 60.0
     assert list(storage.iterdir()) == []
 
 
@@ -322,9 +305,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
         "def explore(values):\n    return values | {'ppo.clip_param': 0.25}\n"
     )
     if not cluster.processes(1):  # the test before has not run
-        words = ["cluster", "join", cluster.head, *SMALL]
-        code, said, _ = cluster.run(1, *words, DISTRLCC_TOKEN=cluster.token)
-        assert code == 0, said
+        cluster.run(1, "cluster", "join", cluster.head, *SMALL, DISTRLCC_TOKEN=cluster.token)
     busy: set[int] = set()
     ended = threading.Event()
 
@@ -346,10 +327,11 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
         "--set num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=2 "
         "held_out.seconds=0.5"
     )
-    code, said, _ = cluster.run(0, *words, cwd=tmp_path)
-    ended.set()
-    thread.join(10.0)
-    assert code == 0, said
+    try:
+        cluster.run(0, *words, cwd=tmp_path)
+    finally:
+        ended.set()
+        thread.join(10.0)
     assert busy == {0, 1}
     reports = read_reports(tmp_path / "tuned" / "reports.jsonl")
     assert {(report.member, report.update) for report in reports} == {
@@ -369,22 +351,22 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
     begin = time.monotonic()
 
     def gone() -> bool:
-        _, said, _ = cluster.run(0, "cluster", "status", "--json", "-")
+        said = cluster.run(0, "cluster", "status", "--json", "-")
         return [node["alive"] for node in json.loads(said)["nodes"]] == [True, False]
 
-    conftest.wait_until(gone, CUT_SECONDS + 10.0, "the machine that was cut is given up")
-    assert time.monotonic() - begin > 10.0
+    conftest.wait_until(gone, 2 * STALL_SECONDS + 15.0, "the machine that was cut is given up")
+    assert time.monotonic() - begin > STALL_SECONDS / 2
     conftest.wait_until(
-        lambda: "has ended" in cluster.run(1, "cluster", "status")[1], 15.0, "it ended its part"
+        lambda: "has ended" in cluster.run(1, "cluster", "status", code=None),
+        15.0,
+        "it ended its part",
     )
-    cluster.run(1, "cluster", "stop")  # Ray's agents may end a minute later by themselves
-    code, said, _ = cluster.run(0, "cluster", "stop")
-    assert code == 0, said
+    # Ray's agents may end a minute later by themselves.
+    cluster.run(1, "cluster", "stop", code=None)
+    cluster.run(0, "cluster", "stop")
     for host in (0, 1):
         assert cluster.processes(host) == []
-        code, said, _ = cluster.run(host, "cluster", "stop")
-        assert code == 2
-        assert "nothing to stop" in said
+        assert "nothing to stop" in cluster.run(host, "cluster", "stop", code=2)
 
 
 def test_what_was_killed_can_be_cleaned_up() -> None:

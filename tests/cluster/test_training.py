@@ -22,6 +22,7 @@ from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.cluster.engine import RayEngine
 from distrlcc.cluster.placement import free_machines, reserve
 from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.cluster.state import keep_token
 from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
@@ -49,23 +50,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        # A token that this machine keeps is not this cluster's.
+        # The token that this machine keeps is another cluster's; this one needs none.
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("DISTRLCC_TOKEN", raising=False)
-        yield from _cluster(Cluster)
-
-
-def _cluster(kind: Any) -> Iterator[Any]:
-    made = kind(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 2,
-            "object_store_memory": 100_000_000,
-            "include_dashboard": False,
-        },
-    )
-    yield made
-    made.shutdown()
+        keep_token("0123456789abcdef0123456789abcdef")
+        room = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=room)
+        yield made
+        made.shutdown()
 
 
 def _members(cluster: Any, name: str = "") -> list[int]:
@@ -108,31 +100,39 @@ class Counter:
         time.sleep(seconds)
 
 
-class Watch:
-    """Gathers an engine's changes."""
+class Watched(RayEngine):
+    """An engine that gathers its changes."""
 
-    def __init__(self, engine: RayEngine) -> None:
-        self._engine = engine
-        self.seen = Changes()
+    seen = Changes()
 
     def living(self) -> list[Worker]:
-        new = self._engine.changes()
+        new = self.changes()
         self.seen.joined += new.joined
         self.seen.left |= new.left
         return [worker for worker in self.seen.joined if worker not in self.seen.left]
 
 
+@contextlib.contextmanager
+def _engine(
+    cluster: Any, resources: ResourcesConfig, workers: int, **others: str
+) -> Iterator[Watched]:
+    """Yield an engine on the cluster, whose trainer runs the other versions."""
+    with (
+        ray_session(RayOptions(cluster.address)),
+        reserve(resources, learners=1, workers=workers) as room,
+    ):
+        engine = Watched(room, CONFIG, identity(CONFIG, topology="actor-learner") | others)
+        engine.seen = Changes()
+        yield engine
+        engine.close()
+
+
 @pytest.mark.long
 def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) -> None:
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
-    with (
-        ray_session(RayOptions(cluster.address)),
-        reserve(resources, learners=1, workers=2) as room,
-    ):
-        engine = RayEngine(room, CONFIG, identity(CONFIG, topology="actor-learner"))
-        watch = Watch(engine)
-        conftest.wait_until(lambda: len(watch.living()) == 2, 60.0, "two workers")
-        first, second = sorted(watch.living(), key=lambda worker: worker.index)
+    with _engine(cluster, resources, 2) as engine:
+        conftest.wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
+        first, second = sorted(engine.living(), key=lambda worker: worker.index)
         for worker in (first, second):
             engine.start(worker, Counter, 5).result(30.0)
         assert engine.call(first, "add", 2).result(10.0) == 7
@@ -145,91 +145,74 @@ def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) ->
         os.kill(first.process, signal.SIGKILL)
         with pytest.raises(WorkerGoneError, match="died"):
             waiting.result(15.0)
-        assert watch.living() == [second]
-        assert "died" in watch.seen.left[first]
+        assert engine.living() == [second]
+        assert "died" in engine.seen.left[first]
         engine.drop(first)
         with pytest.raises(WorkerGoneError):
             engine.call(first, "add", 1).result(1.0)
-        conftest.wait_until(lambda: len(watch.living()) == 2, 60.0, "another in its place")
-        again = next(worker for worker in watch.living() if worker != second)
+        conftest.wait_until(lambda: len(engine.living()) == 2, 60.0, "another in its place")
+        again = next(worker for worker in engine.living() if worker != second)
         assert (again.index, again.process != first.process) == (0, True)
         engine.start(again, Counter, 0).result(30.0)
         assert engine.call(again, "add", 1).result(10.0) == 1
 
         engine.drop(second)  # given up for silence, say: its process ends
         conftest.wait_until(lambda: not Path(f"/proc/{second.process}").exists(), 10.0, "its end")
-        engine.close()
-        conftest.wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
+    conftest.wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
 
 
 def test_a_worker_of_another_version_is_refused_with_the_difference(
     cluster: Any, conftest: ModuleType
 ) -> None:
-    own = identity(CONFIG, topology="actor-learner") | {"torch": "1.0", "code": "other"}
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
-    with (
-        ray_session(RayOptions(cluster.address)),
-        reserve(resources, learners=1, workers=1) as room,
-    ):
-        engine = RayEngine(room, CONFIG, own)
+    with _engine(cluster, resources, 1, torch="1.0", code="other") as engine:
         with pytest.raises(GroupError, match=r"torch +1\.0 ") as refused:
             conftest.wait_until(lambda: bool(engine.changes().joined), 60.0, "a refusal")
         assert refused.value.exit_code == 2
-        engine.close()
 
 
 def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
     cluster: Any, conftest: ModuleType
 ) -> None:
     resources = ResourcesConfig(worker_cpus=0.7, learner_cpus=0.5, max_workers=3)
-    with (
-        ray_session(RayOptions(cluster.address)),
-        reserve(resources, learners=1, workers=2) as room,
-    ):
-        engine = RayEngine(room, CONFIG, identity(CONFIG, topology="actor-learner"))
-        watch = Watch(engine)
-        conftest.wait_until(lambda: len(watch.living()) == 2, 60.0, "two workers")
+    with _engine(cluster, resources, 2) as engine:
+        conftest.wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
         time.sleep(2.0)
-        assert len(watch.living()) == 2  # there is no room for a third
+        assert len(engine.living()) == 2  # there is no room for a third
         node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
         began = time.monotonic()
-        conftest.wait_until(lambda: len(watch.living()) == 3, 60.0, "a third")
+        conftest.wait_until(lambda: len(engine.living()) == 3, 60.0, "a third")
         assert time.monotonic() - began < 30.0
-        third = next(worker for worker in watch.living() if worker.index == 2)
+        third = next(worker for worker in engine.living() if worker.index == 2)
         engine.start(third, Counter, 0).result(30.0)
         waiting = engine.call(third, "sleep", 120.0)
         cluster.remove_node(node, allow_graceful=False)
         with pytest.raises(WorkerGoneError):
             waiting.result(60.0)
-        assert third not in watch.living()
-        assert len(watch.living()) == 2
-        engine.close()
+        assert third not in engine.living()
+        assert len(engine.living()) == 2
         conftest.wait_until(lambda: len(free_machines()) == 1, 60.0, "Ray knows it")
 
 
+@pytest.mark.parametrize(
+    ("resources", "asked"),
+    [
+        (ResourcesConfig(worker_cpus=50.0), "1 x (50 CPU) to act, PACK"),
+        (ResourcesConfig(strategy="STRICT_SPREAD"), "to act, STRICT_SPREAD"),
+    ],
+)
 def test_what_cannot_be_placed_is_refused_with_what_is_free(
-    cluster: Any, conftest: ModuleType
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, resources: ResourcesConfig, asked: str
 ) -> None:
-    with ray_session(RayOptions(cluster.address)):
-        # Ray takes back late what the runs before have held.
-        conftest.wait_until(
-            lambda: [free.get("CPU") for free in free_machines().values()] == [2.0],
-            60.0,
-            "two free cores",
-        )
-        for resources, asked in (
-            (ResourcesConfig(worker_cpus=50.0), "1 x (50 CPU) to act, PACK"),
-            (ResourcesConfig(strategy="STRICT_SPREAD"), "to act, STRICT_SPREAD"),
-        ):
-            begun = time.monotonic()
-            with (
-                pytest.raises(GroupError, match="has no room for") as refused,
-                reserve(resources, learners=1, workers=1),
-            ):
-                pass
-            assert time.monotonic() - begun < 20.0
-            assert asked in str(refused.value)
-            assert "2 CPU" in str(refused.value).partition("Free:")[2]
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=3")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    with (
+        ray_session(RayOptions("auto")),
+        pytest.raises(GroupError, match=r"has no room for .*Free: [\d.]+: [\d.]+ CPU") as refused,
+        reserve(resources, learners=1, workers=1),
+    ):
+        pass
+    assert asked in str(refused.value)
 
 
 def _run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -248,6 +231,13 @@ class Run:
         command += ["--address", cluster.address, "--out", str(self.out), *words]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(20.0)
 
     @property
     def said(self) -> str:
@@ -275,103 +265,92 @@ class Run:
         return self.process.wait(seconds)
 
 
-@pytest.fixture
-def start(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    runs: list[Run] = []
-
-    def begin(*words: str) -> Run:
-        runs.append(Run(cluster, tmp_path, *words))
-        return runs[-1]
-
-    yield begin
-    for run in runs:
-        run.process.kill()
-        run.process.wait(20.0)
-
-
 def test_actors_and_their_trainer_are_started_again(
-    cluster: Any, start: Callable[..., Run], conftest: ModuleType
+    cluster: Any, conftest: ModuleType, tmp_path: Path
 ) -> None:
     told = shlex.split("distrlcc --topology actor-learner --workers 2 --restarts 1 --set")
-    run = start(*told, *SMALL, ENDLESS, "actors.segments_per_update=2")
-    run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
-    worker = _members(cluster, "Host")[0]
-    os.kill(worker, signal.SIGKILL)
-    run.until(lambda: f"process {worker} " in run.said.partition("gone: ")[2], 15.0, "it")
-    run.until(lambda: run.count("joined: worker") == 3, 60.0, "another worker")
+    with Run(cluster, tmp_path, *told, *SMALL, ENDLESS, "actors.segments_per_update=2") as run:
+        run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
+        worker = _members(cluster, "Host")[0]
+        os.kill(worker, signal.SIGKILL)
+        run.until(lambda: f"process {worker} " in run.said.partition("gone: ")[2], 15.0, "it")
+        run.until(lambda: run.count("joined: worker") == 3, 60.0, "another worker")
 
-    (trainer,) = _members(cluster, "RayTrainer")
-    before = run.rows()[-1]["update"]
-    os.kill(trainer, signal.SIGKILL)
-    run.until(lambda: "starting it again" in run.said, 15.0, "the trainer's death")
-    run.until(lambda: run.rows()[-1]["update"] > before + 5, 150.0, "more updates")
-    updates = [row["update"] for row in run.rows()]
-    assert updates == list(range(1, len(updates) + 1))  # what was lost was learned again
+        (trainer,) = _members(cluster, "RayTrainer")
+        before = run.rows()[-1]["update"]
+        os.kill(trainer, signal.SIGKILL)
+        run.until(lambda: "starting it again" in run.said, 15.0, "the trainer's death")
+        run.until(lambda: run.rows()[-1]["update"] > before + 5, 150.0, "more updates")
+        updates = [row["update"] for row in run.rows()]
+        assert updates == list(range(1, len(updates) + 1))  # what was lost was learned again
 
-    assert run.end(signal.SIGINT, 20.0) == 130
-    line = run.said.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
-    assert line.startswith("train --engine ray --topology actor-learner --address ")
-    conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
-    done = run.rows()[-1]
-    more = f"total_steps={int(done['steps']) + 640}"
-    words = ["-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set", more]
-    again = _run(words, run.out.parent)
-    assert again.returncode == 0, again.stderr
-    assert run.rows()[-1]["update"] == done["update"] + 5
-    assert "policy: " in again.stdout
-    assert "(raylet)" not in run.said + again.stdout + again.stderr
+        assert run.end(signal.SIGINT, 20.0) == 130
+        line = run.said.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
+        assert line.startswith("train --engine ray --topology actor-learner --address ")
+        conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+        done = run.rows()[-1]
+        more = f"total_steps={int(done['steps']) + 640}"
+        words = ["-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set", more]
+        again = _run(words, run.out.parent)
+        assert again.returncode == 0, again.stderr
+        assert run.rows()[-1]["update"] == done["update"] + 5
+        assert "policy: " in again.stdout
+        assert "(raylet)" not in run.said + again.stdout + again.stderr
 
 
 @pytest.mark.long
 def test_the_trainer_goes_on_on_another_machine(
-    cluster: Any, start: Callable[..., Run], conftest: ModuleType, tmp_path: Path
+    cluster: Any, conftest: ModuleType, tmp_path: Path
 ) -> None:
     room = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trainer": 1.0}}
     first, second = cluster.add_node(**room), cluster.add_node(**room)
     told = shlex.split("distrlcc --topology actor-learner --workers 1 --restarts 1")
     place = ["--learner-resource", "trainer=1", "--storage", str(tmp_path / "storage")]
-    run = start(*told, *place, "--set", *SMALL, ENDLESS, "actors.segments_per_update=1")
-    run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
-    (trainer,) = _members(cluster, "RayTrainer")
-    raylet = _parent(trainer)
-    processes = first.all_processes["raylet"]
-    mine, other = (first, second) if processes[0].process.pid == raylet else (second, first)
-    before = run.rows()[-1]["update"]
-    cluster.remove_node(mine, allow_graceful=False)
-    run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
-    run.out.rename(tmp_path / "of the machine that died")
-    run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 150.0, "more")
-    updates = [row["update"] for row in run.rows()]
-    assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
-    assert _parent(_members(cluster, "RayTrainer")[0]) != raylet
-    assert run.end(signal.SIGINT, 30.0) == 130
-    cluster.remove_node(other)
+    with Run(
+        cluster, tmp_path, *told, *place, "--set", *SMALL, ENDLESS, "actors.segments_per_update=1"
+    ) as run:
+        run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
+        (trainer,) = _members(cluster, "RayTrainer")
+        raylet = _parent(trainer)
+        processes = first.all_processes["raylet"]
+        mine, other = (first, second) if processes[0].process.pid == raylet else (second, first)
+        before = run.rows()[-1]["update"]
+        cluster.remove_node(mine, allow_graceful=False)
+        run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
+        run.out.rename(tmp_path / "of the machine that died")
+        run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 150.0, "more")
+        updates = [row["update"] for row in run.rows()]
+        assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
+        assert _parent(_members(cluster, "RayTrainer")[0]) != raylet
+        assert run.end(signal.SIGINT, 30.0) == 130
+        cluster.remove_node(other)
 
 
 @pytest.mark.long
 def test_ranks_are_started_again_and_stay_equal(
-    cluster: Any, start: Callable[..., Run], conftest: ModuleType
+    cluster: Any, conftest: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=8")
     words = shlex.split(
         "quickstart --processes 2 --set num_envs=8 ppo.rollout_length=32 held_out.every=1000 "
         "held_out.links=2 held_out.seconds=1 distributed.sync_check_every=1"
     )
-    run = start(*words, ENDLESS)
-    run.until(lambda: len(run.rows()) > 20, 180.0, "updates")
-    assert run.rows()[-1]["ranks"] == 2.0
-    victim = max(_members(cluster, "RayRank"))
-    os.kill(victim, signal.SIGKILL)
-    run.until(lambda: "starting it again" in run.said, 15.0, "a rank's death")
-    run.until(lambda: "joined: rank" in run.said, 60.0, "two again")
-    run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 20.0, "an update of two")
-    os.kill(_members(cluster, "RayRank")[0], signal.SIGSTOP)
-    run.until(lambda: "answered for 20 s; starting it again" in run.said, 60.0, "it is frozen")
-    run.until(lambda: run.count("joined: rank") == 2, 60.0, "two once more")
-    behind = run.rows()[-1]["update"]
-    run.until(lambda: run.rows()[-1]["update"] > behind + 20, 30.0, "equal weights")
-    assert run.end(signal.SIGTERM, 30.0) == 128 + signal.SIGTERM
-    conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
-    assert "held-out links: " in run.said
+    with Run(cluster, tmp_path, *words, ENDLESS) as run:
+        run.until(lambda: len(run.rows()) > 20, 180.0, "updates")
+        assert run.rows()[-1]["ranks"] == 2.0
+        victim = max(_members(cluster, "RayRank"))
+        os.kill(victim, signal.SIGKILL)
+        run.until(lambda: "starting it again" in run.said, 15.0, "a rank's death")
+        run.until(lambda: "joined: rank" in run.said, 60.0, "two again")
+        run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 20.0, "an update of two")
+        os.kill(_members(cluster, "RayRank")[0], signal.SIGSTOP)
+        run.until(lambda: "answered for 8 s; starting it again" in run.said, 60.0, "it is frozen")
+        run.until(lambda: run.count("joined: rank") == 2, 60.0, "two once more")
+        behind = run.rows()[-1]["update"]
+        run.until(lambda: run.rows()[-1]["update"] > behind + 20, 30.0, "equal weights")
+        assert run.end(signal.SIGTERM, 30.0) == 128 + signal.SIGTERM
+        conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+        assert "held-out links: " in run.said
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,6 @@ def test_the_seed_chooses_any_first_phase_but_the_draining_one() -> None:
     assert first == {0, 2, 3, 4, 5, 6, 7}
 
 
-def test_same_seed_same_run() -> None:
-    flows = [run("bbr", seconds=3, limit=50, seed=seed)[0] for seed in (5, 5, 8)]
-    traces = [[(s.now, s.cwnd, s.pacing) for s in flow.samples] for flow in flows]
-    assert traces[0] == traces[1] != traces[2]
-
-
 def test_recovery_conserves_packets_for_a_round_and_restores_the_window() -> None:
     flow = Driver("bbr")
     flow.round()

@@ -1,7 +1,7 @@
 import pytest
 
 from distrlcc.control import cubic
-from tests.control.drive import Driver, run
+from tests.control.drive import Driver
 
 
 def at_window(window: float) -> Driver:
@@ -106,8 +106,3 @@ def test_timeout_and_the_stage_after_it() -> None:
     flow.ack()
     assert flow.state[cubic.K] == 0
     assert flow.state[cubic.W_MAX] == 49
-
-
-def test_fills_a_link() -> None:
-    (flow,) = run("cubic", seconds=20, rtt_ms=40, limit=40)
-    assert len(flow.after(5)) >= 0.99 * 1000 * 15

@@ -42,12 +42,13 @@ def test_closed_ports_are_named_in_order(port: int) -> None:
     with socket.socket() as unused:
         unused.bind((HOST, 0))
         closed = unused.getsockname()[1]
-        found = reach([(HOST, closed), (HOST, port), (HOST, closed)], 1.0)
+        found = reach([(HOST, closed), (HOST, port), (HOST, closed)])
     assert found == ["Connection refused", "", "Connection refused"]
-    assert reach([], 1.0) == []
+    assert reach([]) == []
 
 
-def test_a_silent_peer_costs_bounded_time() -> None:
+def test_a_silent_peer_costs_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=0.3")
     with socket.create_server((HOST, 0)) as silent, pytest.raises(OSError, match="timed out"):
         measure(HOST, silent.getsockname()[1], 0.1)
 

@@ -16,6 +16,7 @@ from distrlcc.env.rewards import RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col
+from tests.env.steps import check_same, steps
 
 
 @pytest.mark.parametrize(("name", "problem"), list(check_all()), ids=lambda v: str(v)[:40])
@@ -152,31 +153,14 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
 }
 
 
-def _steps(env: LinkVectorEnv, begin: int, end: int) -> list[tuple[Any, ...]]:
-    """Return what some steps showed: observations, rewards, truncations, labels, who is active."""
-    rows = []
-    for t in range(begin, end):
-        actions = np.random.default_rng(t).integers(0, 6, 64)[env.first_index :][: env.num_envs]
-        observation, reward, _, truncated, info = env.step(actions)
-        active = info.get("active", truncated)
-        rows.append((observation.copy(), reward, truncated, info["expert_action"], active))
-    return rows
-
-
-def _check_same(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> None:
-    for a, b in zip(one, other, strict=True):
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_resumed_environment_goes_on_bit_for_bit(name: str) -> None:
     config, expert = WORLDS[name]
     env, again = (LinkVectorEnv(16, config, seed=seed, expert=expert) for seed in (9, 5))
     env.reset()
-    _steps(env, 0, 70)
+    steps(env, 0, 70)
     again.load_state_dict(env.state_dict())
-    _check_same(_steps(env, 70, 150), _steps(again, 70, 150))
+    check_same(steps(env, 70, 150), steps(again, 70, 150))
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -188,9 +172,9 @@ def test_two_processes_have_the_links_of_one(name: str) -> None:
     )
     for env in (whole, low, high):
         env.reset()
-    halves = zip(_steps(low, 0, 150), _steps(high, 0, 150), strict=True)
+    halves = zip(steps(low, 0, 150), steps(high, 0, 150), strict=True)
     joined = [tuple(map(np.concatenate, zip(a, b, strict=True))) for a, b in halves]
-    _check_same(_steps(whole, 0, 150), joined)
+    check_same(steps(whole, 0, 150), joined)
 
 
 BAD: list[tuple[type, dict[str, Any], str]] = [
@@ -201,7 +185,7 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"suite_weights": (1.0, 2.0)}, "expected one for each, or none"),
     (EnvConfig, {"suites": ("random", "dynamic"), "suite_weights": (1.0,)}, "1 entries for 2"),
     (EnvConfig, {"suite_weights": (-1.0,)}, "positive sum"),
-    (EnvConfig, {"step_ms": 0.0}, "step_ms is 0.0; expected 0.1 to 100000"),
+    (EnvConfig, {"step_ms": 0.0}, "step_ms is 0.0: expected 0.1 to 100000"),
     (EnvConfig, {"step_ms": 0.5, "world": "emulated"}, r"step_ms is 0\.5"),
     (EnvConfig, {"interval_rtts": 1.0, "world": "emulated"}, "interval_rtts must be 0"),
     (EnvConfig, {"episode_s": float("nan")}, "episode_s"),
@@ -209,7 +193,7 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"jitter_ms": float("nan")}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
     (EnvConfig, {"action_delay_steps": 101}, "action_delay_steps"),
-    (EnvConfig, {"agents": 99}, "agents is 99; expected 1 to 16"),
+    (EnvConfig, {"agents": 99}, "agents is 99: expected 1 to 16"),
     (EnvConfig, {"agents": 4, "world": "emulated"}, "links have one agent each"),
     (RewardConfig, {"name": "indigo"}, "unknown reward"),
     (RewardConfig, {"delay_weights": (0.5,)}, "least and the greatest"),

@@ -10,50 +10,44 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
+from distrlcc.learn.config import PPOConfig
+from distrlcc.learn.ppo import PPO
+from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.held_out import HeldOut
-from distrlcc.runs.run_config import RunConfig
-from distrlcc.types import IntervalStats
+from distrlcc.runs.run_config import HeldOutConfig, RunConfig
+from tests.env.steps import interval_stats, steps
 
-N = 6
 PLAIN = EnvConfig(episode_s=0.6, suites=("random", "dynamic"))
-BOTH = replace(PLAIN, action_delay_steps=3, jitter_ms=4.0)
 
 
-def _roll(config: EnvConfig, steps: int = 100, n: int = N, first: int = 0) -> list[Any]:
-    env = LinkVectorEnv(n, config, seed=4, first_index=first)
+def _roll(config: EnvConfig) -> list[Any]:
+    env = LinkVectorEnv(6, config, seed=4)
     env.reset()
-    return [env.step(_actions(t, n, first))[:2] for t in range(steps)]
-
-
-def _actions(t: int, n: int, first: int = 0) -> Any:
-    return (np.arange(first, first + n) + t) % 6
-
-
-def _same(a: list[Any], b: list[Any]) -> bool:
-    pairs = zip(a, b, strict=True)
-    return all(np.array_equal(*both) for pair in pairs for both in zip(*pair, strict=True))
+    return steps(env, 0, 100)
 
 
 def test_off_it_changes_nothing_and_on_it_does() -> None:
-    plain = _roll(PLAIN)
     assert LinkVectorEnv(2, PLAIN).batch.disturbance is None
-    for name, value in (("action_delay_steps", 3), ("jitter_ms", 4.0)):
-        assert not _same(plain, _roll(replace(PLAIN, **{name: value})))
+    late = _roll(replace(PLAIN, action_delay_steps=3))
+    assert any((a[0] != b[0]).any() for a, b in zip(_roll(PLAIN), late, strict=True))
 
 
 def test_jitter_moves_what_is_measured_alone() -> None:
     plain, noisy = _roll(PLAIN), _roll(replace(PLAIN, jitter_ms=4.0))
-    for (seen, paid), (measured, paid_too) in zip(plain, noisy, strict=True):
+    moved = 0
+    for (seen, paid, *_), (measured, paid_too, *_) in zip(plain, noisy, strict=True):
         np.testing.assert_array_equal(paid, paid_too)  # the link's truth
         np.testing.assert_array_equal(seen[:, -6:], measured[:, -6:])
+        moved += (seen != measured).any()
+    assert moved > 50
 
 
 def test_actions_take_effect_as_much_later_as_drawn() -> None:
     n, most = 64, 3
     late = Disturbance(np.arange(n), most, 0.0)
     late.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
-    stats = IntervalStats(*np.ones((len(IntervalStats.names()), n)))
+    stats = interval_stats(n, duration=1.0)
     delays = np.full(n, -1)
     for t in range(12):
         taken, due = late.due(np.full(n, 10 + t))
@@ -65,27 +59,26 @@ def test_actions_take_effect_as_much_later_as_drawn() -> None:
 
 
 def test_measurements_add_up_and_are_never_too_short() -> None:
-    n, steps = 32, 400
+    n, count = 32, 400
     rng = np.random.default_rng(0)
     noise = Disturbance(np.arange(n), 0, 8.0)
     noise.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
-    acked = rng.integers(0, 9, (steps, n)).astype(float)
-    low = 0.02 + 0.01 * rng.random((steps, n))
+    acked = rng.integers(0, 9, (count, n)).astype(float)
+    low = 0.02 + 0.01 * rng.random((count, n))
     least, total, waited = np.full(n, np.inf), np.zeros(n), np.zeros(n)
-    for t in range(steps):
+    for t in range(count):
         sees = acked[t] > 0
         mean = np.where(sees, low[t] + 0.002, 0.0)
-        stats = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
-        stats = replace(
-            stats,
-            duration=np.full(n, 0.01),
+        stats = interval_stats(
+            n,
+            duration=0.01,
             acked=acked[t],
             rtt_sum=mean * acked[t],
             rtt_min=np.where(sees, low[t], 0.0),
             rtt_max=np.where(sees, low[t] + 0.004, 0.0),
             rtt_last=low[t],
             min_rtt=low[t],
-            inflight=np.full(n, 20.0),
+            inflight=20.0,
         )
         got = noise.measured(stats)
         total += got.acked
@@ -101,18 +94,17 @@ def test_measurements_add_up_and_are_never_too_short() -> None:
         least = np.where(some, np.minimum(least, got.rtt_min), least)
         np.testing.assert_array_equal(got.min_rtt[some], least[some])
         waited += np.where(some, average - 0.027, 0.0)
-    mean_wait = waited / steps
+    mean_wait = waited / count
     assert mean_wait.max() < 0.012  # the bound's mean is 8 ms, of the others less
     assert np.ptp(mean_wait) > 0.003  # episodes differ
 
 
 def test_held_out_links_are_not_disturbed() -> None:
-    config = recipe("quickstart")
-    noisy = replace(config, env=replace(config.env, action_delay_steps=2, jitter_ms=3.0))
-    assert noisy.env.disturbed
-    assert not noisy.env.undisturbed().disturbed
-    spec: Any = None
-    assert not HeldOut(noisy, spec)._config.disturbed
+    few = replace(recipe("quickstart"), held_out=HeldOutConfig(links=3, seconds=0.3))
+    noisy = replace(few, env=replace(few.env, action_delay_steps=2, jitter_ms=3.0))
+    spec = PolicySpec("scale-free", 20, "multiplicative", "discrete", 6)
+    weights = PPO(PPOConfig(), spec).weights()
+    assert HeldOut(noisy, spec).score(weights) == HeldOut(few, spec).score(weights)
 
 
 def test_an_expert_is_not_followed_late() -> None:

@@ -59,7 +59,7 @@ def test_agents_enter_and_leave(config: EnvConfig) -> None:
             assert cut == ("link_episode" in infos[agent])
         if not env.agents:
             break
-    # Steps of 10 ms. From 0.2 to 0.3 s nobody runs: that time passes in one step.
+    # Steps of 10 ms. From 0.2 to 0.3 s no agent runs: that time passes in one step.
     assert when["agent_0"] == list(range(20))
     assert when["agent_1"] == list(range(9, 15))
     assert when["agent_2"] == list(range(19, 50))

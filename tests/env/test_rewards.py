@@ -22,9 +22,9 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.collect_data import CollectConfig
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Change, Link, Scenario
 from distrlcc.sim.suites import (
-    bdp_packets,
     best_cwnd,
     load_suite,
     mean_rate_mbps,
@@ -32,15 +32,10 @@ from distrlcc.sim.suites import (
     with_scheme,
 )
 from distrlcc.types import IntervalStats
-
-
-def _stats(**values: float) -> IntervalStats:
-    filled = dict.fromkeys(IntervalStats.names(), 0.0) | values
-    return IntervalStats(**{k: np.array([v]) for k, v in filled.items()})
-
+from tests.env.steps import interval_stats
 
 COUNTS = {"duration": 0.01, "sent": 10, "acked": 8, "lost": 2, "cwnd": 20}
-STATS = _stats(rtt_sum=8 * 0.06, rtt_max=0.07, rtt_last=0.06, min_rtt=0.04, **COUNTS)
+STATS = interval_stats(rtt_sum=8 * 0.06, rtt_max=0.07, rtt_last=0.06, min_rtt=0.04, **COUNTS)
 LINK = LinkView(np.array([10.0]), np.array([9.0]), np.array([1000.0]), np.array([0.04]))
 
 
@@ -75,7 +70,7 @@ def test_a_reward_is_its_papers_formula(name: str, expected: float) -> None:
 def test_a_window_that_does_not_fit_costs_more_steeply_near_the_fit(
     inflight: float, capacity: float, flows: float | None, log: float
 ) -> None:
-    stats = _stats(duration=0.01, inflight=inflight)
+    stats = interval_stats(duration=0.01, inflight=inflight)
     link = replace(
         LINK, capacity=np.array([capacity]), flows=None if flows is None else np.array([flows])
     )
@@ -99,7 +94,7 @@ def test_an_environment_takes_the_price_of_its_window_off_its_reward() -> None:
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_a_silent_step_has_a_finite_reward(name: str) -> None:
-    silent = _stats(duration=0.01)
+    silent = interval_stats(duration=0.01)
     link = LinkView(np.zeros(1), np.zeros(1), np.array([1000.0]), np.array([0.04]))
     assert np.isfinite(REWARDS[name](silent, link, RewardConfig(name)))
 

@@ -1,4 +1,4 @@
-"""Several agents on one link: who acts when, what they see and are paid, and that draws hold."""
+"""Several agents on one link: which acts when, what each sees and is paid, and that draws hold."""
 
 from dataclasses import replace
 from typing import Any

@@ -7,15 +7,10 @@ import pytest
 
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
 from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree, ScaleFreeRecent
-from distrlcc.types import IntervalStats
+from tests.env.steps import interval_stats
 
 ONES = np.ones(1)
 TIMES = ("duration", "rtt_sum", "rtt_last", "rtt_min", "min_rtt")
-
-
-def _stats(n: int = 1, **values: float) -> IntervalStats:
-    filled = dict.fromkeys(IntervalStats.names(), 0.0) | values
-    return IntervalStats(**{k: np.full(n, v) for k, v in filled.items()})
 
 
 def test_indigos_actions_are_its_five_and_windows_stay_in_bounds() -> None:
@@ -54,7 +49,7 @@ def test_the_rate_label_leads_to_the_best_rate() -> None:
 
 
 def test_indigos_fields_are_normalised_as_its_authors_do() -> None:
-    stats = _stats(
+    stats = interval_stats(
         delay_ewma=20.0, delivery_rate_ewma=50.0, send_rate_ewma=100.0, cwnd=500.0, min_rtt=0.05
     )
     assert Indigo(1).observe(stats)[0] == pytest.approx([0.1, 0.25, 0.5, 0.1])
@@ -63,8 +58,10 @@ def test_indigos_fields_are_normalised_as_its_authors_do() -> None:
 
 def test_auroras_history_shifts_and_holds_inflation_and_ratios() -> None:
     space = Aurora(1)
-    space.observe(_stats(duration=0.1, acked=10, sent=12, rtt_sum=0.5, min_rtt=0.05))
-    seen = space.observe(_stats(duration=0.1, acked=10, sent=15, rtt_sum=0.6, min_rtt=0.05))[0]
+    space.observe(interval_stats(duration=0.1, acked=10, sent=12, rtt_sum=0.5, min_rtt=0.05))
+    seen = space.observe(
+        interval_stats(duration=0.1, acked=10, sent=15, rtt_sum=0.6, min_rtt=0.05)
+    )[0]
     assert seen[-3:] == pytest.approx([0.1, 0.02, 0.05])
     assert seen[-6:-3] == pytest.approx([0.0, 0.0, 0.02])
     assert (seen[:-6] == 0).all()
@@ -77,7 +74,9 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
     same = {"sent": 100, "acked": 100, "cwnd": 80, "inflight": 80}
     for k in range(30):
         rtt = 0.08 if k < 20 else 0.11
-        a = _stats(duration=0.1, rtt_sum=100 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.08, **same)
+        a = interval_stats(
+            duration=0.1, rtt_sum=100 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.08, **same
+        )
         b = replace(a, **{name: getattr(a, name) / 10 for name in TIMES})
         x, y = slow.observe(a)[0], fast.observe(b)[0]
         assert x[ratios] == pytest.approx(y[ratios], abs=1e-9)
@@ -88,7 +87,7 @@ def test_silence_counts_as_delay() -> None:
     space = ScaleFree(1)
     _path(space, 0.05, 1)
     for _ in range(30):
-        seen = space.observe(_stats(duration=0.01, rtt_last=0.05, min_rtt=0.05, cwnd=10))
+        seen = space.observe(interval_stats(duration=0.01, rtt_last=0.05, min_rtt=0.05, cwnd=10))
     assert seen[0, 0] == pytest.approx(np.log(0.3 / 0.05), rel=0.01)
 
 
@@ -96,7 +95,9 @@ def _path(space: ScaleFree, rtt: float, steps: int, cwnd: float = 40.0) -> np.nd
     """Return what a sender sees last that has 4 ACKs of so long a round trip in each step."""
     rtts = {"rtt_sum": 4 * rtt, "rtt_last": rtt, "rtt_min": rtt, "min_rtt": 0.05}
     for _ in range(steps):
-        seen = space.observe(_stats(duration=0.01, acked=4, cwnd=cwnd, inflight=cwnd, **rtts))
+        seen = space.observe(
+            interval_stats(duration=0.01, acked=4, cwnd=cwnd, inflight=cwnd, **rtts)
+        )
     return np.asarray(seen[0])
 
 
@@ -148,7 +149,7 @@ def test_a_queue_that_has_stood_for_long_is_known_by_the_least_rtt_ever() -> Non
     late = _path(space, 0.5, 800)
     assert late[0] == pytest.approx(0.0, abs=1e-9)  # and now the queue is taken for the path
     assert late[-1] == pytest.approx(np.log(10.0))
-    silent = ScaleFreeRecent(1).observe(_stats(duration=0.01, cwnd=10))
+    silent = ScaleFreeRecent(1).observe(interval_stats(duration=0.01, cwnd=10))
     assert silent[0, -1] == 0.0
 
 

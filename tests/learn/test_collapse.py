@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from distrlcc.learn.collapse import CollapseAlarm, ExtraEntropy, Restorer
-from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.config import AlarmConfig, PPOConfig
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.rollout import Rollout
-from tests.learn.toys import ToyEnv, collected, make_spec
+from tests.learn.toys import collected, setup
 
 FINE = CollectStats(steps=100, entropy=80)
 CERTAIN = CollectStats(steps=100, entropy=0.1)
@@ -138,9 +137,7 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(acts: bool) -> N
     config = PPOConfig(
         gamma=0.5, lr_schedule=spikes, minibatch_size=512, rollout_length=16, entropy_coeff=0.0
     )
-    spec = make_spec("match")
-    learner, collector = PPO(config, spec, 0), Collector(ToyEnv(32, "match"), spec, 0)
-    rollout = Rollout.allocate(spec, 16, 32, 16)
+    learner, collector, rollout = setup(PPO, config)
     alarm = CollapseAlarm(silent_share_bound=1.0)
     recovery = Restorer(AlarmConfig(patience=2, keep_every=5), learner)
     rewards = []

@@ -7,22 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig
 from distrlcc.learn.dagger import Dagger, LabelledSteps
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import ToyEnv, make_spec, train
+from tests.learn.toys import make_spec, same_weights, say, setup, train
 
 TOY = DaggerConfig(lr=5e-3, minibatch_size=256, rollout_length=32)
-
-
-def _setup(
-    spec: PolicySpec, task: str, config: DaggerConfig, seed: int = 0
-) -> tuple[Dagger, Collector, Rollout]:
-    rollout = Rollout.allocate(spec, config.rollout_length, 32, config.sequence_length)
-    return Dagger(config, spec, seed), Collector(ToyEnv(32, task), spec, seed), rollout
 
 
 @pytest.mark.parametrize(
@@ -30,21 +21,20 @@ def _setup(
     [("match", {}, 0.93), ("track", {}, 0.9), ("memory", {"kind": "lstm", "hidden": (16,)}, 0.97)],
 )
 def test_learns(task: str, changes: Any, least: float) -> None:
-    spec = make_spec(task, **changes)
-    learner, collector, rollout = _setup(spec, task, TOY)
+    learner, collector, rollout = setup(Dagger, TOY, task, **changes)
     rewards = train(learner, collector, rollout, 6)
     assert rewards[0] == 1.0  # the expert acts in the first round
     assert rewards[-1] > least
-    assert learner.weights().expert_share == 0.0
+    assert not learner.weights().expert_acts
 
 
 def test_expert_rounds_and_rounds_that_end_early_without_gain() -> None:
     config = dataclasses.replace(TOY, expert_rounds=2, num_epochs=1)
-    rewards = train(*_setup(make_spec(), "match", config), 3)
+    rewards = train(*setup(Dagger, config), 3)
     assert rewards[:2] == [1.0, 1.0]
     assert rewards[2] < 1.0
     config = dataclasses.replace(TOY, min_gain=10.0)
-    learner, collector, rollout = _setup(make_spec(), "match", config)
+    learner, collector, rollout = setup(Dagger, config)
     train(learner, collector, rollout, 1)
     metrics = learner.update(rollout)
     assert (metrics["epochs"], metrics["dataset_samples"]) == (2.0, 2048.0)
@@ -53,17 +43,15 @@ def test_expert_rounds_and_rounds_that_end_early_without_gain() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"kind": "lstm", "hidden": (8,)}])
 def test_resume_is_bit_identical(changes: Any) -> None:
-    spec = make_spec("memory", **changes)
     config = dataclasses.replace(TOY, capacity=2500, num_epochs=2)
-    learner, collector, rollout = _setup(spec, "memory", config)
+    learner, collector, rollout = setup(Dagger, config, "memory", **changes)
     train(learner, collector, rollout, 3)
-    again = Dagger(config, spec)
+    again = Dagger(config, make_spec("memory", **changes))
     again.load_state_dict(learner.state_dict())
     segment = rollout.copy()
     for _ in range(2):
         assert learner.update(segment) == again.update(segment)
-    for name, array in learner.weights().arrays.items():
-        np.testing.assert_array_equal(array, again.weights().arrays[name])
+    same_weights(learner.weights(), again.weights())
 
 
 def _sequences(first: int, count: int) -> Batch:
@@ -98,10 +86,7 @@ def test_the_oldest_make_room() -> None:
 
 def test_loss_by_hand() -> None:
     learner = Dagger(dataclasses.replace(TOY, num_epochs=1), make_spec())
-    with torch.no_grad():
-        for parameter in learner.model.network.parameters():
-            parameter.zero_()
-        learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
+    say(learner, 0.2, 0.3, 0.5)
     rollout = Rollout.allocate(make_spec(), 1, 2)
     rollout.steps = 1
     rollout.expert_actions[:] = [0, 2]

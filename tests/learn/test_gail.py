@@ -15,7 +15,6 @@ from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import GailConfig, PPOConfig
 from distrlcc.learn.gail import (
     Demonstrations,
-    Discriminator,
     Gail,
     classification_loss,
     divergence,
@@ -55,14 +54,6 @@ def test_the_penalty_by_hand() -> None:
     assert penalty.item() == pytest.approx((2.0 - 1.0) ** 2)
 
 
-def test_the_discriminator_is_its_seeds() -> None:
-    one, same, other = (Discriminator(5, (8, 8), seed) for seed in (1, 1, 2))
-    pairs = torch.linspace(-1, 1, 15).reshape(3, 5)
-    assert one(pairs).shape == (3,)
-    assert torch.equal(one(pairs), same(pairs))
-    assert not torch.allclose(one(pairs), other(pairs))
-
-
 def _train(
     learner: Gail, env: Any, spec: PolicySpec, updates: int
 ) -> tuple[list[float], list[dict[str, float]]]:
@@ -94,7 +85,7 @@ def test_learns_without_the_reward(
     learner = Gail(GailConfig(str(tmp_path / "d"), lr=3e-3, minibatch_size=256), PPO, spec)
     rewards, rows = _train(learner, ToyEnv(32, task), spec, 40)
     assert np.mean(rewards[-5:]) > bound > rewards[0]
-    # Who imitates well is hard to tell from the expert.
+    # A policy that imitates well is hard to tell from the expert.
     assert rows[-1]["gail_divergence"] < max(row["gail_divergence"] for row in rows)
     assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows)
 

@@ -1,4 +1,4 @@
-"""Imitation: losses by hand, moments, learning on toys, the same result twice."""
+"""Imitation: losses by hand, moments, learning on toys, the same result twice; sequences."""
 
 import copy
 import dataclasses
@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.reader import StoredData
+from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.config import ImitationConfig
 from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import EPISODES, STEPS, make_spec, write_data
+from tests.learn.toys import EPISODES, STEPS, make_spec, same_weights, say, write_data
 
 CONFIG = ImitationConfig(lr=5e-3, minibatch_size=128, sequence_length=8, burn_in=8)
 
@@ -85,10 +87,7 @@ def test_loss_by_hand(tmp_path: Path) -> None:
     spec = make_spec()
     stored = write_data(tmp_path, "match", spec)
     learner, epoch = Cloning(CONFIG, spec), _epoch(stored, spec)
-    with torch.no_grad():
-        for parameter in learner.model.network.parameters():
-            parameter.zero_()
-        learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
+    say(learner, 0.2, 0.3, 0.5)
     one = [np.array([0])]
     metrics = learner.update(dataclasses.replace(epoch, parts=one))
     actions = stored.episode(0).expert_actions[: CONFIG.sequence_length]
@@ -122,8 +121,7 @@ def test_a_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
     again.load_state_dict(copy.deepcopy(learner.state_dict()))
     epoch = _epoch(stored, spec, 2)
     assert learner.update(epoch) == again.update(epoch)
-    for name, values in learner.weights().arrays.items():
-        np.testing.assert_array_equal(values, again.weights().arrays[name])
+    same_weights(learner.weights(), again.weights())
 
 
 def test_an_epoch_that_is_broken_off_can_be_undone(tmp_path: Path) -> None:
@@ -164,3 +162,62 @@ def test_values_of_another_space_are_refused(tmp_path: Path) -> None:
 def test_bad_configurations(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ImitationConfig(**changes)
+
+
+LENGTHS = (5, 8, 1, 4, 11, 2)
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> StoredData:
+    """Observation ``(episode, step)``, action: the step; two or three episodes in a shard."""
+    spaces = Spaces("toy", 2, "toy", "discrete", 16)
+    origin = Origin("oracle", ("random",), "train", 0, 1, 0.0, "", {})
+    with DatasetWriter(tmp_path / "d", spaces, origin, 14) as writer:
+        for number, length in enumerate(LENGTHS):
+            steps = np.arange(length)
+            obs = np.stack([np.full(length, number), steps], axis=1).astype(np.float32)
+            scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
+            outcomes = np.zeros((length, 3), np.float32)
+            writer.add(Episode("", obs, steps, steps, 0 * obs[:, 0], outcomes, obs[0], scores))
+        writer.finish()
+    return StoredData(tmp_path / "d")
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 16])
+@pytest.mark.parametrize("burn_in", [0, 2])
+def test_each_step_counts_once(uneven: StoredData, length: int, burn_in: int) -> None:
+    episodes = np.array([0, 1, 3, 4, 5])
+    dataset = SequenceDataset(uneven, episodes, length, burn_in)
+    assert len(dataset) == sum(-(-LENGTHS[e] // length) for e in episodes)
+    order = np.random.default_rng(0).permutation(len(dataset))
+    seen = []
+    for part in np.array_split(order, 3):
+        batch = dataset.__getitems__(part)
+        assert batch.obs.shape == (burn_in + length, len(part), 2)
+        assert int(batch.valid.sum()) == dataset.counts(part).sum()
+        np.testing.assert_array_equal(batch.starts, (batch.obs[..., 1] == 0) & batch.starts)
+        np.testing.assert_array_equal(batch.actions[batch.valid], batch.obs[..., 1][batch.valid])
+        seen += batch.obs[batch.valid].tolist()
+    assert sorted(seen) == [[e, t] for e in episodes for t in range(LENGTHS[e])]
+    assert dataset.steps == len(seen)
+
+
+def test_burn_in_is_the_past(uneven: StoredData) -> None:
+    dataset = SequenceDataset(uneven, np.array([1, 4]), 3, 2)
+    batch = dataset[1]  # steps 3 to 5 of episode 1
+    assert batch.obs[:, 0, 1].tolist() == [1, 2, 3, 4, 5]
+    assert batch.valid[:, 0].tolist() == [False, False, True, True, True]
+    assert not batch.starts.any()
+    first = dataset[0]  # nothing goes before an episode: the state is zero at its start
+    assert first.starts[:, 0].tolist() == [False, False, True, False, False]
+    assert first.valid[:, 0].tolist() == [False, False, True, True, True]
+    last = dataset[len(dataset) - 1]  # steps 9 and 10 of episode 4
+    assert last.obs[2:4, 0].tolist() == [[4, 9], [4, 10]]
+    assert last.valid[:, 0].tolist() == [False, False, True, True, False]
+
+
+def test_a_minibatch_may_be_empty(uneven: StoredData) -> None:
+    dataset = SequenceDataset(uneven, np.arange(6), 4)
+    batch = dataset.__getitems__(np.zeros(0, np.int64))
+    assert batch.obs.shape == (4, 0, 2)
+    assert len(SequenceDataset(uneven, np.zeros(0, np.int64), 4)) == 0

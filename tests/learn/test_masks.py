@@ -11,7 +11,7 @@ from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import make_spec
+from tests.learn.toys import make_spec, same_weights
 
 T, N, CUT, L = 12, 5, 6, 4
 ROWS = ("obs", "rewards", "values", "logp", "final_values")
@@ -75,9 +75,7 @@ def test_what_is_learned_is_the_same(network: Any, name: str) -> None:
     expected, metrics = one.update(dense), other.update(wide)
     for key in ("imitation_loss", "imitation_accuracy") if name == "dagger" else expected:
         assert metrics[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
-    learned = other.weights().arrays
-    for key, value in one.weights().arrays.items():
-        np.testing.assert_allclose(learned[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
+    same_weights(one.weights(), other.weights(), rtol=1e-4, atol=1e-5)
 
 
 def test_minibatches_without_an_agent_are_steps_of_no_weight() -> None:

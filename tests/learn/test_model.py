@@ -13,12 +13,12 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.learner import Learner, LocalReducer, Reducer, Weights
+from distrlcc.learn.learner import Learner, LocalReducer, Reducer
 from distrlcc.learn.model import Model
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import ToyEnv, collected, make_spec
+from tests.learn.toys import ToyEnv, collected, make_spec, same_weights
 
 
 def _model(spec: PolicySpec, **options: Any) -> Model:
@@ -61,8 +61,7 @@ def test_weights_are_copies_and_fit() -> None:
     weights = model.weights()
     again = Model(make_spec(), 99, LocalReducer(), normalize_observations=False)
     again.load_weights(weights)
-    for name, array in again.weights().arrays.items():
-        np.testing.assert_allclose(array, weights.arrays[name], rtol=1e-6)
+    same_weights(again.weights(), weights, rtol=1e-6)
     weights.arrays["policy_head.bias"][:] = 7.0
     assert model.network.policy_head.bias.abs().max() == 0
     other = _model(make_spec(hidden=(16,))).weights()
@@ -123,7 +122,7 @@ def _ranks(
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    _equal(ranks[0].weights(), ranks[1].weights(), 0)
+    same_weights(ranks[0].weights(), ranks[1].weights())
     return kind(config, spec, 0), ranks, results
 
 
@@ -136,7 +135,7 @@ def test_two_ranks_learn_as_one(name: str, kind: str) -> None:
         if key not in ("explained_variance", "kl"):
             assert results[0][key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
             assert results[0][key] == pytest.approx(results[1][key]), key
-    _equal(ranks[0].weights(), alone.weights(), 2e-4)
+    same_weights(ranks[0].weights(), alone.weights(), rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", RANKED)
@@ -153,8 +152,3 @@ def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict
         collected(learner, collector, rollout, stop)
         metrics = learner.update(rollout)
     return metrics
-
-
-def _equal(a: Weights, b: Weights, tolerance: float) -> None:
-    for name, array in a.arrays.items():
-        np.testing.assert_allclose(array, b.arrays[name], atol=tolerance, rtol=tolerance)

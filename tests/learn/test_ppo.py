@@ -9,23 +9,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.returns import generalized_advantages
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import ToyEnv, collected, make_spec, train
+from tests.learn.toys import collected, make_spec, same_weights, say, setup, train
 
 TOY = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=256, rollout_length=32)
-
-
-def _setup(
-    spec: PolicySpec, task: str, config: PPOConfig, seed: int = 0, count: int = 32
-) -> tuple[PPO, Collector, Rollout]:
-    rollout = Rollout.allocate(spec, config.rollout_length, count, config.sequence_length)
-    return PPO(config, spec, seed), Collector(ToyEnv(count, task), spec, seed), rollout
 
 
 def _batch(**columns: list[float]) -> Batch:
@@ -45,16 +36,13 @@ def test_loss_by_hand() -> None:
         use_kl_loss=True, kl_coeff=0.3, vf_loss_coeff=0.5, vf_clip_param=4.0, clip_param=0.2
     )
     learner = PPO(config, make_spec())
-    with torch.no_grad():
-        for parameter in learner.model.network.parameters():
-            parameter.zero_()
-        learner.model.network.policy_head.bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())
-        learner.model.network.value_head.bias.fill_(1.0)
+    say(learner, 0.2, 0.3, 0.5)
+    torch.nn.init.ones_(learner.model.network.value_head.bias)
     # Ratios 2, 0.5 and 1: the first is clipped where the advantage is positive, the second is not
     # where it is positive.
     old = [math.log(0.1), math.log(0.6), math.log(0.5)]
     batch = _batch(logp=old, adv=[1.0, 2.0, -3.0], target=[2.0, 9.0, 1.0])
-    loss, metrics = learner._loss(batch, entropy_coeff=0.1)
+    loss, metrics = learner.loss(batch, entropy_coeff=0.1)
     policy = -(1.2 * 1.0 + 0.5 * 2.0 - 3.0) / 3
     value = (1.0 + 4.0 + 0.0) / 3
     entropy = -(0.2 * math.log(0.2) + 0.3 * math.log(0.3) + 0.5 * math.log(0.5))
@@ -68,7 +56,7 @@ def test_clipping_stops_the_gradient() -> None:
     for advantage, moves in ((1.0, False), (-1.0, True)):
         learner = PPO(PPOConfig(use_critic=False, use_gae=False), make_spec())
         batch = _batch(logp=[math.log(0.1)], adv=[advantage], target=[0.0])
-        loss, _ = learner._loss(batch, entropy_coeff=0.0)
+        loss, _ = learner.loss(batch, entropy_coeff=0.0)
         norm = learner.model.optimizer.step(loss, 1, lr=0.0, grad_clip=0.0)
         assert (norm.item() > 0) == moves  # ratio 3.3: only a bad action is still pushed down
 
@@ -88,8 +76,7 @@ LSTM = {"kind": "lstm", "hidden": (8,)}
     ],
 )
 def test_learns(task: str, changes: Any, config: Any, updates: int, least: float) -> None:
-    spec = make_spec(task, **changes)
-    learner, *rest = _setup(spec, task, dataclasses.replace(TOY, **config))
+    learner, *rest = setup(PPO, dataclasses.replace(TOY, **config), task, **changes)
     before = learner.weights()
     rewards = train(learner, *rest, updates)
     assert rewards[0] < 0.5
@@ -101,12 +88,12 @@ def test_learns(task: str, changes: Any, config: Any, updates: int, least: float
 
 
 def test_memory_needs_the_recurrent_network() -> None:
-    rewards = train(*_setup(make_spec("memory"), "memory", TOY), 15)
+    rewards = train(*setup(PPO, TOY, "memory"), 15)
     assert rewards[-1] < 0.6  # one step of eight shows the cue; a third of the rest by chance
 
 
 def test_explained_variance_is_of_the_returns() -> None:
-    learner, collector, rollout = _setup(make_spec(), "match", TOY)
+    learner, collector, rollout = setup(PPO, TOY)
     collected(learner, collector, rollout)
     estimate = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
     advantages, returns = estimate.advantages, estimate.targets
@@ -117,21 +104,20 @@ def test_explained_variance_is_of_the_returns() -> None:
 
 @pytest.mark.parametrize("changes", [{}, LSTM])
 def test_the_same_seed_and_a_resume_are_bit_identical(changes: Any) -> None:
-    spec = make_spec("memory", **changes)
     schedule = ((0, 1e-2), (5000, 1e-3))
     config = dataclasses.replace(
         TOY, minibatch_size=300, use_kl_loss=True, lr_schedule=schedule, kl_target=1e-4
     )
     ends = []
     for seed in (5, 5, 6):
-        learner, collector, rollout = _setup(spec, "memory", config, seed)
+        learner, collector, rollout = setup(PPO, config, "memory", seed, **changes)
         ends.append((learner, rollout, train(learner, collector, rollout, 3)))
     (learner, rollout, rewards), (same, _, again), (other, _, _) = ends
     assert rewards == again
     _check_same(learner.state_dict(), same.state_dict())
     heads = [each.weights().arrays["policy_head.weight"] for each in (learner, other)]
     assert not np.array_equal(*heads)
-    resumed, segment = PPO(config, spec, 5), rollout.copy()
+    resumed, segment = PPO(config, make_spec("memory", **changes), 5), rollout.copy()
     resumed.load_state_dict(learner.state_dict())
     for _ in range(2):
         assert learner.update(segment) == resumed.update(segment)
@@ -141,7 +127,7 @@ def test_the_same_seed_and_a_resume_are_bit_identical(changes: Any) -> None:
 def test_kl_coefficient_adapts_beyond_twice_and_below_half_of_its_target() -> None:
     def update(target: float) -> tuple[float, float]:
         config = dataclasses.replace(LAGGED, use_kl_loss=True, kl_coeff=0.2, kl_target=target)
-        learner, rollout = _collected(make_spec(), "match", config)
+        learner, rollout = _collected(config)
         metrics = learner.update(rollout)
         return metrics["kl"], metrics["kl_coeff"]
 
@@ -164,7 +150,7 @@ def test_schedules_follow_environment_steps() -> None:
     config = dataclasses.replace(
         TOY, lr_schedule=((0, 4e-3), (2048, 0.0)), entropy_coeff_schedule=((1024, 0.0), (1025, 1.0))
     )
-    learner, collector, rollout = _setup(make_spec(), "match", config)
+    learner, collector, rollout = setup(PPO, config)
     collector.set_weights(learner.weights())
     seen = []
     for _ in range(3):
@@ -178,8 +164,8 @@ LAGGED = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=64, rollout_length=13, seq
 KINDS = [("match", {}), ("track", {}), ("memory", LSTM), ("track", LSTM)]
 
 
-def _collected(spec: PolicySpec, task: str, config: PPOConfig) -> tuple[PPO, Rollout]:
-    learner, collector, rollout = _setup(spec, task, config, count=12)
+def _collected(config: PPOConfig, task: Any = "match", **changes: Any) -> tuple[PPO, Rollout]:
+    learner, collector, rollout = setup(PPO, config, task, count=12, **changes)
     collected(learner, collector, rollout)
     return learner, rollout
 
@@ -187,13 +173,11 @@ def _collected(spec: PolicySpec, task: str, config: PPOConfig) -> tuple[PPO, Rol
 @pytest.mark.parametrize(("task", "changes"), KINDS)
 @pytest.mark.parametrize("use_critic", [True, False])
 def test_without_lag_learns_the_same(task: str, changes: Any, use_critic: bool) -> None:
-    spec = make_spec(task, **changes)
     config = dataclasses.replace(LAGGED, use_critic=use_critic, use_gae=use_critic)
-    without, rollout = _collected(spec, task, config)
-    with_ = PPO(dataclasses.replace(config, use_vtrace=True), spec)
+    without, rollout = _collected(config, task, **changes)
+    with_ = PPO(dataclasses.replace(config, use_vtrace=True), make_spec(task, **changes))
     expected, metrics = without.update(rollout), with_.update(rollout)
-    for name, array in without.weights().arrays.items():
-        np.testing.assert_allclose(with_.weights().arrays[name], array, atol=1e-5, err_msg=name)
+    same_weights(without.weights(), with_.weights(), atol=1e-5)
     assert metrics.pop("vtrace_rho") == pytest.approx(1.0, abs=1e-5)
     assert metrics.pop("vtrace_clip_fraction") == 0.0
     assert metrics == pytest.approx(expected, rel=1e-3, abs=1e-5)
@@ -202,7 +186,7 @@ def test_without_lag_learns_the_same(task: str, changes: Any, use_critic: bool) 
 @pytest.mark.parametrize(("task", "changes"), KINDS)
 def test_stale_rollouts(task: str, changes: Any) -> None:
     config = dataclasses.replace(LAGGED, use_vtrace=True, lr=0.03)
-    learner, rollout = _collected(make_spec(task, **changes), task, config)
+    learner, rollout = _collected(config, task, **changes)
     metrics = [learner.update(rollout) for _ in range(3)]
     assert [m["staleness"] for m in metrics] == [0.0, 1.0, 2.0]
     for values in metrics:
@@ -213,7 +197,7 @@ def test_stale_rollouts(task: str, changes: Any) -> None:
 
 def test_the_surrogate_compares_with_the_updates_start() -> None:
     config = dataclasses.replace(LAGGED, num_epochs=1, minibatch_size=10**6, use_vtrace=True)
-    learner, rollout = _collected(make_spec(), "match", config)
+    learner, rollout = _collected(config)
     rollout.logp -= 3.0  # the policy that acted found its own actions unlikely
     metrics = learner.update(rollout)  # a single minibatch: the policy is still that of the start
     assert metrics["clip_fraction"] == 0.0
@@ -238,14 +222,12 @@ class TwinReducer:
 
 
 def test_ranks_agree_in_one_exchange() -> None:
-    spec = make_spec()
     config = dataclasses.replace(LAGGED, minibatch_size=10**6, use_vtrace=True, lr=0.03)
-    alone, rollout = _collected(spec, "match", config)
+    alone, rollout = _collected(config)
     reducer = TwinReducer()
-    twin = PPO(config, spec, 0, reducer)
+    twin = PPO(config, make_spec(), 0, reducer)
     for _ in range(2):  # the second time with a stale rollout
         expected, metrics = alone.update(rollout), twin.update(rollout)
     assert reducer.before == 1
     assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    for name, array in alone.weights().arrays.items():
-        np.testing.assert_allclose(twin.weights().arrays[name], array, atol=1e-5, err_msg=name)
+    same_weights(alone.weights(), twin.weights(), atol=1e-5)

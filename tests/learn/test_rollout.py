@@ -1,4 +1,4 @@
-"""Rollouts and minibatches: shapes, copies, joins, sequences, who gets which sample."""
+"""Rollouts and minibatches: shapes, copies, joins, sequences, which rank gets which sample."""
 
 from typing import Any
 

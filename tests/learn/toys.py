@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -13,7 +14,7 @@ from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.learn.collect import Collector, CollectStats
-from distrlcc.learn.learner import Learner
+from distrlcc.learn.learner import Learner, Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 
@@ -116,6 +117,31 @@ def make_spec(task: Task = "match", **changes: Any) -> PolicySpec:
         "hidden": (32, 32),
     }
     return PolicySpec(**{**values, **changes})
+
+
+def setup(
+    learner: Any, config: Any, task: Task = "match", seed: int = 0, count: int = 32, **changes: Any
+) -> tuple[Any, Collector, Rollout]:
+    """Return a learner, and a collector and a rollout for it."""
+    spec = make_spec(task, **changes)
+    rollout = Rollout.allocate(spec, config.rollout_length, count, config.sequence_length)
+    return learner(config, spec, seed), Collector(ToyEnv(count, task), spec, seed), rollout
+
+
+def say(learner: Any, *probabilities: float) -> None:
+    """Let a learner's network take its actions with these probabilities, whatever it sees."""
+    with torch.no_grad():
+        for parameter in learner.model.network.parameters():
+            parameter.zero_()
+        learner.model.network.policy_head.bias.copy_(torch.tensor(probabilities).log())
+
+
+def same_weights(one: Weights, other: Weights, **tolerance: float) -> None:
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, array in one.arrays.items():
+        np.testing.assert_allclose(
+            array, other.arrays[name], **{"rtol": 0.0, **tolerance}, err_msg=name
+        )
 
 
 def collected(

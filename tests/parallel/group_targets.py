@@ -1,13 +1,15 @@
-"""What rank processes of the tests run; by path it is a launcher: KIND FOLDER."""
+"""What rank processes of the tests run; as a program it is a launcher: KIND FOLDER."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +101,7 @@ def _die_once(spec: RankSpec, job: Job) -> int:
         return _sleep(spec, job)
     if spec.slot == 1 and spec.attempt == 0 and not (job.folder / "died").exists():
         (job.folder / "died").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die()
     (job.folder / f"{spec.slot}.resumed").write_text(str(job.resume))
     deadline = time.monotonic() + 60.0  # the run ends with the first that has done
     while not (job.folder / "1.resumed").exists() and time.monotonic() < deadline:
@@ -133,7 +135,7 @@ def exercise(spec: RankSpec, job: Job) -> dict[str, Any]:
         found["agreed again"] = group.agree(6, ready=False)
         found["sum again"] = group.sum(np.ones(1))
         if spec.slot == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
         begin = time.monotonic()
         try:
             group.sum(np.ones(1))
@@ -199,83 +201,58 @@ def disturbed(spec: RankSpec, job: Disturbed) -> int:
     return train_rank(spec, job.train)
 
 
+def _wrap(module: str, owner: str, name: str, wrapper: Callable[..., Any]) -> None:
+    """Let a method of a class be called by a wrapper, which gets it as its first argument."""
+    found = getattr(importlib.import_module(f"distrlcc.{module}"), owner)
+    method = getattr(found, name)
+    setattr(found, name, lambda *words, **named: wrapper(method, *words, **named))
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _score_slowly(spec: RankSpec, job: Disturbed) -> None:
-    from distrlcc.runs.held_out import HeldOut
-
-    score = HeldOut.score
-
-    def slow(*words: Any) -> Any:
-        if spec.slot == 1:
-            raise AssertionError("only rank 0 scores")
+    def slow(score: Any, *words: Any) -> Any:
+        assert spec.slot == 0, "only rank 0 scores"
         time.sleep(5.0)
         return score(*words)
 
-    HeldOut.score = slow  # type: ignore[method-assign]
+    _wrap("runs.held_out", "HeldOut", "score", slow)
     warnings.warn(f"odd on {spec.slot}", stacklevel=1)
 
 
 def _slow_steps(spec: RankSpec, job: Disturbed) -> None:
-    from distrlcc.env.vector import LinkVectorEnv
-
-    step = LinkVectorEnv.step
-
-    def slow(*words: Any) -> Any:
-        if spec.slot == 1:
-            time.sleep(0.01)
+    def slow(step: Any, *words: Any) -> Any:
+        time.sleep(0.01 * spec.slot)
         return step(*words)
 
-    LinkVectorEnv.step = slow  # type: ignore[method-assign]
+    _wrap("env.vector", "LinkVectorEnv", "step", slow)
 
 
 def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
-    from distrlcc.runs.run_state import RunState
-
-    commit = RunState.commit
-
-    def flipping(state: Any, stats: Any) -> None:
+    def flip(commit: Any, state: Any, stats: Any) -> None:
         commit(state, stats)
         if spec.slot == 1 and state.counters.update == job.update:
             state.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
-    RunState.commit = flipping  # type: ignore[method-assign]
-
-
-def _die_saving(spec: RankSpec, job: Disturbed) -> None:
-    from distrlcc.runs.recorder import Recorder
-
-    def die(recorder: Any, **words: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if spec.slot == 0:
-        Recorder.finish = die  # type: ignore[method-assign]
+    _wrap("runs.run_state", "RunState", "commit", flip)
 
 
 def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
     """Rank 0 dies when an update is agreed on, and nothing of it is written."""
-    from distrlcc.runs.run_state import RunState
 
-    commit = RunState.commit
-
-    def die(state: Any, stats: Any) -> None:
+    def die(commit: Any, state: Any, stats: Any) -> None:
         commit(state, stats)
         if spec.slot == 0 and state.counters.update == job.update:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
 
-    RunState.commit = die  # type: ignore[method-assign]
-
-
-def main() -> None:
-    kind, folder = sys.argv[1:3]
-    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
-    try:
-        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(outcome.code)
+    _wrap("runs.run_state", "RunState", "commit", die)
 
 
-if __name__ == "__main__":
-    main()
+def _die_saving(spec: RankSpec, job: Disturbed) -> None:
+    if spec.slot == 0:
+        _wrap("runs.recorder", "Recorder", "finish", lambda *_, **__: _die())
 
 
 def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
@@ -283,7 +260,7 @@ def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
     gaps: list[float] = []
     step, last, ready = 0, 0.0, False
     with ProcessGroup(spec, {"config": ""}) as group:
-        while step < 60:
+        while step < 45:
             quorum = group.agree(step, ready=ready)
             try:
                 if quorum.behind:
@@ -302,3 +279,17 @@ def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
                     last = time.monotonic()
             time.sleep(0.2)
     return gaps
+
+
+def main() -> None:
+    kind, folder = sys.argv[1:3]
+    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
+    try:
+        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(outcome.code)
+
+
+if __name__ == "__main__":
+    main()

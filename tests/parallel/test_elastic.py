@@ -16,6 +16,8 @@ import pytest
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.policy_file import load_policy
+from tests.hosts import rank_processes, wait_until
+from tests.parallel import group_targets
 from tests.parallel.commands import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
@@ -23,18 +25,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
 ENVS, ROWS = 24, 16
 SMALL = f"""num_envs={ENVS} ppo.rollout_length={ROWS} ppo.minibatch_size=96 network.hidden=[8]
     env.suites=["random"] env.suite_weights=[] total_steps=1000000000 held_out.every=40
-    held_out.links=4 held_out.seconds=1 checkpoint_every=20 distributed.straggler_share=0""".split()
+    held_out.links=4 held_out.seconds=1 checkpoint_every=20 max_seconds=0
+    distributed.straggler_share=0""".split()
 NODE = ["node", "--topology", "decentralized", "--no-tensorboard", "--node-num"]
 NOTICE_SECONDS = 30.0
 
 
-def _start(hosts: Any, folder: Path, seconds: float, *words: str) -> list[Any]:
+def _start(hosts: Any, folder: Path, *words: str) -> list[Any]:
     started = []
     for host in range(3):
         where = ("--node-index", str(host), "--ip", hosts.address(0))
         out = ("--out", str(folder / f"out{host}"), "--debug", *words, "quickstart")
-        settings = ("--set", *SMALL, f"max_seconds={seconds}")
-        started.append(hosts.start(host, *NODE, "3", *where, *out, *settings))
+        started.append(hosts.start(host, *NODE, "3", *where, *out, "--set", *SMALL))
     return started
 
 
@@ -49,7 +51,7 @@ def _events(folder: Path) -> list[str]:
 
 
 def _check_counters(folder: Path) -> None:
-    """Every update was counted once, with the samples of those who had a rollout."""
+    """Every update was counted once, with the samples of those that had a rollout."""
     found = _rows(folder)
     assert [row["update"] for row in found] == list(range(1, len(found) + 1))
     share = ENVS // 3 * ROWS
@@ -59,46 +61,45 @@ def _check_counters(folder: Path) -> None:
         assert learned == after["ranks"] - joined, after
 
 
-def test_three_hosts_survive_a_minute_of_faults(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+def test_three_hosts_survive_a_series_of_faults(
+    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=3")
     hosts = make_hosts(3)
     dice = random.Random(7)
     # It is ended by a signal: however long the faults took, they fell into the training.
-    processes = _start(hosts, tmp_path, 10_000.0, "--restarts", "3")
+    processes = _start(hosts, tmp_path, "--restarts", "3")
 
     def told(event: str, count: int) -> Callable[[], bool]:
         return lambda: sum(event in line for line in _events(tmp_path)) >= count
 
     def rank_of(host: int) -> int:
-        return int(conftest.rank_processes(processes[host].pid)[-1])
+        return int(rank_processes(processes[host].pid)[-1])
 
-    conftest.wait_until(lambda: len(_rows(tmp_path)) > 5, 90, "training begins")
+    wait_until(lambda: len(_rows(tmp_path)) > 5, 90, "training begins")
     time.sleep(dice.uniform(0.5, 3.0))
     os.kill(rank_of(1), signal.SIGKILL)
-    conftest.wait_until(told("gone: rank 1", 1), NOTICE_SECONDS, "the killed rank is named")
-    conftest.wait_until(told("joined: rank 1", 1), 60, "its successor joins")
+    wait_until(told("gone: rank 1", 1), NOTICE_SECONDS, "the killed rank is named")
+    wait_until(told("joined: rank 1", 1), 60, "its successor joins")
 
     time.sleep(dice.uniform(0.5, 3.0))
     frozen = rank_of(0)  # it leads: another must take over
     os.kill(frozen, signal.SIGSTOP)
-    conftest.wait_until(told("gone: rank 0", 1), NOTICE_SECONDS, "the frozen rank is named")
+    wait_until(told("gone: rank 0", 1), NOTICE_SECONDS, "the frozen rank is named")
     time.sleep(dice.uniform(0.5, 2.0))
     os.kill(frozen, signal.SIGCONT)
-    conftest.wait_until(told("joined: rank 0", 1), 60, "the frozen rank comes back")
+    wait_until(told("joined: rank 0", 1), 60, "the frozen rank comes back")
 
     time.sleep(dice.uniform(0.5, 3.0))
     hosts.cut(2)
-    conftest.wait_until(told("gone: rank 2", 1), NOTICE_SECONDS, "the host that was cut is named")
+    wait_until(told("gone: rank 2", 1), NOTICE_SECONDS, "the host that was cut is named")
     time.sleep(dice.uniform(0.5, 2.0))
     hosts.mend(2)
-    conftest.wait_until(told("joined: rank 2", 1), 60, "the host that was cut comes back")
+    wait_until(told("joined: rank 2", 1), 60, "the host that was cut comes back")
 
-    # The run lasts a minute, and the last fault has a while to show what it has done.
+    # The last fault has a while to show what it has done.
     after = _rows(tmp_path)[-1]["seconds"] + 5.0
-    conftest.wait_until(
-        lambda: _rows(tmp_path)[-1]["seconds"] >= max(after, 60.0), 120, "training goes on"
-    )
+    wait_until(lambda: _rows(tmp_path)[-1]["seconds"] >= after, 120, "training goes on")
     processes[0].send_signal(signal.SIGTERM)
     for process, code in zip(processes, (143, 0, 0), strict=True):
         assert process.wait(60) == code, hosts.log(process)
@@ -106,29 +107,31 @@ def test_three_hosts_survive_a_minute_of_faults(
     _check_counters(tmp_path)
     last = _rows(tmp_path)[-1]
     assert last["ranks"] == 3.0
-    assert last["seconds"] >= 60.0
     assert load_policy(tmp_path / "out0" / "policy.safetensors").arrays
     assert "killed by SIGKILL; starting it again" in hosts.log(processes[1])
 
 
-def test_who_froze_between_two_exchanges_joins_again_at_once(targets: Any) -> None:
+def test_a_rank_that_froze_between_two_exchanges_joins_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2.5")
     specs = [RankSpec("127.0.0.1", 0, slot, 3) for slot in range(3)]
-    launcher = Launcher(targets.freeze_between_collectives, 8.0, specs, hosts=True)
+    launcher = Launcher(group_targets.freeze_between_collectives, 5.0, specs, hosts=True)
     results = launcher.run().results
     for slot in (0, 1):
         stalls = [gap for gap in results[slot] if gap > 2.0]
         assert len(stalls) == 1  # until its silence was noticed, and not again when it came back
-        assert stalls[0] < 8.0
+        assert stalls[0] < 5.0
     assert len(results[2]) > 11
 
 
 @pytest.mark.long
 def test_without_elastic_a_cut_host_ends_all(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: Any
+    make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:
     hosts = make_hosts(3)
-    processes = _start(hosts, tmp_path, 500.0, "--no-elastic")
-    conftest.wait_until(lambda: len(_rows(tmp_path)) > 25, 90, "training begins")
+    processes = _start(hosts, tmp_path, "--no-elastic")
+    wait_until(lambda: len(_rows(tmp_path)) > 25, 90, "training begins")
     hosts.cut(2)
     for process in processes[:2]:
         assert process.wait(30) == 3
@@ -144,22 +147,3 @@ def test_without_elastic_a_cut_host_ends_all(
     words = ("--resume", "--out", str(tmp_path / "out0"), "--no-tensorboard")
     resumed = hosts.start(0, "train", *words, "--set", total, "max_seconds=0")
     assert resumed.wait(90) == 0, hosts.log(resumed)
-
-
-@pytest.mark.long
-def test_a_host_of_another_config_is_refused(
-    make_hosts: Callable[[int], Any], tmp_path: Path
-) -> None:
-    hosts = make_hosts(2)
-    common = (*NODE, "2", "--ip", hosts.address(0), "--join-timeout", "30", "quickstart")
-    common += ("--no-elastic", "--out")
-    first = hosts.start(0, *common, str(tmp_path / "a"), "--node-index", "0", "--set", *SMALL)
-    second = hosts.start(
-        1, *common, str(tmp_path / "b"), "--node-index", "1", "--set", *SMALL, "ppo.lr=0.5"
-    )
-    assert second.wait(90) == 2
-    assert "ppo.lr" in hosts.log(second)
-    assert "0.001" in hosts.log(second)
-    assert not (tmp_path / "b").exists()
-    assert first.wait(90) != 0
-    assert "rank 1" in hosts.log(first)

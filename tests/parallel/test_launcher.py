@@ -6,52 +6,44 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from distrlcc.errors import GroupError
-from distrlcc.parallel import launcher as launching
 from distrlcc.parallel.launcher import Launcher, Outcome
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.processes import find_process
 from tests.hosts import rank_processes, wait_until
+from tests.parallel import group_targets
 from tests.parallel.commands import Command, started
 
 SIZE = 2
 
 
-@pytest.fixture
-def run(
-    targets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Outcome]]:
-    """Return a function that runs a kind of job on two ranks; nothing may be left of it."""
-    monkeypatch.setattr(launching, "STOP_SECONDS", 3.0)
-
-    def start(kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
-        specs = [RankSpec("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
-        job = targets.Job(kind, tmp_path)
-        return Launcher(targets.simple, job, specs, hosts=True, restarts=restarts).run()
-
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check that processes, ports and signal handlers are after a test what they were before."""
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stop=3")
     ports = set(_listening(os.getpid()))  # of servers that other tests' fixtures keep
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    yield start
+    yield
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    assert not [pid for pid in _pids(tmp_path) if _alive(pid)]
+    assert not [pid for pid in _pids(tmp_path) if find_process(pid)]
     wait_until(lambda: ports >= set(_listening(os.getpid())), 30, "the end of the servers' threads")
+
+
+def _run(folder: Path, kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
+    """Run a kind of job on two ranks."""
+    specs = [RankSpec("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
+    job = group_targets.Job(kind, folder)
+    return Launcher(group_targets.simple, job, specs, hosts=True, restarts=restarts).run()
 
 
 def _pids(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in folder.glob("*.pid") if path.read_text()]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _listening(pid: int) -> list[str]:
@@ -66,11 +58,11 @@ def _listening(pid: int) -> list[str]:
     return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 
 
-def test_results_come_back(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
-    run("answer")
+def test_results_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(tmp_path, "answer")
     # Whatever its fork server began with, a process is where its launcher is.
     monkeypatch.setenv("DISTRLCC_TEST_PLACE", "here")
-    outcome = run("answer")
+    outcome = _run(tmp_path, "answer")
     assert outcome.code == 0
     assert outcome.results[0]["place"] == ("here", str(Path.cwd()))
     assert [outcome.results[slot]["slot"] for slot in range(SIZE)] == [0, 1]
@@ -79,19 +71,19 @@ def test_results_come_back(run: Callable[..., Outcome], monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("elastic", [True, False])
 def test_an_error_ends_all_with_one_line_and_its_code(
-    run: Callable[..., Outcome], capfd: pytest.CaptureFixture[str], elastic: bool
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], elastic: bool
 ) -> None:
     with pytest.raises(GroupError, match=r"^this rank would rather not$") as caught:
-        run("refuse", elastic=elastic)
+        _run(tmp_path, "refuse", elastic=elastic)
     assert caught.value.exit_code == 2
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_crash_prints_a_traceback_that_bears_its_rank(
-    run: Callable[..., Outcome], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(GroupError, match=r"^rank 1 \(process \d+\) crashed$") as caught:
-        run("crash", elastic=False)
+        _run(tmp_path, "crash", elastic=False)
     assert caught.value.exit_code == 3
     out, err = capfd.readouterr()
     assert out == ""
@@ -101,26 +93,23 @@ def test_a_crash_prints_a_traceback_that_bears_its_rank(
     assert all(line.startswith("rank 1: ") for line in lines)
 
 
-def test_a_frozen_process_is_killed_at_the_end(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_frozen_process_is_killed_at_the_end(tmp_path: Path) -> None:
     begin = time.monotonic()
-    assert run("freeze").code == 0
-    assert 3 <= time.monotonic() - begin < 30
+    assert _run(tmp_path, "freeze").code == 0
+    assert time.monotonic() - begin >= 3
     assert len(_pids(tmp_path)) == SIZE
 
 
-def test_an_error_after_the_others_were_done_is_not_lost(run: Callable[..., Outcome]) -> None:
+def test_an_error_after_the_others_were_done_is_not_lost(tmp_path: Path) -> None:
     with pytest.raises(GroupError, match="no space left"):
-        run("late_error")
+        _run(tmp_path, "late_error")
 
 
 @pytest.mark.parametrize("elastic", [True, False])
 def test_restarts_begin_the_dead_one_or_all_again_and_resume(
-    run: Callable[..., Outcome],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    elastic: bool,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], elastic: bool
 ) -> None:
-    outcome = run("die_once", elastic=elastic, restarts=1)
+    outcome = _run(tmp_path, "die_once", elastic=elastic, restarts=1)
     assert (outcome.code, outcome.results) == (0, {0: 0, 1: 0})
     err = capfd.readouterr().err
     assert err.startswith("distrlcc: rank 1 (process ")
@@ -133,12 +122,9 @@ def test_restarts_begin_the_dead_one_or_all_again_and_resume(
     assert ("0-1.pid" in attempts) is not elastic
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Command]]:
-    """Return a function that starts a launcher in a session of its own."""
-    program = str(Path(__file__).with_name("group_targets.py"))
-    with ExitStack() as stack:
-        yield lambda kind: stack.enter_context(started(tmp_path, program, kind, str(tmp_path)))
+def _started(folder: Path, kind: str) -> AbstractContextManager[Command]:
+    """Start a launcher in a session of its own."""
+    return started(folder, str(group_targets.__file__), kind, str(folder))
 
 
 def _until_ready(launcher: Command, folder: Path) -> None:
@@ -149,64 +135,47 @@ def _until_ready(launcher: Command, folder: Path) -> None:
     wait_until(ready, 60, "all ranks")
 
 
-def _until_forked(launcher: Command) -> None:
+def _until_forked(launcher: Command, folder: Path) -> None:
     wait_until(lambda: len(rank_processes(launcher.process.pid)) == SIZE, 60, "all ranks")
 
 
+@pytest.mark.parametrize("moment", [_until_ready, _until_forked])
 def test_a_killed_launcher_takes_its_children_with_it(
-    start: Callable[[str], Command], tmp_path: Path
+    tmp_path: Path, moment: Callable[[Command, Path], None]
 ) -> None:
-    launcher = start("deaf")
-    _until_ready(launcher, tmp_path)
-    assert len(_pids(tmp_path)) == SIZE
-    launcher.process.kill()
-    launcher.nothing_is_left()
-
-
-def test_a_launcher_killed_while_its_children_start_leaves_none(
-    start: Callable[[str], Command],
-) -> None:
-    launcher = start("deaf")
-    _until_forked(launcher)
-    launcher.process.kill()
-    launcher.nothing_is_left(30)
+    with _started(tmp_path, "deaf") as launcher:
+        moment(launcher, tmp_path)
+        launcher.process.kill()
+        launcher.nothing_is_left(30)
 
 
 @pytest.mark.parametrize(
-    "number",
+    ("number", "moment"),
     [
-        signal.SIGTERM,
-        *(pytest.param(s, marks=pytest.mark.long) for s in (signal.SIGINT, signal.SIGHUP)),
+        (signal.SIGTERM, _until_ready),
+        (signal.SIGINT, _until_forked),
+        pytest.param(signal.SIGINT, _until_ready, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, _until_ready, marks=pytest.mark.long),
     ],
 )
 def test_a_signal_to_all_stops_in_good_order(
-    start: Callable[[str], Command], tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, moment: Callable[[Command, Path], None]
 ) -> None:
-    launcher = start("stop")
-    _until_ready(launcher, tmp_path)
-    os.killpg(launcher.process.pid, number)
-    assert (launcher.process.wait(20), launcher.said) == (128 + number, [])
-    assert len(list(tmp_path.glob("*.saved"))) == SIZE
-    launcher.nothing_is_left()
+    with _started(tmp_path, "stop") as launcher:
+        moment(launcher, tmp_path)
+        os.killpg(launcher.process.pid, number)
+        assert (launcher.process.wait(20), launcher.said) == (128 + number, [])
+        if moment is _until_ready:
+            assert len(list(tmp_path.glob("*.saved"))) == SIZE
+        launcher.nothing_is_left()
 
 
-def test_a_second_ctrl_c_kills(start: Callable[[str], Command], tmp_path: Path) -> None:
-    launcher = start("deaf")
-    _until_ready(launcher, tmp_path)
-    os.killpg(launcher.process.pid, signal.SIGINT)
-    time.sleep(1.5)  # it takes a second one for the same where it saw the first a moment ago
-    assert launcher.process.poll() is None
-    begin = time.monotonic()
-    os.killpg(launcher.process.pid, signal.SIGINT)
-    assert launcher.process.wait(60) == 130
-    assert time.monotonic() - begin < 20  # the first alone ends them after 30 s
-    launcher.nothing_is_left()
-
-
-def test_ctrl_c_while_the_children_start_is_quiet(start: Callable[[str], Command]) -> None:
-    launcher = start("stop")
-    _until_forked(launcher)
-    time.sleep(0.5)
-    os.killpg(launcher.process.pid, signal.SIGINT)
-    assert (launcher.process.wait(20), launcher.said) == (130, [])
-    launcher.nothing_is_left()
+def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    with _started(tmp_path, "deaf") as launcher:
+        _until_ready(launcher, tmp_path)
+        os.killpg(launcher.process.pid, signal.SIGINT)
+        time.sleep(1.5)  # a second one that comes at once counts as the first
+        assert launcher.process.poll() is None
+        os.killpg(launcher.process.pid, signal.SIGINT)
+        assert launcher.process.wait(60) == 130  # the first alone would end them much later
+        launcher.nothing_is_left()

@@ -8,13 +8,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.runs.checkpoint import load_checkpoint
+from tests.hosts import descendants, rank_processes, wait_until
 from tests.parallel.commands import rows, started, updates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -46,23 +46,21 @@ def _is_whole(out: Path) -> None:
 
 
 @pytest.mark.long
-def test_without_elasticity_a_death_ends_all_or_all_resume(
-    tmp_path: Path, conftest: ModuleType
-) -> None:
+def test_without_elasticity_a_death_ends_all_or_all_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ("--processes", "2", "--no-elastic", "--restarts", "1", "--set", *PPO.split(), LONG)
     with started(tmp_path, *_train(out, *words)) as run:
         # Before the first checkpoint: all begin again, and no update is logged twice.
         run.until_updates(out, 1)
-        first, second = conftest.rank_processes(run.process.pid)
+        first, second = rank_processes(run.process.pid)
         os.kill(second, signal.SIGKILL)
 
         def all_again() -> bool:
-            return len(set(conftest.rank_processes(run.process.pid)) - {first, second}) == 2
+            return len(set(rank_processes(run.process.pid)) - {first, second}) == 2
 
-        conftest.wait_until(all_again, 30, "all are started again")
+        wait_until(all_again, 30, "all are started again")
         run.until_updates(out, 12)
-        os.kill(conftest.rank_processes(run.process.pid)[0], signal.SIGKILL)
+        os.kill(rank_processes(run.process.pid)[0], signal.SIGKILL)
         assert run.process.wait(30) == 3
         run.nothing_is_left()
         said = [line for line in run.said if line.startswith("distrlcc: ")]
@@ -77,24 +75,24 @@ def test_without_elasticity_a_death_ends_all_or_all_resume(
 
 
 @pytest.mark.long
-def test_with_elasticity_the_dead_are_started_again(tmp_path: Path, conftest: ModuleType) -> None:
+def test_with_elasticity_the_dead_are_started_again(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ("--processes", "2", "--restarts", "2", "--set", *PPO.split(), LONG)
     with started(tmp_path, *_train(out, *words)) as run:
         run.until_updates(out, 7)
-        first, second = conftest.rank_processes(run.process.pid)
+        first, second = rank_processes(run.process.pid)
         os.kill(second, signal.SIGKILL)
-        conftest.wait_until(
+        wait_until(
             lambda: any("joined" in str(row.get("events")) for row in rows(out)), 40, "rank 1"
         )
-        # All at once: nobody holds the weights, so that rank 0 begins at the last checkpoint.
+        # All at once: no rank holds the weights, so rank 0 begins at the last checkpoint.
         before = len(rows(out))
-        pids = conftest.rank_processes(run.process.pid)
+        pids = rank_processes(run.process.pid)
         assert first in pids
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 os.kill(pid, number)
-        conftest.wait_until(lambda: len(run.said) >= 2, 20, "the deaths are told")
+        wait_until(lambda: len(run.said) >= 2, 20, "the deaths are told")
         time.sleep(1.0)
         run.until_updates(out, before + 20)
         run.process.send_signal(signal.SIGTERM)
@@ -110,7 +108,7 @@ def test_with_elasticity_the_dead_are_started_again(tmp_path: Path, conftest: Mo
     "kind", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
 )
 def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
-    tmp_path: Path, conftest: ModuleType, kind: signal.Signals
+    tmp_path: Path, kind: signal.Signals
 ) -> None:
     out = tmp_path / "run"
 
@@ -119,12 +117,12 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
         return row["update"] % SCORED == 0 and "held_out_reward_argmax" not in row
 
     def grown(update: int) -> None:
-        conftest.wait_until(lambda: rows(out)[-1]["update"] >= update, 60, f"update {update}")
+        wait_until(lambda: rows(out)[-1]["update"] >= update, 60, f"update {update}")
 
     with started(tmp_path, *_train(out, "--processes", "2", "--set", *SCORES.split())) as run:
         run.until_updates(out, 5)
-        leader = conftest.rank_processes(run.process.pid)[0]
-        conftest.wait_until(scores, 90, "a scoring")
+        leader = rank_processes(run.process.pid)[0]
+        wait_until(scores, 90, "a scoring")
         os.kill(leader, kind)
         grown(rows(out)[-1]["update"] + 5)  # the other goes on
         if kind == signal.SIGSTOP:
@@ -142,7 +140,7 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
 
 @pytest.mark.net
 def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
-    make_hosts: Callable[[int], Any], tmp_path: Path, conftest: ModuleType
+    make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:
     hosts, out, count = make_hosts(2), tmp_path / "run", 40
     words = _train(out, "--debug", "--set", *PPO.split(), f"total_steps={count * UPDATE}")
@@ -150,12 +148,12 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
     agent = f"--nnodes 2 --nproc-per-node 1 --max-restarts 1 --monitor-interval 0.1 {rendezvous}"
     agents = []
     for host in range(2):
-        # Hosts here share a name, by which torchrun else finds who serves and where.
+        # Hosts here share a name, from which torchrun would else conclude which of them serves.
         here = ("--local-addr", hosts.address(host), "--rdzv-conf", f"is_host={int(host == 0)}")
         line = (*agent.split(), *here, *words)
         agents.append(hosts.start(host, *line, module="torch.distributed.run"))
-    conftest.wait_until(lambda: len(rows(out)) >= 8, 60, "training begins")
-    (rank,) = conftest.descendants(agents[1].pid)
+    wait_until(lambda: len(rows(out)) >= 8, 60, "training begins")
+    (rank,) = descendants(agents[1].pid)
     os.kill(rank, signal.SIGKILL)
     for each in agents:
         assert each.wait(60) == 0, hosts.log(each)

@@ -77,16 +77,6 @@ def test_a_start_cuts_memory_and_gradient() -> None:
     assert obs.grad[:3, 1].abs().sum() > 0
 
 
-def test_a_sequence_equals_its_steps() -> None:
-    network = ActorCritic(make_spec(kind="lstm", hidden=(12, 8)))
-    obs, starts = torch.randn(5, 3, 5), torch.rand(5, 3) < 0.3
-    state = network.initial_state(3)
-    whole, _, _ = network(obs, starts, state)
-    for t in range(5):
-        head, _, state = network(obs[t : t + 1], starts[t : t + 1], state)
-        torch.testing.assert_close(head[0], whole[t])
-
-
 def test_kl_estimate_is_unbiased_and_never_negative() -> None:
     generator = torch.Generator().manual_seed(0)
     old = torch.log_softmax(torch.randn(4, generator=generator), 0)

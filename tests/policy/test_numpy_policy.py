@@ -77,16 +77,6 @@ def test_sampling_needs_draws() -> None:
     np.testing.assert_allclose(actions - policy.step(obs, state)[0], [[0.0], [std]], atol=1e-6)
 
 
-def test_a_batch_of_many_equals_many_of_one() -> None:
-    policy = NumpyPolicy(make_policy(kind="lstm", hidden=(8,)))
-    obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-    together, _, after = policy.step(obs, policy.initial_state(4))
-    for n in range(4):
-        alone, _, state = policy.step(obs[n : n + 1], policy.initial_state(1))
-        np.testing.assert_allclose(alone[0], together[n], atol=1e-6)
-        np.testing.assert_allclose(state[:, 0], after[:, n], atol=1e-6)
-
-
 def test_loads_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     save_policy(path, make_policy())

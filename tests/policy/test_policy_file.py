@@ -1,4 +1,4 @@
-"""Policy files: what is written is read; what is damaged is refused; what is shipped is whole."""
+"""Policy files and specs: what is written is read, damage is refused, what is shipped is whole."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from distrlcc.errors import OutputError, PolicyFileError
+from distrlcc.errors import ConfigError, OutputError, PolicyFileError
 from distrlcc.policy.policy_file import (
     FORMAT,
     find_policy,
@@ -18,8 +18,9 @@ from distrlcc.policy.policy_file import (
     save_policy,
     shipped_policies,
 )
+from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import RECIPES, recipe
-from tests.policy.random_policies import make_policy
+from tests.policy.random_policies import make_policy, make_spec
 
 
 @pytest.fixture
@@ -154,3 +155,35 @@ def test_a_shipped_policy_is_what_its_recipe_trains(name: str) -> None:
 def test_what_is_not_there_is_said_in_one_line(name: str) -> None:
     with pytest.raises(PolicyFileError, match="no policy file at"):
         find_policy(name)
+
+
+def test_json_round_trip_and_layers() -> None:
+    spec = make_spec(kind="lstm", hidden=(16, 8), interval_rtts=1.0, options={"ewma": "0.125"})
+    assert PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert (spec.dense, spec.state_size) == ((16,), 8)
+    assert (make_spec().dense, make_spec().state_size) == ((16, 8), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kind": "gru"}, "kind = 'gru': expected one of 'mlp', 'lstm'"),
+        ({"action_kind": "both"}, "action_kind"),
+        ({"activation": "gelu"}, "activation"),
+        ({"hidden": ()}, "hidden"),
+        ({"hidden": (0,)}, "hidden"),
+        ({"observation_size": 0}, "observation_size"),
+        ({"action_size": 1}, "action_size is 1"),
+        ({"step_ms": 0.0}, "step_ms"),
+    ],
+)
+def test_bad_values(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PolicySpec.from_dict(make_spec().to_dict() | changes)
+
+
+def test_bad_keys() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'layers'"):
+        PolicySpec.from_dict(make_spec().to_dict() | {"layers": 2})
+    with pytest.raises(ConfigError, match="observation_size"):
+        PolicySpec.from_dict({"observation": "features"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,14 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import checksum, load_checkpoint, pack, unpack
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.train import iterate
+from tests.parallel.commands import rows
 
 UPDATE = 8 * 16
-COLLAPSES = (
-    "num_envs=8", "env.episode_s=0.5", "network.hidden=[8]", "ppo.rollout_length=16",
-    "ppo.minibatch_size=64", "held_out.every=100", "held_out.links=2", "held_out.seconds=0.3",
-    f"ppo.lr_schedule=[[0, 1e-3], [{6 * UPDATE}, 1e-3], [{6 * UPDATE + 1}, 5.0]]",
-    "alarm.patience=2", "alarm.keep_every=3", "alarm.most_restores=2",
-)  # fmt: skip
+SETTINGS = f"""num_envs=8 env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16
+    ppo.minibatch_size=64 held_out.every=100 held_out.links=2 held_out.seconds=0.3
+    ppo.lr_schedule=[[0,1e-3],[{6 * UPDATE},1e-3],[{6 * UPDATE + 1},5.0]]
+    alarm.patience=2 alarm.keep_every=3 alarm.most_restores=2"""
+COLLAPSES = SETTINGS.split()
 
 
 def _trainer(*changes: str) -> RunState:
@@ -82,12 +81,12 @@ def test_told_not_to_act_it_only_warns_and_imitation_is_left_alone() -> None:
 @pytest.mark.long
 def test_two_processes_restore_alike(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    settings = (*COLLAPSES, f"total_steps={14 * UPDATE}", "distributed.straggler_share=0",
-                "distributed.sync_check_every=1")  # fmt: skip
-    assert main(["train", "quickstart", "--processes", "2", "--no-tensorboard", "--out", str(out),
-                 "--set", *settings]) == 0  # fmt: skip
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["ranks"] for line in lines] == [2.0] * 14  # nobody's weights differed
+    amount = f"total_steps={14 * UPDATE}"
+    exactly = ("distributed.straggler_share=0", "distributed.sync_check_every=1")
+    words = ("--processes", "2", "--no-tensorboard", "--set", *COLLAPSES, amount, *exactly)
+    assert main(["train", "quickstart", "--out", str(out), *words]) == 0
+    lines = rows(out)
+    assert [line["ranks"] for line in lines] == [2.0] * 14  # no rank's weights differed
     events = [line["events"] for line in lines if "events" in line]
     assert any("collapse: restored" in event for each in events for event in each)
     state = load_checkpoint(out / "checkpoints" / "latest.safetensors")

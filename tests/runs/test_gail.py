@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.policy.policy_file import load_policy
+from tests.parallel.commands import rows
 
-SMALL = (
-    "num_envs=8", "ppo.rollout_length=16", "ppo.minibatch_size=64", "network.hidden=[8]",
-    "env.episode_s=0.5", "held_out.every=2", "held_out.links=4", "held_out.seconds=0.2",
-    "total_steps=512", "distributed.sync_check_every=1", "distributed.straggler_share=0",
-)  # fmt: skip
+SMALL = """num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 network.hidden=[8]
+    env.episode_s=0.5 held_out.every=2 held_out.links=4 held_out.seconds=0.2
+    total_steps=512 distributed.sync_check_every=1 distributed.straggler_share=0"""
 
 
 @pytest.mark.slow
@@ -25,12 +23,11 @@ def test_two_processes_imitate_an_expert_and_go_on(
     words = ["--steps", "2000", "--num-envs", "16", "--set", "env.episode_s=0.5"]
     assert main(["collect", "--scheme", "oracle", "--out", str(data), *words]) == 0
     train = ["train", "gail", "--processes", "2", "--no-tensorboard", "--out", str(run)]
-    assert main([*train, "--set", f"gail.demonstrations={data}", *SMALL]) == 0
+    assert main([*train, "--set", f"gail.demonstrations={data}", *SMALL.split()]) == 0
     more = ["train", "--resume", "--out", str(run), "--no-tensorboard"]
     assert main([*more, "--set", "total_steps=768"]) == 0
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["steps"] for row in rows] == [128.0 * k for k in range(1, 7)]
-    assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows)
+    assert [row["steps"] for row in rows(run)] == [128.0 * k for k in range(1, 7)]
+    assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows(run))
     # The newest weights are the policy, whatever their reward.
     assert load_policy(run / "policy.safetensors").notes["update"] == 6
     (data / "manifest.json").unlink()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,21 @@ import numpy as np
 import pytest
 
 from distrlcc.cli import main as cli
+from distrlcc.data.manifest import Spaces, episode_schema, step_schema
 from distrlcc.data.reader import StoredData
 from distrlcc.data.writer import Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
+from distrlcc.learn.config import ImitationConfig
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds
 from distrlcc.runs.imitation import data_env
+from distrlcc.runs.run_config import ImitateConfig
+from tests.hosts import rank_processes, wait_until
+from tests.parallel.commands import rows, updates
+from tests.trees import same
 
 MAIN = """
 import resource, sys
@@ -36,9 +42,13 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 sys.exit(cli.main())
 """
+PAGE = (Path(__file__).parents[2] / "docs" / "imitation.md").read_text()
 SHORT = ("env.episode_s=0.6", "env.step_ms=10")
-SMALL = ("held_out.links=2", "held_out.seconds=0.3", "network.hidden=[16]",
-         "imitation.minibatch_size=64", "imitation.sequence_length=8")  # fmt: skip
+SETTINGS = """held_out.links=2 held_out.seconds=0.3 network.hidden=[16]
+    imitation.minibatch_size=64 imitation.sequence_length=8"""
+SMALL = SETTINGS.split()
+ENDLESS = ("--no-tensorboard", "--epochs", 10**6, "--set", *SMALL, "held_out.every=1000000")
+EPISODES = ("--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
 
 
 @dataclass
@@ -61,6 +71,12 @@ def _start(*words: object, limit: int = 0) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+def _wait(process: subprocess.Popen[str], condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition while a process runs."""
+    wait_until(lambda: process.poll() is not None or condition(), 60, what)
+    assert process.poll() is None
+
+
 def _collect(out: Path, *words: object, scheme: str = "oracle") -> StoredData:
     done = _run("collect", "--scheme", scheme, "--suite", "random", "--out", out, *words)
     assert done.code == 0, done.err
@@ -77,15 +93,11 @@ def _state(out: Path) -> dict[str, Any]:
     return load_checkpoint(out / "checkpoints" / "latest.safetensors")
 
 
-def _metrics(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return 12 episodes of 60 steps in 4 shards, disturbed."""
     out = tmp_path_factory.mktemp("data") / "oracle"
-    _collect(out, "--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
+    _collect(out, *EPISODES)
     return out
 
 
@@ -97,35 +109,34 @@ def test_labels_are_the_environments_and_actions_were_taken(oracle: Path) -> Non
     different = 0
     for first in range(0, 12, 3):
         observation, info = env.reset()
-        rows = [_rows(data, first + n) for n in range(3)]
+        kept = [_steps(data, first + n) for n in range(3)]
         for t in range(60):
             for n in range(3):
-                np.testing.assert_array_equal(rows[n]["observation"][t], observation[n])
-                assert rows[n]["expert_action"][t] == info["expert_action"][n]
-            taken = np.array([rows[n]["action"][t] for n in range(3)])
+                np.testing.assert_array_equal(kept[n]["observation"][t], observation[n])
+                assert kept[n]["expert_action"][t] == info["expert_action"][n]
+            taken = np.array([kept[n]["action"][t] for n in range(3)])
             different += int((taken != info["expert_action"]).sum())
             observation, reward, _, _, info = env.step(taken)
             np.testing.assert_array_equal(
-                [rows[n]["reward"][t] for n in range(3)], reward.astype(np.float32)
+                [kept[n]["reward"][t] for n in range(3)], reward.astype(np.float32)
             )
     assert 10 < different < 200  # a tenth of the 720 steps, less those drawn alike
 
 
-def _rows(data: StoredData, episode: int) -> dict[str, list[Any]]:
+def _steps(data: StoredData, episode: int) -> dict[str, list[Any]]:
     batch = data.read_steps(int(data.shard[episode]))
     first = int(data.first_row[episode])
-    rows: dict[str, list[Any]] = batch.slice(first, int(data.steps[episode])).to_pydict()
-    return rows
+    steps: dict[str, list[Any]] = batch.slice(first, int(data.steps[episode])).to_pydict()
+    return steps
 
 
 def test_the_same_seed_writes_the_same_bytes(oracle: Path, tmp_path: Path) -> None:
-    words = ("--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
-    _collect(tmp_path / "again", *words)
+    _collect(tmp_path / "again", *EPISODES)
     names = sorted(path.name for path in oracle.iterdir())
     assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
     for name in names:
         assert (tmp_path / "again" / name).read_bytes() == (oracle / name).read_bytes(), name
-    other = _collect(tmp_path / "other", "--seed", 1, *words)
+    other = _collect(tmp_path / "other", "--seed", 1, *EPISODES)
     assert not np.array_equal(other.episode(0).observations, StoredData(oracle).episode(0)[0])
 
 
@@ -143,15 +154,9 @@ def test_steps_are_whole_episodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_collect_is_no_data_set(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "d"
-    process = _start(
-        "collect", "--scheme", "oracle", "--out", out, "--steps", 100_000_000, "--num-envs", 8,
-        "--shard-steps", 1000, "--set", *SHORT,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while len(list(out.glob("steps-*.arrow"))) < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    amount = ("--steps", 100_000_000, "--num-envs", 8, "--shard-steps", 1000)
+    process = _start("collect", "--scheme", "oracle", "--out", out, *amount, "--set", *SHORT)
+    _wait(process, lambda: len(list(out.glob("steps-*.arrow"))) >= 3, "three shards")
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     if number == signal.SIGTERM:
@@ -166,10 +171,8 @@ def test_a_stopped_collect_is_no_data_set(tmp_path: Path, number: signal.Signals
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    process = _start(
-        "collect", "--scheme", "oracle", "--out", tmp_path / "d", "--shard-steps", 700,
-        "--num-envs", 4, "--set", *SHORT, limit=30_000,
-    )  # fmt: skip
+    words = ("--scheme", "oracle", "--shard-steps", 700, "--num-envs", 4, "--set", *SHORT)
+    process = _start("collect", "--out", tmp_path / "d", *words, limit=30_000)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "cannot write" in err.splitlines()[-1]
@@ -180,7 +183,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
 def test_it_learns_and_a_resume_is_bit_identical(oracle: Path, tmp_path: Path) -> None:
     words = ("--set", *SMALL, "imitation.lr=0.01")
     whole = _imitate(oracle, tmp_path / "whole", "--epochs", 8, *words)
-    metrics = _metrics(tmp_path / "whole")
+    metrics = rows(tmp_path / "whole")
     assert metrics[-1]["validation_accuracy"] > metrics[0]["validation_accuracy"] - 0.01
     assert metrics[-1]["imitation_accuracy"] > 0.85
     assert metrics[-1]["imitation_loss"] < 0.6 * metrics[0]["imitation_loss"]
@@ -192,27 +195,16 @@ def test_it_learns_and_a_resume_is_bit_identical(oracle: Path, tmp_path: Path) -
     done = _run("imitate", "--resume", "--out", tmp_path / "cut")
     assert done.code == 2
     assert "has done 3 of 3 epochs already; go on with --epochs N" in done.err
-    done = _run("imitate", "--resume", "--epochs", 8, "--out", tmp_path / "cut")
-    assert done.code == 0, done.err
-    cut = _state(tmp_path / "cut")
-    for name in ("parameters", "adam_step", "adam_mean", "adam_square"):
-        values = whole["learner"]["model"][name]
-        np.testing.assert_array_equal(values, cut["learner"]["model"][name])
-    assert [line["update"] for line in _metrics(tmp_path / "cut")] == list(range(1, 9))
+    assert _run("imitate", "--resume", "--epochs", 8, "--out", tmp_path / "cut").code == 0
+    same(whole["learner"], _state(tmp_path / "cut")["learner"])
+    assert updates(tmp_path / "cut") == list(range(1, 9))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_run_goes_on(oracle: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
-    process = _start(
-        "imitate", oracle, "--no-tensorboard", "--out", out, "--epochs", 100_000, "--set", *SMALL,
-        "held_out.every=100000",
-    )  # fmt: skip
-    metrics, deadline = out / "metrics.jsonl", time.monotonic() + 60
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    process = _start("imitate", oracle, "--out", out, *ENDLESS)
+    _wait(process, lambda: len(rows(out)) >= 3, "it trains")
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
@@ -220,7 +212,7 @@ def test_a_stopped_run_goes_on(oracle: Path, tmp_path: Path, number: signal.Sign
     done = int(_state(out)["counters"]["update"])
     _imitate(oracle, out, "--resume", "--epochs", done + 2)
     assert _state(out)["counters"]["update"] == done + 2
-    assert [line["update"] for line in _metrics(out)] == list(range(1, done + 3))
+    assert updates(out) == list(range(1, done + 3))
 
 
 def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> None:
@@ -243,32 +235,26 @@ def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", [pytest.param("mlp", marks=pytest.mark.long), "lstm"])
 def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) -> None:
     """99 sequences, some shorter; the last minibatch of the second rank is empty."""
-    keys = ["--set", *SMALL, "epochs=3", "imitation.sequence_length=7",
-            "imitation.minibatch_size=98", f"network.kind={kind}"]  # fmt: skip
+    odd = f"imitation.sequence_length=7 imitation.minibatch_size=98 network.kind={kind}"
+    keys = ("--epochs", 3, "--set", *SMALL, *odd.split())
     _imitate(oracle, tmp_path / "one", *keys)
     _imitate(oracle, tmp_path / "two", "--processes", 2, *keys)
     one, two = (tmp_path / name for name in ("one", "two"))
     a, b = (_state(out)["learner"]["model"] for out in (one, two))
     np.testing.assert_allclose(a["parameters"], b["parameters"], atol=1e-5)
     np.testing.assert_allclose(a["normalizer"]["mean"], b["normalizer"]["mean"], rtol=1e-12)
-    for line, other in zip(_metrics(one), _metrics(two), strict=True):
+    for line, other in zip(rows(one), rows(two), strict=True):
         for key in ("imitation_loss", "validation_loss", "validation_accuracy", "steps"):
             assert line[key] == pytest.approx(other[key], rel=1e-4), key
 
 
 @pytest.mark.long
-def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(
-    oracle: Path, tmp_path: Path, conftest: Any
-) -> None:
+def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(oracle: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = _start(
-        "imitate", oracle, "--no-tensorboard", "--out", out, "--processes", 2, "--epochs", 10**6,
-        "--set", *SMALL, "held_out.every=1000000",
-    )  # fmt: skip
+    process = _start("imitate", oracle, "--out", out, "--processes", 2, *ENDLESS)
     try:
-        metrics = out / "metrics.jsonl"
-        conftest.wait_until(lambda: metrics.exists() and len(_metrics(out)) > 2, 60, "it trains")
-        ranks = conftest.rank_processes(process.pid)
+        _wait(process, lambda: len(rows(out)) > 2, "it trains")
+        ranks = rank_processes(process.pid)
         os.kill(ranks[1], signal.SIGKILL)
         _, err = process.communicate(timeout=30)
     finally:
@@ -277,9 +263,9 @@ def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(
     assert process.returncode == 3
     assert "rank 1" in err.splitlines()[-1]
     assert "SIGKILL" in err.splitlines()[-1]
-    epochs = len(_metrics(out)) + 2
+    epochs = len(rows(out)) + 2
     _imitate(oracle, out, "--resume", "--processes", 2, "--epochs", epochs)
-    assert [line["update"] for line in _metrics(out)] == list(range(1, epochs + 1))
+    assert updates(out) == list(range(1, epochs + 1))
 
 
 SECOND = EnvConfig(suites=("random", "cellular"), episode_s=1.0)
@@ -309,3 +295,21 @@ def test_each_link_has_the_scheme_with_the_greatest_return() -> None:
 def test_a_scheme_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="nope"):
         _rounds("cubic,nope")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "section"), [("", ImitateConfig), ("imitation.", ImitationConfig)]
+)
+def test_the_page_explains_every_key_with_the_codes_default(prefix: str, section: type) -> None:
+    said = dict(re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", PAGE, re.M))
+    for field in fields(section):
+        key = prefix + field.name
+        assert f"`{key}`" in PAGE or key == "imitation"
+        if key in said and field.default is not MISSING:
+            assert said[key] == str(field.default), key
+
+
+def test_the_page_explains_every_column() -> None:
+    spaces = Spaces("toy", 3, "toy", "discrete", 4)
+    for schema in (step_schema(spaces), episode_schema(spaces)):
+        assert [name for name in schema.names if f"`{name}`" not in PAGE] == []

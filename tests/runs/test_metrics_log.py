@@ -78,7 +78,7 @@ def test_lines_up_to_an_update_are_kept(tmp_path: Path, count: int, torn: str) -
         assert path.read_text() == "".join(lines[: 2 * (update + 1)])
 
 
-def test_a_line_that_is_longer_than_a_block_is_one(tmp_path: Path) -> None:
+def test_a_long_line_is_one(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     first, second = (json.dumps({"update": k, "text": "x" * 200_000}) + "\n" for k in range(2))
     path.write_text(first + second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -20,58 +19,48 @@ from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
+from tests.parallel.commands import rows, updates
 
 pytestmark = pytest.mark.net
 
-SMALL = (
-    "num_envs=4", "checkpoint_every=2", "held_out.every=2", "held_out.links=4",
-    "held_out.seconds=0.3", "env.episode_s=0.3", "network.hidden=[16]",
-    'env.suites=["indigo/3"]', "env.suite_weights=[]", "total_steps=512",
-    "distributed.straggler_share=0",
-)  # fmt: skip
-SMALL_PPO = (*SMALL, "ppo.rollout_length=32", "ppo.minibatch_size=64", "ppo.sequence_length=8")
-SMALL_DAGGER = (
-    *SMALL,
-    "dagger.rollout_length=32",
-    "dagger.minibatch_size=64",
-    "dagger.num_epochs=2",
-)
+SMALL = """num_envs=4 checkpoint_every=2 held_out.every=2 held_out.links=4 held_out.seconds=0.3
+    env.episode_s=0.3 network.hidden=[16] env.suites=["indigo/3"] env.suite_weights=[]
+    total_steps=512 distributed.straggler_share=0"""
+OF_PPO = f"{SMALL} ppo.rollout_length=32 ppo.minibatch_size=64 ppo.sequence_length=8".split()
+OF_DAGGER = f"{SMALL} dagger.rollout_length=32 dagger.minibatch_size=64 dagger.num_epochs=2".split()
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "distrlcc", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def _train(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "distrlcc", "train", "--out", str(out), "--no-tensorboard"]
-    return subprocess.run(
-        [*command, *words], capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def _rows(out: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return _run("train", "--out", str(out), "--no-tensorboard", *words)
 
 
 def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = _train(run, "quickstart", "--world", "emulated", "--set", *SMALL_PPO)
-    assert done.returncode == 0, done.stderr
+    done = _train(run, "quickstart", "--world", "emulated", "--set", *OF_PPO)
     assert 'world = "emulated"' in (run / "config.toml").read_text()
-    rows = _rows(run)
-    assert [row["steps"] for row in rows] == [128, 256, 384, 512]
+    lines = rows(run)
+    assert [row["steps"] for row in lines] == [128, 256, 384, 512]
     # 32 steps of 10 ms, four environments at once: no faster than real time.
-    assert all(row["steps_per_second"] < 405 for row in rows)
-    assert all(0.0 <= row["late_steps"] <= 1.0 for row in rows)
-    assert all(row["episodes"] > 0 and row["utilisation"] > 0.2 for row in rows)
+    assert all(row["steps_per_second"] < 405 for row in lines)
+    assert all(0.0 <= row["late_steps"] <= 1.0 for row in lines)
+    assert all(row["episodes"] > 0 and row["utilisation"] > 0.2 for row in lines)
     marked = done.stderr.count("steps were late")
-    assert marked == int(any(row["late_steps"] > MOST_LATE for row in rows))
+    assert marked == int(any(row["late_steps"] > MOST_LATE for row in lines))
 
-    more = _train(run, "--resume", "--set", "total_steps=768")
-    assert more.returncode == 0, more.stderr
-    assert [row["update"] for row in _rows(run)] == [1, 2, 3, 4, 5, 6]
+    _train(run, "--resume", "--set", "total_steps=768")
+    assert updates(run) == [1, 2, 3, 4, 5, 6]
 
     policy = run / "policy.safetensors"
     tuned = tmp_path / "tuned"
-    words = ("--load", str(policy), "--set", *SMALL_PPO, "ppo.lr=1e-9", "total_steps=128")
-    done = _train(tuned, "quickstart", *words)
-    assert done.returncode == 0, done.stderr
+    words = ("--load", str(policy), "--set", *OF_PPO, "ppo.lr=1e-9", "total_steps=128")
+    _train(tuned, "quickstart", *words)
     before, after = (load_policy(path / "policy.safetensors").arrays for path in (run, tuned))
     for name, array in before.items():
         if not name.startswith("normalizer"):
@@ -83,22 +72,20 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_dagger_trains_in_real_time(tmp_path: Path) -> None:
-    done = _train(tmp_path / "run", "imitation", "--world", "emulated", "--set", *SMALL_DAGGER)
-    assert done.returncode == 0, done.stderr
-    rows = _rows(tmp_path / "run")
-    assert rows[-1]["steps"] == 512
-    assert rows[-1]["imitation_loss"] > 0
-    assert "late_steps" in rows[-1]
+    _train(tmp_path / "run", "imitation", "--world", "emulated", "--set", *OF_DAGGER)
+    lines = rows(tmp_path / "run")
+    assert lines[-1]["steps"] == 512
+    assert lines[-1]["imitation_loss"] > 0
+    assert "late_steps" in lines[-1]
 
 
 @pytest.mark.long
 def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
-    words = ("--world", "emulated", "--processes", "2", "--set", *SMALL_PPO, "total_steps=256")
-    done = _train(tmp_path / "run", "quickstart", *words)
-    assert done.returncode == 0, done.stderr
-    rows = _rows(tmp_path / "run")
-    assert [(row["steps"], row["ranks"]) for row in rows] == [(128, 2.0), (256, 2.0)]
-    assert all("late_steps" in row for row in rows)
+    words = ("--world", "emulated", "--processes", "2", "--set", *OF_PPO, "total_steps=256")
+    _train(tmp_path / "run", "quickstart", *words)
+    lines = rows(tmp_path / "run")
+    assert [(row["steps"], row["ranks"]) for row in lines] == [(128, 2.0), (256, 2.0)]
+    assert all("late_steps" in row for row in lines)
 
 
 @pytest.mark.long
@@ -106,17 +93,13 @@ def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
     (tmp_path / "nodes.toml").write_text("nodes = [[3, 7]]")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    command = [
-        sys.executable, "-m", "distrlcc", "node", "--node-index", "0", "--node-num", "1", "--ip",
-        "127.0.0.1", "--port", port, "--nodes", str(tmp_path / "nodes.toml"), "--out",
-        str(tmp_path / "run"), "imitation", "--set", "env.world=emulated", *SMALL_DAGGER,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = _rows(tmp_path / "run")
-    assert rows[-1]["steps"] >= 512
-    assert rows[-1]["workers"] == 2.0
-    assert rows[-1]["imitation_loss"] > 0
+    node = ("node", "--node-index", "0", "--node-num", "1", "--ip", "127.0.0.1", "--port", port)
+    places = ("--nodes", str(tmp_path / "nodes.toml"), "--out", str(tmp_path / "run"))
+    _run(*node, *places, "imitation", "--set", "env.world=emulated", *OF_DAGGER)
+    lines = rows(tmp_path / "run")
+    assert lines[-1]["steps"] >= 512
+    assert lines[-1]["workers"] == 2.0
+    assert lines[-1]["imitation_loss"] > 0
 
 
 @pytest.mark.parametrize(

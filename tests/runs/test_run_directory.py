@@ -13,6 +13,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from tests.parallel.commands import updates
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,6 @@ def create(path: Path, config: Config = Config()) -> RunDirectory:
     return RunDirectory.create(path, config, seed=7, tensorboard=False)
 
 
-def updates(run: RunDirectory) -> list[int]:
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["update"] for line in lines]
-
-
 def test_a_new_run_holds_its_config_and_versions(tmp_path: Path) -> None:
     with create(tmp_path / "a" / "b") as run:
         assert RunDirectory.read_config(run.path, Config) == Config()
@@ -38,11 +34,8 @@ def test_a_new_run_holds_its_config_and_versions(tmp_path: Path) -> None:
         for key in ("distrlcc", "python", "torch", "numpy", "numba", "gymnasium", "platform"):
             assert noted[key]
         assert run.load() is None
-    assert sorted(p.name for p in run.path.iterdir()) == [
-        "checkpoints",
-        "config.toml",
-        "versions.json",
-    ]
+    names = sorted(path.name for path in run.path.iterdir())
+    assert names == ["checkpoints", "config.toml", "versions.json"]
 
 
 def test_the_default_folder_bears_recipe_and_time(tmp_path: Path) -> None:
@@ -93,7 +86,7 @@ def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
     with create(tmp_path / "begun") as begun:
         begun.metrics.log(1, {"reward": 0.25})
         begun.discard()
-    assert updates(begun) == [1]
+    assert updates(begun.path) == [1]
     assert RunDirectory.read_config(begun.path, Config) == Config()
 
 
@@ -110,9 +103,9 @@ def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> Non
         assert again.load() == {"update": 2}
         before = (run.path / "metrics.jsonl").read_bytes().splitlines()[:2]
         again.rewind(2)
-        assert updates(again) == [1, 2]
+        assert updates(again.path) == [1, 2]
         again.metrics.log(3, {})
-        assert updates(again) == [1, 2, 3]
+        assert updates(again.path) == [1, 2, 3]
         assert (run.path / "metrics.jsonl").read_bytes().splitlines()[:2] == before
     assert len(json.loads((run.path / "versions.json").read_text())["resumed"]) == 1
     assert not (run.path / "tensorboard").exists()

@@ -125,7 +125,7 @@ def test_the_best_window_is_shared_among_the_flows_that_send_in_the_step() -> No
     for start, stop in ((0.02, 0.04), (0.025, 0.031), (0.02, 0.02)):
         shared = [half if start < stop and k in (2, 3) else alone for k in range(6)]
         assert _shared(Flow("cubic", start_s=start, stop_s=stop)) == shared
-    # Nobody sends: the whole window, not a division by zero.
+    # No flow sends: the whole window, not a division by zero.
     idle = Flow("oracle", start_s=0.04)
     assert _shared(Flow("cubic", start_s=0.05), idle)[:5] == [alone] * 5
 

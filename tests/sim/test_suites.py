@@ -1,9 +1,11 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from distrlcc.config import to_toml
+from distrlcc.config import from_toml, to_toml
 from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
@@ -127,12 +129,20 @@ def test_an_unknown_scenario_is_refused(bad: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["genet", "aurora", "shared", "shared-2", "shared-4", "shared-rtt", "beside-bbr"]
+)
+def test_split_and_index_name_a_link(name: str) -> None:
+    scenario = SUITES[name].scenario("test", 7)
+    assert scenario == scenario_by_id(f"{name}/test/7")
+    assert scenario.link != SUITES[name].scenario("train", 7).link
+    assert scenario.link != SUITES[name].scenario("test", 8).link
+
+
+@pytest.mark.parametrize(
     "name", ["shared", "shared-2", "shared-4", "shared-rtt", "beside-cubic", "beside-bbr"]
 )
 def test_links_that_are_shared(name: str) -> None:
     scenarios = SUITES[name].scenarios("test", 200)
-    assert scenarios[7] == scenario_by_id(f"{name}/test/7")
-    assert scenarios[7].link != SUITES[name].scenario("train", 7).link
     for scenario in scenarios:
         link, flows = scenario.link, scenario.flows
         bdp = (link.rate_mbps or 0) * 2 * link.delay_ms * 1e3 / (8 * 1504)
@@ -166,3 +176,26 @@ def test_agents_stand_first_and_are_not_too_many() -> None:
         check_agents(two)
     with pytest.raises(ConfigError, match="agent first"):
         check_agents(Scenario("late", two.link, (Flow("cubic"), Flow())), 2)
+
+
+def test_genets_links_fill_its_papers_ranges() -> None:
+    scenarios = [SUITES["genet"].scenario("train", index) for index in range(400)]
+    assert from_toml(Scenario, to_toml(scenarios[7])) == scenarios[7]
+    links = [scenario.link for scenario in scenarios]
+    rates = [[e.rate_mbps, *(c.rate_mbps for c in e.changes)] for e in links]
+    flat = np.array([rate for of_link in rates for rate in of_link], float)
+    assert 0.1 <= flat.min() < 0.2
+    assert 60.0 < flat.max() <= 100.0
+    rtts = np.array([2 * e.delay_ms for e in links])
+    assert 4.0 <= rtts.min() < 8.0
+    assert 390.0 < rtts.max() <= 400.0
+    losses = np.array([e.loss for e in links])
+    assert ((losses == 0.0) | ((losses >= 1e-4) & (losses <= 0.05))).all()
+    assert 0.1 < (losses == 0.0).mean() < 0.5  # log-uniform from 1e-5, and none below 1e-4
+    gaps = [e.changes[0].at_s for e in links if e.changes]
+    assert 1.0 <= min(gaps) < 1.5
+    assert 25.0 < max(gaps) < 30.0
+    for link, of_link in zip(links, rates, strict=True):
+        bdp = bdp_packets(100.0, 2 * link.delay_ms)
+        assert 2 <= link.queue_packets <= max(2, 3.0 * bdp + 1)
+        assert len(set(of_link)) == len(of_link)

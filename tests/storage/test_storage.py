@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from distrlcc import storage as room
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.storage_session import stored
@@ -30,6 +29,7 @@ from distrlcc.storage import (
     StorageLostError,
     stored_runs,
 )
+from tests.hosts import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +158,7 @@ def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
 def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "WATCH_SECONDS", 3.0)
-    monkeypatch.setattr(room, "TICK_SECONDS", 0.2)
-    monkeypatch.setattr(room, "BEAT_SECONDS", 0.3)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=3,retry=0.2")
     run = tmp_path / "run"
     with storage.claim():
         write(run, 1)
@@ -177,7 +175,7 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
     # One that ended without a word, on another machine and on this one.
     here = replace(far, process=own.process.rpartition("/")[0] + "/1000000000000")
     for owner, watch, least, most in ((far, 3.0, 2.8, 30.0), (here, 100.0, 0.0, 30.0)):
-        monkeypatch.setattr(room, "WATCH_SECONDS", watch)
+        monkeypatch.setenv("DISTRLCC_LIMITS", f"stall={watch},retry=0.2")
         storage.write(OWNER, msgspec.json.encode(owner))
         begin = time.monotonic()
         with other(storage).claim():
@@ -194,13 +192,10 @@ def test_what_fails_is_said_once_and_stored_later(
     storage = Storage(str(store), "run", "me")
     news: list[str] = []
 
-    def wait(word: str) -> None:
-        deadline = time.monotonic() + 10
-        while not any(word in line for line in news):
-            assert time.monotonic() < deadline, word
-            keeper.wake()
-            time.sleep(0.05)
-            news.extend(keeper.news())
+    def heard(word: str) -> bool:
+        keeper.wake()
+        news.extend(keeper.news())
+        return any(word in line for line in news)
 
     with ExitStack() as stack:
         stack.enter_context(stored(storage, run, resume=False))
@@ -209,14 +204,13 @@ def test_what_fails_is_said_once_and_stored_later(
         stack.callback(keeper.close)
         store.rename(tmp_path / "away")
         store.write_text("in the way")
-        wait("not stored")
+        wait_until(lambda: heard("not stored"), 10, "a failure")
         store.unlink()
         (tmp_path / "away").rename(store)
-        wait("stored again")
+        wait_until(lambda: heard("stored again"), 10, "its end")
         assert len(news) == 2
     assert storage.holds_run()
-    monkeypatch.setattr(room, "END_SECONDS", 0.5)
-    monkeypatch.setattr(room, "TICK_SECONDS", 0.1)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stop=0.5,retry=0.1")
     ending = stored(storage, run, resume=True)
     ending.__enter__()
     write(run, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,11 @@ from typing import Any
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.runs.checkpoint import checksum, load_checkpoint
-from distrlcc.storage import Storage
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.storage import LATEST, Storage
 from tests.hosts import wait_until
+from tests.parallel.commands import updates
+from tests.trees import CLOCK, same
 
 UPDATE = 16 * 16
 UPDATES = 80
@@ -40,42 +41,26 @@ def url(s3_server: str) -> str:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    finish(command(out, *WORDS))
+    assert main(words(out, *WORDS)) == 0
     return out
 
 
-def command(out: Path, *words: str) -> list[str]:
-    train = (sys.executable, "-m", "distrlcc", "train", "--no-tensorboard")
-    return [*train, "--out", str(out), *words]
+def words(out: Path, *more: str) -> list[str]:
+    return ["train", "--no-tensorboard", "--out", str(out), *more]
 
 
-def finish(words: list[str]) -> str:
-    """Run a command to its end; return what it says."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "distrlcc", *words(out, *more)]
 
 
 def wait_until_stored(storage: Storage) -> None:
     wait_until(storage.holds_run, 60, "something is stored")
 
 
-def updates(out: Path) -> list[int]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["update"] for line in lines]
-
-
 def assert_like_whole(out: Path, whole: Path) -> None:
     assert updates(out) == list(range(1, UPDATES + 1))
-    paths = (path / "checkpoints" / "latest.safetensors" for path in (whole, out))
-    a, b = (checksum(timeless(load_checkpoint(path))) for path in paths)
-    assert a == b
-
-
-def timeless(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without what depends on the time that a run takes."""
-    kept = {k: v for k, v in state.items() if k not in ("seconds", "ring", "ring_used")}
-    return {k: timeless(v) if isinstance(v, dict) else v for k, v in kept.items()}
+    a, b = (load_checkpoint(path / LATEST) for path in (whole, out))
+    same(a, b, CLOCK)
 
 
 def test_a_killed_run_goes_on_from_s3(
@@ -84,13 +69,13 @@ def test_a_killed_run_goes_on_from_s3(
     here, there = tmp_path / "a" / "cut", tmp_path / "b" / "cut"
     process = subprocess.Popen(command(here, *WORDS, "--storage", url), stderr=subprocess.DEVNULL)
     wait_until_stored(Storage(url, "cut"))
-    second = command(tmp_path / "c" / "cut", *WORDS, "--storage", url)
-    assert main(second[3:]) == 2
+    assert main(words(tmp_path / "c" / "cut", *WORDS, "--storage", url)) == 2
     assert "s3://runs/all/cut already holds a run: add --resume" in capsys.readouterr().err
     process.kill()
     assert process.wait(10) == -signal.SIGKILL
     shutil.rmtree(here)  # the machine is gone
-    said = finish(command(there, "--resume", "--storage", url))
+    assert main(words(there, "--resume", "--storage", url)) == 0
+    said = capsys.readouterr().err
     assert "fetched" in said
     assert "stored at s3://runs/all/cut" in said
     assert_like_whole(there, whole)
@@ -106,8 +91,8 @@ def test_a_killed_run_goes_on_on_another_host(
     hosts = make_hosts(2)
     store = tmp_path / "shared"
     lines = [
-        [*command(tmp_path / str(host) / "cut", *words, "--storage", str(store))[3:]]
-        for host, words in enumerate((WORDS, ("--resume",)))
+        words(tmp_path / str(host) / "cut", *more, "--storage", str(store))
+        for host, more in enumerate((WORDS, ("--resume",)))
     ]
     first = hosts.start(0, *lines[0])
     wait_until_stored(Storage(str(store), "cut"))
@@ -144,8 +129,8 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(
 @pytest.mark.long
 def test_two_ranks_store_one_run(url: str, tmp_path: Path) -> None:
     out = tmp_path / "two"
-    words = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", url)
-    process = subprocess.Popen(command(out, *words), stderr=subprocess.PIPE, text=True)
+    more = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", url)
+    process = subprocess.Popen(command(out, *more), stderr=subprocess.PIPE, text=True)
     storage = Storage(url, "two")
     wait_until_stored(storage)
     _, error = process.communicate(timeout=60)
@@ -153,7 +138,7 @@ def test_two_ranks_store_one_run(url: str, tmp_path: Path) -> None:
     assert not storage.push_if_new(out)
     shutil.rmtree(out)
     further = ("--resume", "--set", f"total_steps={20 * UPDATE}", "--processes", "2")
-    finish(command(out, *further, "--storage", url))
+    assert main(words(out, *further, "--storage", url)) == 0
     found = updates(out)
     assert found == list(range(1, len(found) + 1))
     assert len(found) >= 10
@@ -163,11 +148,11 @@ def test_two_ranks_store_one_run(url: str, tmp_path: Path) -> None:
 def test_what_is_wrong_with_the_storage_is_found_first(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, said in (
+    for more, said in (
         ((*WORDS, "--storage", "s3://none/x?" + url.partition("?")[2]), "no bucket 'none'"),
         (("--resume", "--storage", url), "holds no run 'run' to resume"),
     ):
-        assert main(command(tmp_path / "run", *words)[3:]) == 2
+        assert main(words(tmp_path / "run", *more)) == 2
         error = capsys.readouterr().err
         assert said in error
         assert len([x for x in error.splitlines() if not x.startswith("compiling")]) == 1

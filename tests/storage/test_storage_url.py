@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc import storage
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
 from distrlcc.storage import storage_filesystem
 
@@ -93,5 +92,5 @@ def test_servers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"s3://bucket/runs?endpoint_override=http://127.0.0.1:{free.getsockname()[1]}"
         assert "no connection: Failed to connect to 127.0.0.1" in refusal(OutputError, url)
         free.listen()  # takes the connection and says nothing
-        monkeypatch.setattr(storage, "OPEN_SECONDS", 1.0)
+        monkeypatch.setenv("DISTRLCC_LIMITS", "stall=1")
         assert "no answer within 1 s; check address" in refusal(OutputError, url)

@@ -1,8 +1,8 @@
 """The object on a worker: a thread that steps environments, and the segments that it hands out.
 
-The thread acts with one version of the weights for a whole segment and takes newer ones between two
-segments. It runs at most `AHEAD` segments ahead of the trainer; then it waits. Environments,
-recurrent state and episodes go on from one segment to the next.
+The thread acts with one version of the weights for a whole segment and changes to newer ones
+between two segments. It runs at most `AHEAD` segments ahead of the trainer; then it waits.
+Environments, recurrent state and episodes go on from one segment to the next.
 """
 
 from __future__ import annotations
@@ -69,13 +69,9 @@ class Actor:
     """Acts from the first `set_weights` to `stop`."""
 
     def __init__(self, config: RunConfig, index: int, first_step: int = 0) -> None:
-        """Set up the environments.
+        """Set up the environments of a worker's link.
 
-        Args:
-            config: The run's; says how many environments there are, and on which link.
-            index: Number of the worker.
-            first_step: Links are drawn as if this many steps had been taken, so that none is seen
-                twice.
+        Links are drawn as if ``first_step`` steps had been taken, so that none is seen twice.
 
         Raises:
             ConfigError: The link does not exist.
@@ -96,7 +92,7 @@ class Actor:
         if first_step:
             self._collector.begin_at(first_step)
         self._rollout = new_rollout(config, spec, self._count)
-        # What is known of it, written by the thread alone.
+        # What it reports, written by the thread alone.
         self._progress = Report(link)
         self._number = self._steps = 0
         self._waited, self._moved = 0.0, monotonic()
@@ -118,11 +114,9 @@ class Actor:
         return weights.version
 
     def report(self, most: int, seconds: float) -> Report:
-        """Hand out finished segments and report the progress.
+        """Hand out finished segments, at most so many, and report the progress.
 
-        Args:
-            most: Segments to hand out at most; the others stay.
-            seconds: How long to wait for the first, s.
+        Wait for the first one for at most ``seconds``.
 
         Raises:
             RuntimeError: Acting failed.

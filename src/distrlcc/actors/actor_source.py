@@ -21,7 +21,7 @@ from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, LocalReducer, Weights
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.source import Stop, policy_spec
+from distrlcc.runs.source import Source, Stop, policy_spec
 from distrlcc.runs.stopper import Stopper
 
 _AHEAD = 2
@@ -46,8 +46,8 @@ class InterruptibleReducer(LocalReducer):
         super().mean_gradient(gradient, weight)
 
 
-class ActorSource:
-    """A `distrlcc.runs.source.Source` whose batches are segments that workers collected."""
+class ActorSource(Source):
+    """A source whose batches are segments that workers collected."""
 
     def __init__(self, config: RunConfig) -> None:
         """Begin without workers; :meth:`start` has them.

@@ -1,8 +1,8 @@
-"""Which workers of a trainer are let in before RPC begins, over the master's store.
+"""Which workers of a trainer are admitted before RPC begins, over the master's store.
 
-First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then takes its slot
-with a proof of its own that it knows the secret, and the trainer says which slots are members. Only
-members open RPC, which runs any code that one sends.
+First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then claims its
+slot with a proof of its own that it knows the secret, and the trainer names the claims that are
+members. Only members open RPC, which runs any code that one sends.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ import uuid
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from distrlcc.actors.engine import Worker
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, handshake, missing, own_token, proof, proves, receive
 from distrlcc.parallel.interface import Interface, interface_towards, resolve
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import connect, master_needed
 
-_CONFIRM_SECONDS = 10.0
-"""Time that workers have to show that they still live, once enough have come."""
-_ALIVE_SECONDS = 2.0
-"""A worker that shows no life for this long loses its slot to another."""
 _SAY_SECONDS = 5.0
 """Time after which the user is told which workers are awaited; processes start within it."""
-_DECIDE_SECONDS = 30.0
-"""Time that the trainer has to name the members, after the join timeout."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Admission:
     rank: int
     """Rank in the RPC group; 0 is the trainer."""
     workers: list[Worker]
-    """The workers that were let in, by rank from 1."""
+    """The workers that were admitted, by rank from 1."""
     store: Any
 
 
@@ -56,7 +51,7 @@ def check_addresses(spec: RankSpec, *, allow_public: bool) -> Interface:
     for address in (resolve(spec.address), interface.address):
         if ipaddress.ip_address(address).is_global and not allow_public:
             raise ConfigError(
-                f"{address} is a public address, and anyone who reaches RPC's ports can run code "
+                f"{address} is a public address, and whatever reaches RPC's ports can run code "
                 "here: use a private network or a VPN, or give --allow-public"
             )
     return interface
@@ -70,11 +65,12 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
     """
     prefix, patience = f"{spec.attempt}/", spec.join_seconds
     slots = {f"{prefix}slot/{slot}": slot for slot in range(1, spec.size)}
-    members: dict[int, Worker] = {}
+    members: dict[int, str] = {}
+    workers: list[Worker] = []
     with master_needed(spec):
         store = connect(spec, interface, patience)
         nonce = handshake(store, spec, identity)
-        # Wait until all have taken their slots.
+        # Wait until all have claimed their slots.
         begin = monotonic()
         late = missing(store, slots, begin + min(_SAY_SECONDS, patience))
         if late and patience > _SAY_SECONDS:
@@ -85,24 +81,25 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
             _warn(f"{_names(slots, late)} did not come within {patience:.0f} s; going on without")
         # A worker that came and died meanwhile would keep RPC from beginning.
         store.set(f"{prefix}asked", "")
-        came = [key for key in slots if key not in late]
-        gone = missing(store, [f"{key}/here" for key in came], monotonic() + _CONFIRM_SECONDS)
-        for key in came:
-            claim, slot = json.loads(store.get(key)), slots[key]
+        claims = {slots[key]: json.loads(store.get(key)) for key in slots if key not in late}
+        here = {slot: f"{prefix}here/{claim['name']}" for slot, claim in claims.items()}
+        gone = missing(store, list(here.values()), monotonic() + limits().worker_silence)
+        for slot, claim in claims.items():
             worker = Worker(slot - 1, claim["host"], claim["process"])
-            if f"{key}/here" in gone:
+            if here[slot] in gone:
                 _warn(f"{worker} came, but is gone; going on without")
             elif not proves(claim["token"], nonce, str(slot), own_token()):
                 _warn(f"{worker} is refused: it has another {TOKEN}")
             else:
-                members[slot] = worker
-        store.set(f"{prefix}members", json.dumps(list(members)))
+                members[slot] = claim["name"]
+                workers.append(worker)
+        store.set(f"{prefix}members", json.dumps(members))
     if not members:
         raise GroupError(
             f"no worker came within {patience:.0f} s; start the other nodes, or give a longer "
             "--join-timeout"
         )
-    return Admission(interface, 0, list(members.values()), store)
+    return Admission(interface, 0, workers, store)
 
 
 def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
@@ -111,47 +108,32 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
     Raises:
         GroupError: There is no trainer, this worker does not match it, or it is refused.
     """
-    prefix, name, slot = f"{spec.attempt}/", f"worker {spec.slot - 1}", str(spec.slot)
-    where, key = f"{spec.address}:{spec.port}", f"{prefix}slot/{slot}"
+    prefix, slot = f"{spec.attempt}/", str(spec.slot)
     with master_needed(spec):
         store = connect(spec, interface, spec.join_seconds)
         nonce = handshake(store, spec, identity)
-        if store.check([f"{prefix}members"]):
+        if store.check([f"{prefix}asked"]):
             raise GroupError(
-                f"the run at {where} has begun; over torch RPC no worker can join it any more",
+                f"the run at {spec.address}:{spec.port} has begun; over torch RPC no worker can "
+                "join it any more",
                 exit_code=2,
             )
-        # Take the slot, and show life until the trainer asks which workers are still here.
+        # Claim the slot, also from a process that was there before and may be gone.
         own = {"host": interface.address, "process": os.getpid(), "name": uuid.uuid4().hex}
         own["token"] = proof(nonce, slot, own_token())
-        holder = _take_slot(store, key, json.dumps(own))
-        if holder["name"] != own["name"]:
-            raise GroupError(
-                f"{name} has come already (process {holder['process']} on {holder['host']}); give "
-                "each machine its own --node-index",
-                exit_code=2,
-            )
-        receive(store, spec, f"{prefix}asked", extra=_DECIDE_SECONDS, alive=f"{key}/alive")
-        store.set(f"{key}/here", "")
-        members = json.loads(receive(store, spec, f"{prefix}members", extra=_DECIDE_SECONDS))
-    if spec.slot not in members:
+        store.set(f"{prefix}slot/{slot}", json.dumps(own))
+        # Show life when the trainer asks for it, and hear which claims are members.
+        receive(store, spec, f"{prefix}asked", extra=limits().join)
+        store.set(f"{prefix}here/{own['name']}", "")
+        members = json.loads(receive(store, spec, f"{prefix}members", extra=limits().join))
+    if members.get(slot) != own["name"]:
         raise GroupError(
-            f"the trainer refused {name}: it came too late, or has another {TOKEN}", exit_code=2
+            f"the trainer refused worker {spec.slot - 1}: it came too late, has another {TOKEN}, "
+            "or another process came as the same worker; give each machine its own --node-index",
+            exit_code=2,
         )
-    workers = [Worker(member - 1, "", 0) for member in members]
-    return Admission(interface, members.index(spec.slot) + 1, workers, store)
-
-
-def _take_slot(store: Any, key: str, own: str) -> dict[str, Any]:
-    """Take a slot that is free or whose holder shows no life; return its holder's claim."""
-    holder = store.compare_set(key, "", own).decode()
-    if holder != own:
-        before = store.add(f"{key}/alive", 0)
-        sleep(_ALIVE_SECONDS)
-        if store.add(f"{key}/alive", 0) == before:
-            holder = store.compare_set(key, holder, own).decode()
-    claim: dict[str, Any] = json.loads(holder)
-    return claim
+    workers = [Worker(int(member) - 1, "", 0) for member in members]
+    return Admission(interface, list(members).index(slot) + 1, workers, store)
 
 
 def _names(slots: Mapping[str, int], keys: list[str]) -> str:

@@ -79,7 +79,6 @@ def start_actors(
         run = replace(run, allow_public=allow_public, quiet=quiet)
         if leads:
             directory = stack.enter_context(open_directory(config, options))
-            directory.lock()
             run = replace(run, out=directory.path, storage=directory.storage)
         outcome = Launcher(rpc_rank, run, specs, hosts=leads, led=True).run()
     if outcome.code and leads:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Engine
-from distrlcc.actors.worker_pool import START_SECONDS
 from distrlcc.actors.worker_table import WorkerTable
+from distrlcc.limits import limits
 from distrlcc.parallel.train_job import run_directory
-from distrlcc.runs.progress import Progress
+from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.remote_progress import RemoteProgress
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, build_learner
@@ -25,7 +24,7 @@ from distrlcc.storage import Storage
 
 @dataclass(frozen=True)
 class ActorRun:
-    """A run, as its processes are told of it."""
+    """A run, as its processes know it."""
 
     config: RunConfig
     out: Path
@@ -65,12 +64,12 @@ def train_on_engine(
     *,
     feed: RemoteProgress | None = None,
     stopper: Stopper | None = None,
-    patience: float = START_SECONDS,
+    patience: float | None = None,
 ) -> int:
     """Train with an engine's workers; return 0 or the signal that ended the run.
 
     A ``feed`` receives what would be shown here, a ``stopper`` the signals of another process. The
-    first worker has ``patience`` seconds to start.
+    first worker has ``patience`` seconds to start, `Limits.start` if None.
 
     Raises:
         DistrlccError: See `train`.
@@ -78,6 +77,7 @@ def train_on_engine(
     config, source = run.config, state.source
     assert isinstance(source, ActorSource)
     with ExitStack() as stack:
+        # Open the run's directory, and what shows its progress and its workers.
         stopper = stack.enter_context(stopper or Stopper(launched=True))
         directory = stack.enter_context(run.directory())
         if run.resume:
@@ -85,6 +85,8 @@ def train_on_engine(
         shown = feed or Progress(config.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
         table = WorkerTable(shown, run.out / "workers.jsonl")
+        # Start the workers, and train.
+        patience = limits().start if patience is None else patience
         seconds = state.counters.seconds
         stack.enter_context(
             source.start(engine, table, stopper, seconds=seconds, patience=patience)
@@ -92,6 +94,7 @@ def train_on_engine(
         group = Alone(stopper, score_stopped=False)
         recorder = Recorder(state, group, lambda stack, kept: (directory, shown))
         stopped = train(state, group, recorder, stopper)
+    # Say what came of it.
     source.queue.end()
     if run.quiet:
         return stopped

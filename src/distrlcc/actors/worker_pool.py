@@ -14,27 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 from distrlcc.actors.actor import Actor, Report, Segment, link_of
 from distrlcc.actors.engine import Engine, Worker, WorkerGoneError
 from distrlcc.actors.segment_queue import ENDED, GONE, SegmentQueue
 from distrlcc.learn.learner import Weights
+from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
 
-SILENT_SECONDS = 8.0
-"""A worker that answers nothing for this long is dropped, s."""
-STILL_SECONDS = 20.0
-"""A worker whose environment does not step for this long is dropped, s."""
-START_SECONDS = 60.0
-"""Time that a worker has to set up its environments, s."""
-_ASK_SECONDS = 0.5
-"""Time that a worker may take to answer that it has no segment, s."""
-_TICK = 0.1
 _SUSPENDED_SECONDS = 1.0
-"""A turn of the pool's thread that took longer did not run all the time, s."""
-_STOP_SECONDS = 2.0
+"""In a turn of the pool's thread that took longer the process was suspended, s."""
 
 
 @dataclass
@@ -87,13 +77,14 @@ class WorkerPool:
             queue: Takes every segment.
             capacity: Segments that may wait there, at least as many as an update takes.
             first_step: Returns where a worker that joins now begins; see `Actor`.
-            stopping: Asked again and again; True stops the workers at once, whatever the trainer
-                does meanwhile.
+            stopping: Asked at every tick; True stops the workers whatever the trainer does.
             patience: Time that the first worker has to start, s, in which the pool is not empty.
         """
+        # What the caller gives.
         self.queue = queue
         self._engine, self._config, self._first_step = engine, config, first_step
         self._capacity, self._stopping = capacity, stopping
+        # What the pool's thread and the trainer's share.
         self._answers: SimpleQueue[tuple[Worker, str, Future[Any]] | None] = SimpleQueue()
         self._changed = threading.Condition(queue.lock)  # guards what follows, and the queue
         self._workers: dict[Worker, WorkerState] = {}
@@ -109,19 +100,14 @@ class WorkerPool:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Stop the workers, and count the segments that they had left."""
         self._closing.set()
         self._answers.put(None)
-        self._thread.join(2 * _STOP_SECONDS)
+        self._thread.join(2 * limits().kill)
 
     def publish(self, weights: Weights) -> None:
         """Broadcast weights to all workers, and to those that join later."""
@@ -132,7 +118,7 @@ class WorkerPool:
     def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
         """Return so many segments for the update of a version, the oldest first, or none.
 
-        Each is counted as used. ``stop`` is asked about every 0.1 s; True gives up.
+        Each is counted as used. ``stop`` is asked at every tick; True gives up.
         """
         while True:
             with self._changed:
@@ -140,7 +126,7 @@ class WorkerPool:
                 if not chosen and self._failure is not None:
                     raise self._failure
                 if not chosen:
-                    self._changed.wait(_TICK)
+                    self._changed.wait(limits().tick)
                     chosen = self.queue.take(count, version)
             if chosen:
                 self._answers.put(None)  # there is room again
@@ -208,20 +194,20 @@ class WorkerPool:
 
     def _receive_answers(self) -> None:
         with suppress(Empty):
-            answer = self._answers.get(timeout=_TICK)
+            answer = self._answers.get(timeout=limits().tick)
             while True:
                 if answer is not None:
                     self._receive(*answer)
                 answer = self._answers.get_nowait()
 
     def _receive(self, worker: Worker, kind: str, future: Future[Any]) -> None:
-        # A worker that was dropped may answer after all: its segments are refused.
+        # Refuse the segments of a worker that was dropped and answers after all.
         state = self._workers.get(worker)
         if state is None:
             if kind == "report" and future.exception() is None:
                 self.queue.refuse(len(future.result().segments), GONE)
             return
-        # A call that failed costs the worker.
+        # Drop a worker whose call failed.
         try:
             result = future.result()
         except WorkerGoneError as error:
@@ -230,7 +216,7 @@ class WorkerPool:
         except Exception as error:
             self._drop(worker, f"failed: {error}")
             return
-        # Else it is idle again, and lives.
+        # Else it lives; after a start or a report it is idle again.
         state.heard = monotonic()
         if kind == "weights":
             with self._changed:
@@ -254,7 +240,7 @@ class WorkerPool:
                 state.lag = self._weights.version - report.segments[-1].version
             self.queue.add(report.segments)
             self._changed.notify_all()
-        if report.still_seconds > STILL_SECONDS:
+        if report.still_seconds > limits().stall:
             self._drop(state.worker, f"its environment hangs for {report.still_seconds:.0f} s")
 
     def _drop_silent(self, suspended: float) -> None:
@@ -262,7 +248,7 @@ class WorkerPool:
             # Do not count a worker as silent for time in which this process was suspended.
             if suspended > _SUSPENDED_SECONDS:
                 state.heard = min(state.heard + suspended, monotonic())
-            limit = START_SECONDS if state.asked == "start" else SILENT_SECONDS
+            limit = limits().start if state.asked == "start" else limits().worker_silence
             if state.silent_seconds > limit:
                 self._drop(state.worker, f"has not answered for {limit:.0f} s")
 
@@ -273,14 +259,14 @@ class WorkerPool:
             room = max(self._capacity - len(self.queue), 0)
         if state.asked == "start" or weights is None:
             return
-        worker, now = state.worker, monotonic()
+        worker, now, wait = state.worker, monotonic(), limits().heartbeat
         if state.sent < weights.version and not state.sending:
             state.sent, state.sending = weights.version, published
             self._send(worker, "weights", self._engine.call(worker, "set_weights", weights))
         # Asked for no segment it answers at once: ask it seldom, to hear that it lives.
-        if not state.asked and (room or now - state.last_asked > _ASK_SECONDS):
+        if not state.asked and (room or now - state.last_asked > wait):
             state.asked, state.last_asked = "report", now
-            self._send(worker, "report", self._engine.call(worker, "report", room, _ASK_SECONDS))
+            self._send(worker, "report", self._engine.call(worker, "report", room, wait))
 
     def _send(self, worker: Worker, kind: str, future: Future[Any]) -> None:
         future.add_done_callback(lambda done: self._answers.put((worker, kind, done)))
@@ -302,7 +288,7 @@ class WorkerPool:
         """Stop all workers, and count the segments that they had left."""
         # Ask all at once; a frozen worker costs no more than the time limit.
         stops = [self._engine.call(worker, "stop") for worker in self._workers]
-        deadline = monotonic() + _STOP_SECONDS
+        deadline = monotonic() + limits().kill
         left = 0
         for future in stops:
             with suppress(Exception):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import RunConfig
 
-if TYPE_CHECKING:
-    from distrlcc.runs.run_config import RunConfig
-
-BASELINE = "ppo_mlp"
+_BASELINE = "ppo_mlp"
 _WARM_UP = 2
 """Updates that are not counted."""
 _LEAST = 3
@@ -56,49 +55,36 @@ def run_train(args: Namespace) -> int:
     One process, one thread. The cost is the time per environment step beside PPO's with an MLP of
     the same widths, in the same turns.
     """
-    from dataclasses import replace
-
-    from distrlcc.recipes.registry import recipe
-
     mlp = recipe("quickstart")
     configs = {
-        BASELINE: mlp,
+        _BASELINE: mlp,
         "ppo_lstm": replace(mlp, network=replace(mlp.network, kind="lstm")),
         "dagger_mlp": recipe("imitation"),
     }
-    result = bench_training(configs, args.seconds, BASELINE)
+    result = _bench_training(configs, args.seconds)
     if args.json != "-":
         for name, row in result.items():
             print(
                 f"{name}: {row['env_steps_per_second']:,.0f} env-steps/s (median), environment "
                 f"{row['share_environment']:.0%}, inference {row['share_inference']:.0%}, "
-                f"update {row['share_update']:.0%}; {row['cost']:.2f} times {BASELINE}'s cost"
+                f"update {row['share_update']:.0%}; {row['cost']:.2f} times {_BASELINE}'s cost"
             )
     emit_json(args.json, result)
     return 0
 
 
-def bench_training(
-    configs: Mapping[str, RunConfig], seconds: float, baseline: str
-) -> dict[str, dict[str, float]]:
-    """Train in turns, an update each; return median speeds, shares of time and relative costs.
+def _bench_training(configs: dict[str, RunConfig], seconds: float) -> dict[str, dict[str, float]]:
+    """Train in turns, an update each, for so many seconds after the warm-up; return the figures.
 
-    Args:
-        configs: What is trained, by name.
-        seconds: Time for all of them after the warm-up, s.
-        baseline: Whose time per environment step is 1.
-
-    Returns:
-        By name; shares are of the whole time and add up to about 1, ``cost`` is the median over the
-        turns of the time per environment step over the baseline's in the same turn.
+    Shares are of the whole time and add up to about 1; ``cost`` is the median over the turns of the
+    time per environment step over the baseline's in the same turn.
     """
-    import time
-
     import numpy as np
 
     from distrlcc.runs.run_state import env_run
     from distrlcc.runs.train import iterate
 
+    # Take turns.
     trainers = {name: env_run(config) for name, config in configs.items()}
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in configs}
     begin, turn = time.perf_counter(), 0
@@ -110,6 +96,7 @@ def bench_training(
         turn += 1
         if turn == _WARM_UP:
             begin = time.perf_counter()
+    # Sum up.
     speeds = {name: np.array([r["steps_per_second"] for r in own]) for name, own in rows.items()}
     shares = ("share_environment", "share_inference", "share_update")
     return {
@@ -117,7 +104,7 @@ def bench_training(
             "env_steps_per_second": float(np.median(speeds[name])),
             "best_env_steps_per_second": float(speeds[name].max()),
             **{share: float(np.mean([row[share] for row in own])) for share in shares},
-            "cost": float(np.median(speeds[baseline] / speeds[name])),
+            "cost": float(np.median(speeds[_BASELINE] / speeds[name])),
             "updates": float(len(own)),
             "num_envs": float(configs[name].num_envs),
         }

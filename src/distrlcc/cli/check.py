@@ -52,10 +52,6 @@ def run_link(args: Namespace) -> int:
     return 1 if result.mismatches else 0
 
 
-def add_env(parser: Parser) -> None:
-    """Take no arguments."""
-
-
 def run_env(args: Namespace) -> int:
     """Run Gymnasium's checker and the project's own contract on every space and reward."""
     from distrlcc.env.contract import check_all

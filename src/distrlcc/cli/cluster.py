@@ -9,14 +9,18 @@ from argparse import Namespace
 from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
 
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, whole
+from distrlcc.cluster.cluster import join, join_line, start_head, stop
+from distrlcc.cluster.nodes import RayNode, ray_nodes
+from distrlcc.cluster.session import AUTO, RayOptions, ray_session
+from distrlcc.cluster.state import DASHBOARD_PORT, node_here, token_path
 from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from distrlcc.cluster.nodes import RayNode
+from distrlcc.runs.run_config import RESERVED
 
 _SHOW_TOKEN = "print the cluster's token in the line to paste"
 
@@ -53,9 +57,6 @@ def run_start(args: Namespace) -> int:
     distrlcc cluster start
     distrlcc cluster start --ip 10.0.0.1 --cpus 8 --show-token
     """
-    from distrlcc.cluster.cluster import join_line, start_head
-    from distrlcc.cluster.state import DASHBOARD_PORT, token_path
-
     # Translate the arguments into flags of `ray start`, and start.
     flags = [*_ray_flags(args), f"--include-dashboard={str(not args.no_dashboard).lower()}"]
     scaling = args.autoscaling_config
@@ -63,9 +64,12 @@ def run_start(args: Namespace) -> int:
         if not scaling.expanduser().is_file():
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
         flags.append(f"--autoscaling-config={scaling.expanduser().resolve()}")
-    public = args.allow_public
     node = start_head(
-        args.ip, args.port, interface=args.interface, flags=flags, allow_public=public
+        args.ip,
+        args.port,
+        interface=args.interface,
+        flags=flags,
+        allow_public=args.allow_public,
     )
     # Say where it runs, and how the others join.
     print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")
@@ -96,8 +100,6 @@ def _ray_flags(args: Namespace) -> list[str]:
 
 
 def _resource(text: str) -> tuple[str, float]:
-    from distrlcc.runs.run_config import RESERVED
-
     name, _, amount = text.partition("=")
     try:
         value = float(amount)
@@ -124,7 +126,10 @@ def run_join(args: Namespace) -> int:
 
     distrlcc cluster join 10.0.0.1:6379
     """
-    from distrlcc.cluster.cluster import join
+
+    def ask() -> str:
+        asks = sys.stdin.isatty()
+        return getpass.getpass(f"Token of the cluster at {args.head}: ").strip() if asks else ""
 
     node = join(
         args.head,
@@ -132,18 +137,12 @@ def run_join(args: Namespace) -> int:
         flags=_ray_flags(args),
         allow_public=args.allow_public,
         rejoin=args.rejoin,
-        ask_token=lambda: _ask(args.head),
+        ask_token=ask,
     )
     print(f"This machine, {node.address} ({node.interface}), is in the cluster of {args.head}.")
     print(f"Let the other machines reach ports {node.ports} here.")
     print("'distrlcc cluster status' shows the cluster, 'distrlcc cluster stop' leaves it.")
     return 0
-
-
-def _ask(head: str) -> str:
-    if not sys.stdin.isatty():
-        return ""
-    return getpass.getpass(f"Token of the cluster at {head}: ").strip()
 
 
 def add_status(parser: Parser) -> None:
@@ -154,11 +153,6 @@ def add_status(parser: Parser) -> None:
 
 def run_status(args: Namespace) -> int:
     """Show the cluster that this machine is in, and its machines."""
-    from distrlcc.cluster.cluster import join_line
-    from distrlcc.cluster.nodes import ray_nodes
-    from distrlcc.cluster.session import AUTO, RayOptions, ray_session
-    from distrlcc.cluster.state import node_here
-
     here = node_here()
     with ray_session(RayOptions(AUTO)) as ray:
         nodes = ray_nodes(ray)
@@ -173,9 +167,6 @@ def run_status(args: Namespace) -> int:
 
 
 def _show(nodes: list[RayNode]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table()
     for name in ("machine", "state", "cores", "GPUs", "memory", "objects", "resources"):
         numeric = name not in ("machine", "state", "resources")
@@ -184,26 +175,15 @@ def _show(nodes: list[RayNode]) -> None:
         if not node.alive:
             table.add_row(node.address, f"gone: {node.death}" if node.death else "gone")
             continue
-        table.add_row(
-            f"{node.address}{', head' if node.is_head else ''}",
-            "alive",
-            f"{node.cpus:g}",
-            f"{node.gpus:g}",
-            f"{node.memory_gb:.1f} GB",
-            f"{node.object_store_gb:.1f} GB",
-            ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items()),
-        )
+        name = f"{node.address}{', head' if node.is_head else ''}"
+        sizes = (f"{size:.1f} GB" for size in (node.memory_gb, node.object_store_gb))
+        others = ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items())
+        table.add_row(name, "alive", f"{node.cpus:g}", f"{node.gpus:g}", *sizes, others)
     Console(file=sys.stdout).print(table)
-
-
-def add_stop(parser: Parser) -> None:
-    """Take no arguments."""
 
 
 def run_stop(args: Namespace) -> int:
     """End this machine's part in a Ray cluster, which 'start' or 'join' began here."""
-    from distrlcc.cluster.cluster import stop
-
     node = stop()
     if node is None:
         print("Processes that a cluster had left on this machine are ended.")

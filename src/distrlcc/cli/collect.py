@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import counted
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
-
-DISTURB = 0.1
-"""Share of random actions in the oracle's trajectories, unless another is given."""
-
-if TYPE_CHECKING:
-    from distrlcc.runs.collect_data import CollectConfig
+from distrlcc.config import override
+from distrlcc.data.writer import check_vacant
+from distrlcc.recipes.registry import recipe
 
 
 def add_arguments(parser: Parser) -> None:
@@ -31,25 +28,31 @@ def add_arguments(parser: Parser) -> None:
     add("--out DIR", "a new folder", Path, required=True)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: the recipe's suites)")
     amount = parser.add_mutually_exclusive_group()
-    add("--steps N", "whole episodes up to N steps (default: 1000000)", whole(1), to=amount)
-    add("--episodes N", "N episodes", whole(1), to=amount)
-    add("--num-envs N", "episodes side by side (default: 256)", whole(1))
-    add("--seed N", "which links", whole(0))
+    text = "whole episodes up to N steps (default: 1000000)"
+    add("--steps N", text, whole(1), to=amount, key="steps")
+    add("--episodes N", "N episodes", whole(1), to=amount, key="episodes")
+    add("--num-envs N", "episodes side by side (default: 256)", whole(1), key="num_envs")
+    add("--seed N", "which links", whole(0), key="seed")
     text = "share of random actions, from which the oracle comes back (default: 0.1 for it)"
-    add("--disturb SHARE", text, number(0, 0.5))
-    add("--split", "default: train", choices=("train", "validation", "test"))
+    add("--disturb SHARE", text, number(0, 0.5), key="disturb")
+    splits = ("train", "validation", "test")
+    add("--split", "default: train", key="split", choices=splits)
     add("--recipe RECIPE", "whose observations, actions and reward", default="quickstart")
     add_assignments(parser, "environment, such as env.step_ms=20")
-    add("--shard-steps N", "steps in a file (default: 262144)", whole(1))
+    add("--shard-steps N", "steps in a file (default: 262144)", whole(1), key="shard_steps")
 
 
 def run(args: Namespace) -> int:
     """Collect, and say what was collected."""
-    from distrlcc.data.writer import check_vacant
-    from distrlcc.runs.collect_data import ExpertRounds, collect_data
+    from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
     from distrlcc.runs.progress import Progress
 
-    config = _config(args)
+    env = recipe(args.recipe).env
+    if args.suite is not None:
+        env = replace(env, suites=(args.suite,), suite_weights=())
+    settings = ["disturb=0.1"] if args.scheme == "oracle" else []
+    settings += ["steps=0"] if args.episodes else []
+    config = override(CollectConfig(args.scheme, env=env), [*settings, *assignments(args)])
     check_vacant(args.out)
     rounds = ExpertRounds(config)
     with Progress(config.steps or config.episodes * (config.episode_steps - 1)) as progress:
@@ -63,22 +66,3 @@ def run(args: Namespace) -> int:
         f"{counted(manifest.shards, 'shard')}, {size / 1e6:.1f} MB"
     )
     return 0
-
-
-def _config(args: Namespace) -> CollectConfig:
-    from dataclasses import replace
-
-    from distrlcc.config import override
-    from distrlcc.recipes.registry import recipe
-    from distrlcc.runs.collect_data import CollectConfig
-
-    env = recipe(args.recipe).env
-    if args.suite is not None:
-        env = replace(env, suites=(args.suite,), suite_weights=())
-    keys = ("steps", "episodes", "num_envs", "seed", "split", "shard_steps", "disturb")
-    chosen = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
-    if args.scheme == "oracle":
-        chosen.setdefault("disturb", DISTURB)
-    if "episodes" in chosen:
-        chosen["steps"] = 0
-    return override(CollectConfig(args.scheme, **chosen, env=env), args.assignments)

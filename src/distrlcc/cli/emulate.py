@@ -10,19 +10,18 @@ import os
 import shlex
 import sys
 from argparse import REMAINDER, Namespace
-from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-
-    from distrlcc.net.link_config import LinkConfig
-    from distrlcc.net.link_log import LinkLog
+from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
+from distrlcc.net.link_log import LinkLog
+from distrlcc.net.mahimahi import run_mahimahi
+from distrlcc.net.namespace import enter_user_namespace, is_privileged
+from distrlcc.net.shell import Job, run_shell
+from distrlcc.sim.queues import QueueSpec, parse_queue
 
 _EXAMPLES = """examples:
   distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
@@ -42,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
     parser.epilog = _EXAMPLES
     add = parser.add
+    # The link.
     add("--up RATE|TRACE", "from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
     add("--down RATE|TRACE", "to COMMAND, likewise")
     add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
@@ -54,6 +54,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--queue SPEC", text)
     add("--queue-down SPEC", "the downlink's own")
+    # Its logs.
     add("--log FILE", "write the uplink's log, as mahimahi does", Path)
     add("--log-down FILE", "the downlink's", Path)
     text = (
@@ -61,6 +62,7 @@ def add_arguments(parser: Parser) -> None:
         "opportunities; again for further ports"
     )
     add("--log-port PORT FILE", text, default=[], nargs=2, action="append")
+    # When it begins, and what runs.
     text = (
         "the link's time begins at once, or with the first full packet from COMMAND; until then "
         "there is delay alone"
@@ -75,6 +77,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Run COMMAND; return its exit code, 128 + number for a signal, 126 and 127 as a shell."""
+    # The link, by this emulator or by mahimahi.
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     command = command or [os.environ.get("SHELL") or "/bin/sh"]
     link = replace(_link(args), waits=args.begin == "data")
@@ -83,32 +86,24 @@ def run(args: Namespace) -> int:
             raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
         if args.log_port:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
-        from distrlcc.net.mahimahi import run_mahimahi
-
         outside = _outside(args.outside)
         return run_mahimahi(link, command, logs=(args.log, args.log_down), outside=outside)
-    return _run_own(args, link, command)
-
-
-def _run_own(args: Namespace, link: LinkConfig, command: Sequence[str]) -> int:
-    from contextlib import ExitStack
-
-    from distrlcc.net.namespace import enter_user_namespace, is_privileged
-    from distrlcc.net.shell import Job, run_shell
-
     if args.log_down is not None and link.down.times is None:
         raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
+    # Run behind it.
     with ExitStack() as stack:
-        logs_up, logs_down = _open_logs(args, stack)
+        up, down = (
+            [stack.enter_context(closing(LinkLog(path, port))) for path, port in way]
+            for way in _logs(args)
+        )
         if not is_privileged():
             enter_user_namespace()
             if args.outside is None:
                 print(_ROOTLESS, file=sys.stderr)
-        job = Job(
-            link, command, _outside(args.outside), logs_up, logs_down, ("distrlcc", *sys.argv[1:])
-        )
+        job = Job(link, command, _outside(args.outside), up, down, ("distrlcc", *sys.argv[1:]))
         code, start_error = run_shell(job, os.environ)
-    failures = [log.failure for log in (*logs_up, *logs_down) if log.failure]
+    # Say what failed.
+    failures = [log.failure for log in (*up, *down) if log.failure]
     for failure in failures:
         print(f"distrlcc: error: {failure}", file=sys.stderr)
     if start_error is not None:
@@ -117,12 +112,8 @@ def _run_own(args: Namespace, link: LinkConfig, command: Sequence[str]) -> int:
     return code or int(bool(failures))
 
 
-def _open_logs(args: Namespace, stack: ExitStack) -> tuple[list[LinkLog], list[LinkLog]]:
-    """Open the uplink's and the downlink's logs."""
-    from contextlib import closing
-
-    from distrlcc.net.link_log import LinkLog
-
+def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Path, int | None]]]:
+    """Return the files of the uplink's and the downlink's logs, and the port of each."""
     up: list[tuple[Path, int | None]] = [] if args.log is None else [(args.log, None)]
     for port, file in args.log_port:
         if not port.isdecimal() or not 1 <= int(port) <= 65535:
@@ -133,11 +124,7 @@ def _open_logs(args: Namespace, stack: ExitStack) -> tuple[list[LinkLog], list[L
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"{path} cannot hold two logs; name two files")
-    logs_up, logs_down = (
-        [stack.enter_context(closing(LinkLog(path, port))) for path, port in way]
-        for way in (up, down)
-    )
-    return logs_up, logs_down
+    return up, down
 
 
 def _outside(text: str | None) -> list[str] | None:
@@ -153,9 +140,6 @@ def _outside(text: str | None) -> list[str] | None:
 
 
 def _link(args: Namespace) -> LinkConfig:
-    from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
-    from distrlcc.sim.queues import QueueSpec, parse_queue
-
     # Both directions from the flags.
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
     queue_down = queue if args.queue_down is None else parse_queue(args.queue_down)

@@ -8,28 +8,31 @@ distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real pa
 
 from __future__ import annotations
 
-import shlex
 import signal
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, console, counted, emit_json
+from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, LinkError
-
-if TYPE_CHECKING:
-    from distrlcc.evaluate.contender import Contender
-    from distrlcc.evaluate.emulated import Measured
-    from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.evaluate.scores import SchemeScores
-    from distrlcc.evaluate.sim_to_real import WorldComparison
-    from distrlcc.sim.scenario import Scenario
+from distrlcc.evaluate.contender import (
+    Contender,
+    contender_from_file,
+    contender_from_scheme,
+    kernel_note,
+)
+from distrlcc.evaluate.emulated import Measured, evaluate_emulated, real_flows
+from distrlcc.evaluate.runner import evaluate
+from distrlcc.evaluate.summary import print_table, summarise, to_json
+from distrlcc.files import require_writable, write_atomically
+from distrlcc.runs.identity import package_versions
+from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import check_agents, load_suite, trace_suite
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -63,40 +66,39 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
-    from distrlcc.evaluate.emulated import real_flows
-    from distrlcc.evaluate.report import write_report
-    from distrlcc.evaluate.sim_to_real import render
-    from distrlcc.evaluate.summary import print_table, summarise, to_json
-    from distrlcc.files import require_writable, write_atomically
-
     # What is measured on which links; all that can be refused is refused before the first run.
-    real, from_suite = args.world == "emulated", args.suite is not None or not args.trace
-    if args.against is None:
-        args.against = EMULATED_AGAINST if real else AGAINST
-    args.seeds = args.seeds or (1 if real else 5)
+    real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
-    if real and args.links is None and from_suite:
-        args.links = _EMULATED_LINKS
+    if args.against is None:  # an empty one is none
+        args.against = EMULATED_AGAINST if real else AGAINST
+    args.seeds = args.seeds or (1 if real else 5)
     contenders = contenders_of(args, real=real)
     scenarios = _scenarios(args)
     for scenario, contender in product(scenarios, contenders if real else ()):
         real_flows(scenario, contender, args.others)
-    _drawn_links(args.series, scenarios)
+    drawn = _drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
     # The runs and their table.
-    measured = _measure(args, contenders, scenarios)
+    measured = _measure(args, contenders, scenarios, drawn if args.out else ())
     scores = [one.scores for one in measured]
     summary = summarise(scores)
     table = console(args.json)
     print_table(summary, table)
     figures, notes = to_json(summary), list[str]()
     # Real packets: the simulator beside them, and what a reader of the figures must know.
-    rows: list[WorldComparison] = []
     failures = [line for one in measured for line in one.failures]
     if real:
-        rows = _compared(contenders, scores, scenarios, args.seeds)
+        from distrlcc.evaluate.sim_to_real import compare, render
+
+        models = [contender.simulated() for contender in contenders]
+        pairs = [
+            (one, evaluate(model, scenarios, seeds=args.seeds)[0])
+            for one, model in zip(scores, models, strict=True)
+            if model is not None
+        ]
+        rows = compare(pairs)
         notes = _notes(contenders, scenarios, args.others)
         for line in (*rows, *notes):
             print(line, file=table.file)
@@ -106,8 +108,25 @@ def run(args: Namespace) -> int:
     emit_json(args.json, figures)
     # The report.
     if args.out is not None:
+        from distrlcc.evaluate.report import ReportInfo, write_report
+
+        names = [args.suite or "random"] if args.suite or not args.trace else []
+        names += [Path(trace).name for trace in args.trace]
+        first = (
+            "Throughput, utilisation, delays and losses are taken after the first second, which "
+            "has a column of its own."
+        )
         said = "Real packets; sim-to-real.html has the simulator's figures beside these."
-        info = _report_info(args, *([said] if real else []), *notes, *failures)
+        info = ReportInfo(
+            title="Congestion control evaluation",
+            suite=", ".join(names),
+            command=command_line(),
+            policies=tuple(args.policies),
+            seeds=tuple(range(args.seeds)),
+            versions=package_versions(),
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            notes=(first, *([said] if real else []), *notes, *failures),
+        )
         series = [one for each in measured for one in each.series]
         page = write_report(args.out, scores, series, info)
         if real:
@@ -119,11 +138,10 @@ def run(args: Namespace) -> int:
 
 def _scenarios(args: Namespace) -> list[Scenario]:
     """Return the links that the arguments name."""
-    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
-
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
-        scenarios += load_suite(args.suite or "random").scenarios("test", args.links)
+        links = args.links or (_EMULATED_LINKS if args.world == "emulated" else None)
+        scenarios += load_suite(args.suite or "random").scenarios("test", links)
     if args.trace:
         scenarios += trace_suite(args.trace).scenarios("test")
     for scenario in scenarios:
@@ -145,17 +163,16 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
 
 
 def _measure(
-    args: Namespace, contenders: Sequence[Contender], scenarios: list[Scenario]
+    args: Namespace,
+    contenders: Sequence[Contender],
+    scenarios: list[Scenario],
+    drawn: tuple[int, ...],
 ) -> list[Measured]:
     """Run all; one line for each run that failed or did not keep its time."""
-    from distrlcc.evaluate.emulated import Measured, evaluate_emulated
-    from distrlcc.evaluate.runner import evaluate
-
-    drawn = _drawn_links(args.series, scenarios) if args.out else ()
     found: list[Measured] = []
     for contender in contenders:
         if args.world == "simulated":
-            _show(f"evaluating {contender.name} on {counted(scenarios)} ...")
+            note(f"evaluating {contender.name} on {counted(scenarios)} ...")
             scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
             found.append(Measured(scores, tuple(series)))
             continue
@@ -166,19 +183,15 @@ def _measure(
                 seeds=args.seeds,
                 others=args.others,
                 series_links=drawn,
-                show=lambda line: _show(f"{line} ..."),
+                show=lambda line: note(f"{line} ..."),
             )
         for line in (*measured.late, *measured.failures):
-            _show(f"distrlcc: {line}")
+            note(f"distrlcc: {line}")
         found.append(measured)
     failures = [line for one in found for line in one.failures]
     if len(failures) == len(contenders) * len(scenarios) * args.seeds:
         raise LinkError(f"no run succeeded: {failures[0]}")
     return found
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 @contextmanager
@@ -188,39 +201,18 @@ def _ended_by_sigterm() -> Iterator[None]:
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    old = [(number, signal.signal(number, end)) for number in (signal.SIGTERM, signal.SIGHUP)]
+    old = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in old:
+        for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def _compared(
-    contenders: Sequence[Contender],
-    scores: Sequence[SchemeScores],
-    scenarios: list[Scenario],
-    seeds: int,
-) -> list[WorldComparison]:
-    """Return what was measured beside the same in the simulator, where that has it."""
-    from distrlcc.evaluate.runner import evaluate
-    from distrlcc.evaluate.sim_to_real import compare
-
-    models = [contender.simulated() for contender in contenders]
-    pairs = [
-        (one, evaluate(model, scenarios, seeds=seeds)[0])
-        for one, model in zip(scores, models, strict=True)
-        if model is not None
-    ]
-    return compare(pairs)
 
 
 def _notes(
     contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
 ) -> list[str]:
     """Return what a reader of real packets' figures must know."""
-    from distrlcc.evaluate.contender import kernel_note
-
     kernels = any(contender.is_kernel for contender in contenders)
     notes = [kernel_note()] if kernels else []
     if any(len(scenario.flows) > 1 for scenario in scenarios):
@@ -234,28 +226,6 @@ def _notes(
     return notes
 
 
-def _report_info(args: Namespace, *notes: str) -> ReportInfo:
-    """Return what the report says of the run."""
-    from datetime import UTC, datetime
-
-    from distrlcc.evaluate.report import ReportInfo
-    from distrlcc.runs.identity import package_versions
-
-    names = [args.suite or "random"] if args.suite or not args.trace else []
-    names += [Path(trace).name for trace in args.trace]
-    first = "Throughput, utilisation, delays and losses are taken after the first second, which "
-    return ReportInfo(
-        title="Congestion control evaluation",
-        suite=", ".join(names),
-        command="distrlcc " + shlex.join(sys.argv[1:]),
-        policies=tuple(args.policies),
-        seeds=tuple(range(args.seeds)),
-        versions=package_versions(),
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-        notes=(first + "has a column of its own.", *notes),
-    )
-
-
 def names_in(text: str) -> list[str]:
     """Return the names of a list with commas, each once."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
@@ -264,10 +234,7 @@ def names_in(text: str) -> list[str]:
 def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> None:
     """Add the arguments that `contenders_of` reads.
 
-    Args:
-        parser: The command's.
-        against: The schemes by default.
-        real: Those of real packets by default, if the command has them; `against` is None then.
+    Where the command has schemes for real packets, too, it chooses the default ones itself.
     """
     parser.add("policies POLICY", "policy files, or runs", nargs="*")
     more = "" if real is None else f"; of real packets {real}"
@@ -277,21 +244,16 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
         "0: throughput, 1: delay, for policies trained with preferences; each is measured "
         "once for each (default: the policy's own)"
     )
-    parser.add("--prefer P,…", text, default="")
+    parser.add("--prefer P,…", text, _preferences, default="")
 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
-    """Return the policies and schemes that the arguments name.
-
-    Args:
-        args: As `add_contenders` adds them.
-        real: They send real packets.
-    """
-    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
-
+    """Return the policies and schemes that `add_contenders`'s arguments name."""
     schemes = names_in(args.against)
+    if args.prefer and not args.policies:
+        raise ConfigError("--prefer is for a POLICY; there is none")
     contenders: list[Contender] = []
-    for path, prefer in product(args.policies, _preferences(args)):
+    for path, prefer in product(args.policies, args.prefer or [None]):
         taken = {*schemes, *(contender.name for contender in contenders)}
         contenders.append(contender_from_file(path, taken, prefer))
     contenders += [contender_from_scheme(name, real=real) for name in schemes]
@@ -300,17 +262,11 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     return contenders
 
 
-def _preferences(args: Namespace) -> list[float | None]:
-    """Return the preferences of ``--prefer``; None: the policies' own."""
-    words = names_in(args.prefer)
-    if not words:
-        return [None]
+def _preferences(text: str) -> list[float]:
     try:
-        values = [float(word) for word in words]
+        values = [float(word) for word in names_in(text)]
     except ValueError:
         values = [-1.0]
     if not all(0.0 <= value <= 1.0 for value in values):
-        raise ConfigError(f"--prefer {args.prefer}: expected numbers from 0 to 1, as in 0,0.5,1")
-    if not args.policies:
-        raise ConfigError("--prefer is for a POLICY; there is none")
+        raise ConfigError(f"--prefer {text}: expected numbers from 0 to 1, as in 0,0.5,1")
     return list(dict.fromkeys(values))

@@ -7,15 +7,16 @@ distrlcc fairness --against cubic,bbr --suite beside-cubic,mine.toml --json -
 
 from __future__ import annotations
 
-import shlex
-import sys
 from argparse import Namespace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
-from distrlcc.cli.output import add_json, console, counted, emit_json
+from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
+from distrlcc.files import require_writable
+from distrlcc.sim.suites import check_agents, load_suite
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
@@ -37,12 +38,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
-    from datetime import UTC, datetime
-
     from distrlcc.evaluate.fairness import LEAST_S
     from distrlcc.evaluate.fairness_report import measure, table, to_json, write_fairness
-    from distrlcc.files import require_writable
-    from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), names_in(args.suite)
@@ -61,13 +58,13 @@ def run(args: Namespace) -> int:
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
     for name, scenarios in suites.items():
-        print(f"{name}: {counted(scenarios)} ...", file=sys.stderr)
+        note(f"{name}: {counted(scenarios)} ...")
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
         out.print(table(name, found))
         rows += found
     emit_json(args.json, to_json(rows))
     if args.out is not None:
-        command = "distrlcc " + shlex.join(sys.argv[1:])
-        page = write_fairness(args.out, rows, command=command, date=f"{datetime.now(UTC):%Y-%m-%d}")
+        date = f"{datetime.now(UTC):%Y-%m-%d}"
+        page = write_fairness(args.out, rows, command=command_line(), date=date)
         print(f"report: {page}", file=out.file)
     return 0

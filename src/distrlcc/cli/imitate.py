@@ -9,16 +9,17 @@ distrlcc imitate --resume --out runs/oracle --epochs 20
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.parser import Parser, assignments, whole
 from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.config import override, to_toml
+from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from distrlcc.data.reader import StoredData
-    from distrlcc.runs.run_config import ImitateConfig
+from distrlcc.runs.options import GroupOptions, RunOptions
+from distrlcc.runs.run_config import ImitateConfig
+from distrlcc.runs.run_directory import RunDirectory
 
 
 def add_arguments(parser: Parser) -> None:
@@ -26,21 +27,19 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add
     add("data DATA", "a folder that 'distrlcc collect' wrote", nargs="?")
     add_assignments(parser, "configuration, such as imitation.lr=1e-3")
-    add("--epochs N", "passes over the data", whole(1))
+    add("--epochs N", "passes over the data", whole(1), key="epochs")
     add("--processes N", "processes on this machine", whole(1, 4096), 1)
     add("--out DIR", "run directory (default: runs/…)", Path)
     add("--resume", "go on with the run in --out", bool)
-    add("--seed", "short for --set seed=N", int)
+    add("--seed", "short for --set seed=N", int, key="seed")
     add("--no-tensorboard", "write no event files", bool)
     add("--print-config", "print it as TOML and stop", bool)
 
 
 def run(args: Namespace) -> int:
     """Train; 0 when done, 128 and the signal's number after a signal."""
-    from distrlcc.config import to_toml
     from distrlcc.parallel.start import start_node, train_alone
     from distrlcc.runs.imitation import imitation_run
-    from distrlcc.runs.options import GroupOptions, RunOptions
 
     config, data = _config(args)
     if args.print_config:
@@ -54,17 +53,8 @@ def run(args: Namespace) -> int:
 
 
 def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
-    from dataclasses import replace
-
-    from distrlcc.config import override
-    from distrlcc.data.reader import StoredData
     from distrlcc.runs.imitation import data_env
-    from distrlcc.runs.run_config import ImitateConfig
-    from distrlcc.runs.run_directory import RunDirectory
 
-    assignments = list(args.assignments)
-    given = {"epochs": args.epochs, "seed": args.seed}
-    assignments += [f"{key}={value}" for key, value in given.items() if value is not None]
     if args.resume:
         if args.out is None:
             raise ConfigError("--resume needs --out DIR, the run to go on with")
@@ -76,4 +66,4 @@ def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
             raise ConfigError("no data set; expected a folder that 'distrlcc collect' wrote")
         data = StoredData(Path(args.data))
         began = ImitateConfig(data=args.data, data_digest=data.digest, env=data_env(data))
-    return override(began, assignments), data
+    return override(began, assignments(args)), data

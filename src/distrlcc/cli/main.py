@@ -77,13 +77,9 @@ def main(
     commands: Mapping[str, str] = COMMANDS,
     package: str = "distrlcc.cli.",
 ) -> int:
-    """Run a command line; return its exit code.
+    """Run a command line, the process's own by default; return its exit code.
 
-    Args:
-        arguments: The words after the program's name; the process's own by default.
-        prog: How the user calls the program.
-        commands: What it can do, each in a line.
-        package: Where the commands' modules are: a prefix of their names.
+    ``package`` is a prefix of the names of the modules that have the commands.
     """
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -143,8 +139,8 @@ def find(
 ) -> tuple[Parser, Callable[[Namespace], int]]:
     """Return a command's parser, and the function that runs it.
 
-    A module of one command has `add_arguments` and `run`, one of several has `add_NAME` and
-    `run_NAME` of each; the help is the module's docstring, or the latter function's.
+    A module of one command has `add_arguments` and `run`, one of several has `run_NAME` of each,
+    and `add_NAME` where that takes arguments; the help is the module's docstring, or `run_NAME`'s.
     """
     home = MODULES.get(name, name)
     module = importlib.import_module(f"{package}{home}")
@@ -152,8 +148,9 @@ def find(
         add, run, text = module.add_arguments, module.run, module.__doc__ or ""
     else:
         own = name.removeprefix(f"{home}_")
-        add, run = getattr(module, f"add_{own}"), getattr(module, f"run_{own}")
+        run, add = getattr(module, f"run_{own}"), getattr(module, f"add_{own}", None)
         text = dedent(f"    {run.__doc__}")
     parser = Parser(f"{prog} {name.replace('_', ' ')}", text)
-    add(parser)
+    if add is not None:
+        add(parser)
     return parser, run

@@ -5,8 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable
 
+from rich import box
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
 from distrlcc.cli.output import add_json, console, emit_json
 from distrlcc.cli.parser import Parser
+from distrlcc.recipes.result_row import shipped_rows
 
 KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards")
 
@@ -44,12 +50,8 @@ def run_policies(args: Namespace) -> int:
     distrlcc evaluate gail --against cubic,bbr
     distrlcc send HOST:PORT --policy gail
     """
-    from rich import box
-    from rich.table import Table
-
     from distrlcc.policy.policy_file import load_policy, shipped_policies
     from distrlcc.recipes.experiment import PREFER
-    from distrlcc.recipes.result_row import shipped_rows
 
     rows, listed = shipped_rows(), []
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -84,15 +86,11 @@ def run_results(args: Namespace) -> int:
     distrlcc results
     distrlcc results --markdown > docs/results.md
     """
-    from distrlcc.recipes.result_row import shipped_rows
     from distrlcc.recipes.results_page import results_page
 
     page = results_page(shipped_rows())
     if args.markdown:
         print(page, end="")
         return 0
-    from rich.console import Console
-    from rich.markdown import Markdown
-
     Console().print(Markdown(page))
     return 0

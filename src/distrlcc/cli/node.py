@@ -7,26 +7,24 @@ distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --
 
 from __future__ import annotations
 
-import sys
-import tomllib
-from argparse import SUPPRESS, ArgumentTypeError, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.cli.run_arguments import (
     add_group_arguments,
     add_run_arguments,
     group_options,
+    read_nodes,
     run_config,
     run_options,
 )
 from distrlcc.errors import ConfigError, DistrlccError
-
-if TYPE_CHECKING:
-    from distrlcc.runs.options import Node
-    from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.options import Node
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_directory import RunDirectory
 
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
@@ -39,6 +37,7 @@ _ONLY = {
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
+    # The run, and this machine's place in it.
     add_run_arguments(parser)
     add = parser.add
     text = (
@@ -56,30 +55,25 @@ def add_arguments(parser: Parser) -> None:
     text = "equal processes on each machine of a decentralized run (default: 1)"
     add("--processes N", text, whole(1, 4096))
     add_group_arguments(parser)
+    # What only the actor-learner topology has.
     text = "go on with this run, by default the newest in runs/ of the recipe (node 0)"
     add("--load DIR", text, nargs="?", const="")
     text = "TOML file with nodes = [[0, 1], [2]]: for each machine the links of its workers"
-    add("--nodes FILE", text, Path)
+    add("--nodes FILE", text, read_nodes, key="actors.nodes")
     text = "environments that a worker steps (default: the recipe's)"
-    add("--envs-per-worker N", text, whole(1, 2**20))
+    add("--envs-per-worker N", text, whole(1, 2**20), key="actors.envs_per_worker")
     text = "updates a segment's policy may be behind (default: the recipe's)"
-    add("--max-lag U", text, whole(0, 10**6))
+    add("--max-lag U", text, whole(0, 10**6), key="actors.max_lag")
     text = "how long to wait when no worker is left, s (default: the recipe's)"
-    add("--wait-workers S", text, number(0.0, 1e6))
+    add("--wait-workers S", text, number(0.0, 1e6), key="actors.wait_workers")
     add("--tun", "use the tunnel (VPN) interface", bool)
     text = "listen on a public address, where anyone who reaches the port can run code"
     add("--allow-public", text, bool)
-    add("--pace", SUPPRESS, _no_pace)
-
-
-def _no_pace(text: str) -> NoReturn:
-    raise ArgumentTypeError("is gone; give --world emulated for links in real time")
+    parser.gone("--pace", "; give --world emulated for links in real time")
 
 
 def run(args: Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
-    from distrlcc.runs.options import Node
-
     other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
     for name in _ONLY[other]:
         value = getattr(args, name)
@@ -132,69 +126,35 @@ def _actors(args: Namespace, node: Node) -> int:
         if args.interface:
             raise ConfigError("--tun picks the interface; leave --interface away")
         args.interface = tunnel_towards(args.ip).name
-    config = with_actors(run_config(args), args)
+    # Which configuration; then what takes long to import.
+    config = actors_config(args)
+    import torch
+
     from distrlcc.actors.start import start_actors
 
-    args.gpu = _gpu(args)
+    # DistRLCC's lines say --gpu 0, and not every trainer has one.
+    if args.gpu >= 0 and args.node_index == 0 and not torch.cuda.device_count():
+        note(f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU")
+        args.gpu = -1
     return start_actors(
         config, run_options(args), group_options(args), node, allow_public=args.allow_public
     )
 
 
-def _gpu(args: Namespace) -> int:
-    """Return the trainer's GPU; -1 where this machine has none, as DistRLCC's lines say 0."""
-    import torch
-
-    if args.gpu < 0 or args.node_index > 0 or torch.cuda.device_count():
-        return int(args.gpu)
-    sys.stderr.write(
-        f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU\n"
-    )
-    return -1
-
-
-def with_actors(config: RunConfig, args: Namespace) -> RunConfig:
-    """Return the configuration with what the arguments say of workers.
+def actors_config(args: Namespace) -> RunConfig:
+    """Return the configuration, with lists of links for the machines that there are.
 
     Raises:
-        ConfigError: The file of nodes is malformed, or has too few machines.
+        ConfigError: There are lists for fewer.
     """
-    actors = config.actors
-    if args.nodes is not None:
-        actors = replace(actors, nodes=read_nodes(args.nodes))
-    names = ("envs_per_worker", "max_lag", "wait_workers")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    actors = replace(actors, **given)
-    count, known = args.node_num, len(actors.nodes)
+    config = run_config(args)
+    count, known = args.node_num, len(config.actors.nodes)
     if count > known:
         raise ConfigError(
             f"--node-num {count}: there are lists of links for {known} machine"
             f"{'s' if known > 1 else ''} only; give one for each with --nodes FILE"
         )
-    return replace(config, actors=replace(actors, nodes=actors.nodes[:count]))
-
-
-def read_nodes(path: Path) -> tuple[tuple[str, ...], ...]:
-    """Read each machine's links from a TOML file.
-
-    Raises:
-        ConfigError: It is malformed.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read as TOML ({reason})") from None
-    nodes = data.get("nodes") if set(data) == {"nodes"} else None
-    if not isinstance(nodes, list) or not all(isinstance(node, list) for node in nodes):
-        raise ConfigError(f"{path}: expected nodes = [[0, 1], [2]], a list for each machine")
-    for entry in (entry for node in nodes for entry in node):
-        if isinstance(entry, bool) or not isinstance(entry, int | str):
-            raise ConfigError(
-                f"{path}: {entry!r} is no link; expected Indigo's link id or a name, such as 3 or "
-                '"random"'
-            )
-    return tuple(tuple(str(entry) for entry in node) for node in nodes)
+    return replace(config, actors=replace(config.actors, nodes=config.actors.nodes[:count]))
 
 
 def newest_run(recipe: str) -> Path:
@@ -203,9 +163,6 @@ def newest_run(recipe: str) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from distrlcc.runs.run_config import RunConfig
-    from distrlcc.runs.run_directory import RunDirectory
-
     found = []
     for path in Path("runs").glob("*/checkpoints/latest.safetensors"):
         run = path.parent.parent

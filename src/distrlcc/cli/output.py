@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,16 @@ def console(target: str | None) -> Console:
     result = Console(stderr=target == "-")
     result.width = max(result.width, 80)  # a table that wraps is better than one without digits
     return result
+
+
+def command_line() -> str:
+    """Return the command as it was called, for reports."""
+    return "distrlcc " + shlex.join(sys.argv[1:])
+
+
+def note(line: str) -> None:
+    """Say something beside what the command prints."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def counted(things: Sequence[object], noun: str = "link") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self._keys: dict[str, str] = {}
+        self.set_defaults(keys=self._keys)
 
     def add(
         self,
@@ -33,6 +36,7 @@ class Parser(argparse.ArgumentParser):
         default: Any = None,
         *,
         to: argparse._ActionsContainer | None = None,
+        key: str = "",
         **more: Any,
     ) -> None:
         """Add an argument.
@@ -41,23 +45,37 @@ class Parser(argparse.ArgumentParser):
             name: As ``--out DIR``, the second word being how its value is shown in the help;
                 without dashes it is known by its place.
             text: Its help; the default is named after it, where there is one.
-            kind: Its type; `bool` for a flag without a value, `list` for one with several.
+            kind: Its type; `bool` for a flag without a value, which clears a ``dest`` of its own,
+                `list` for one with several.
             default: Its value where it is not given.
             to: The group that it belongs to.
+            key: The configuration's key that it is short for; see `assignments`.
             more: What else `argparse` knows.
         """
+        # The name, and the help with its default.
         name, *words = name.split()
         metavar = tuple(words) if words[1:] else words[0] if words else None
         if default and kind is not list and "default" not in text:
             shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
             text = f"{text} ({shown})" if text else shown
+        # The kind as argparse has it.
         if kind is bool:
-            more |= {"action": "store_true"}
+            more = {"action": "store_false" if "dest" in more else "store_true"} | more
         elif kind is list:
             more |= {"action": "extend", "nargs": "+", "default": [], "metavar": metavar}
         else:
             more |= {"type": kind, "default": default, "metavar": metavar}
-        (to or self).add_argument(name, help=text, **more)
+        action = (to or self).add_argument(name, help=text, **more)
+        if key:
+            self._keys[key] = action.dest
+
+    def gone(self, flag: str, why: str) -> None:
+        """Refuse a flag of an earlier version, and say why."""
+
+        def refuse(text: str) -> NoReturn:
+            raise ConfigError(f"{flag} is gone{why}")
+
+        self.add(flag, argparse.SUPPRESS, refuse, nargs="?", const="")
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage."""
@@ -86,6 +104,13 @@ class Parser(argparse.ArgumentParser):
         if words[place] not in commands:
             raise unknown_name("command", words[place], commands)
         return words[place]
+
+
+def assignments(args: argparse.Namespace) -> list[str]:
+    """Return ``--set``'s assignments, and after them those of the flags that are short for one."""
+    short = {key: getattr(args, name) for key, name in args.keys.items()}
+    given = {k: json.dumps(v, ensure_ascii=False) for k, v in short.items() if v is not None}
+    return [*args.assignments, *(f"{key}={value}" for key, value in given.items())]
 
 
 def number(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[str], Any]:

@@ -7,17 +7,19 @@ distrlcc receive --listen 127.0.0.1:0 --count 1 --json -
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.cli.send import PORT, refuse_files
+from distrlcc.cli.send import NO_FILES, PORT
+from distrlcc.net.receiving import Received, ReceiveServer
+from distrlcc.net.udp_socket import UdpSocket, resolve, shown
+from distrlcc.processes import run_soon
+from distrlcc.runs.stopper import Stopper
+from distrlcc.transport.handshake import Session
 
-if TYPE_CHECKING:
-    from distrlcc.net.receiving import Received
-    from distrlcc.transport.handshake import Session
+_ODD = ("refused", "other_version", "malformed", "stray")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,20 +30,12 @@ def add_arguments(parser: Parser) -> None:
     add("--count N", "end after N flows", whole(1), 0)
     add("--timeout S", "give up a sender that says nothing for so long", number(0.5, 3600.0), 30.0)
     add_json(parser)
-    add("--folder", SUPPRESS, nargs="?", const="")
-    add("--max-mb", SUPPRESS, nargs="?", const="")
+    parser.gone("--folder", NO_FILES)
+    parser.gone("--max-mb", NO_FILES)
 
 
 def run(args: Namespace) -> int:
     """Serve until Ctrl-C or ``--count``; 1 when a flow of these did not end well."""
-    from distrlcc.net.receiving import ReceiveServer
-    from distrlcc.net.udp_socket import UdpSocket, resolve, shown
-    from distrlcc.processes import run_soon
-    from distrlcc.runs.stopper import Stopper
-
-    # Refuse what cannot work before anything runs.
-    refuse_files("--folder", args.folder)
-    refuse_files("--max-mb", args.max_mb)
     out = sys.stderr if args.json == "-" else sys.stdout
     ended: list[Received] = []
 
@@ -54,7 +48,11 @@ def run(args: Namespace) -> int:
     def end(received: Received) -> None:
         if args.json or args.count:
             ended.append(received)
-        say(f"{shown(received.address)} ended: {_outcome(received)}")
+        figures = (
+            f"{received.seconds:.1f} s, {received.mbps:.2f} Mbit/s, {received.packets} packets, "
+            f"{received.duplicates} twice, {received.reordered} out of order"
+        )
+        say(f"{shown(received.address)} ended: {received.failure or figures}")
 
     # Serve.
     with UdpSocket(bind=resolve(args.listen, "--listen", PORT)) as socket:
@@ -76,13 +74,3 @@ def run(args: Namespace) -> int:
     if stopper.signal:
         return 128 + stopper.signal
     return int(any(each.failure for each in ended))
-
-
-_ODD = ("refused", "other_version", "malformed", "stray")
-
-
-def _outcome(received: Received) -> str:
-    return received.failure or (
-        f"{received.seconds:.1f} s, {received.mbps:.2f} Mbit/s, {received.packets} packets, "
-        f"{received.duplicates} twice, {received.reordered} out of order"
-    )

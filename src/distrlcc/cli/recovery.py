@@ -9,11 +9,10 @@ Links are of a constant rate that changes, or whose delay does; a flow is alone 
 from __future__ import annotations
 
 import math
-import sys
 from argparse import Namespace
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of
-from distrlcc.cli.output import add_json, console, counted, emit_json
+from distrlcc.cli.output import add_json, console, counted, emit_json, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -55,7 +54,7 @@ def run(args: Namespace) -> int:
         table.add_column(m.title, justify="right")
     finite = {}
     for contender in contenders:
-        print(f"measuring {contender.name} on {counted(scenarios)} ...", file=sys.stderr)
+        note(f"measuring {contender.name} on {counted(scenarios)} ...")
         found = recovery_scores(contender, scenarios)
         cells = [f"{found[m.key] * m.scale:.{m.digits}f}" for m in RECOVERY_METRICS]
         table.add_row(contender.name, *(cell.replace("inf", "never") for cell in cells))

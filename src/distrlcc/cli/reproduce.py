@@ -9,12 +9,12 @@ again it goes on with what is missing. Exit code 1: more than a tenth of the sco
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, whole
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, unknown_name
 
 
 def add_arguments(parser: Parser) -> None:
@@ -33,11 +33,12 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Reproduce, and say what differs."""
     from distrlcc.cli.main import main
-    from distrlcc.recipes.experiment import experiment
+    from distrlcc.recipes.experiment import EXPERIMENTS
     from distrlcc.recipes.reproduction import Reproduction, StoppedError
     from distrlcc.recipes.result_row import shipped_rows
 
-    chosen = experiment(args.recipe)
+    if args.recipe not in EXPERIMENTS:
+        raise unknown_name("recipe with results", args.recipe, EXPERIMENTS)
     expected = shipped_rows().get(args.recipe)
     if expected is None and not args.record:
         raise ConfigError(
@@ -48,12 +49,12 @@ def run(args: Namespace) -> int:
         raise ConfigError("--record with --seeds 1: a row needs a spread; expected 2 seeds or more")
     # Train and score.
     folder = args.out or Path("runs") / "reproduce" / args.recipe
-    reproduction = Reproduction(chosen, folder, main, _tell)
+    reproduction = Reproduction(EXPERIMENTS[args.recipe], folder, main, note)
     try:
         row = reproduction.row(range(args.seeds))
     except StoppedError as stopped:
         if stopped.code >= 128:
-            _tell("stopped; the same command goes on")
+            note("stopped; the same command goes on")
         return stopped.code
     row.save(folder / "row.json")
     # Record, or compare.
@@ -67,7 +68,3 @@ def run(args: Namespace) -> int:
     count = len(expected.measured())
     print(f"{args.recipe}: {count - len(differences)} of {count} scores as the results say")
     return 1 if len(differences) > expected.tolerated else 0
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)

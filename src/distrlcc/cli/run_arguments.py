@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.parser import Parser, assignments, number, whole
+from distrlcc.config import from_toml, override
 from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from distrlcc.runs.options import GroupOptions, RunOptions
-    from distrlcc.runs.run_config import RunConfig
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.options import GroupOptions, RunOptions
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.storage import stored_runs
 
 
 def add_run_arguments(parser: Parser) -> None:
@@ -26,12 +28,12 @@ def add_run_arguments(parser: Parser) -> None:
         "that is not on this machine from there"
     )
     add("--storage URL", text, default="")
-    add("--seed", "short for --set seed=N", int)
+    add("--seed", "short for --set seed=N", int, key="seed")
     text = (
         "where the links are: in the simulator, or emulated for real packets in real time; short "
         "for --set env.world="
     )
-    add("--world", text, choices=("simulated", "emulated"))
+    add("--world", text, key="env.world", choices=("simulated", "emulated"))
     add("--no-tensorboard", "write no event files", bool)
 
 
@@ -55,7 +57,8 @@ def add_group_arguments(parser: Parser) -> None:
     text = "network interface (default: the one that reaches the master)"
     add("--interface NAME", text, default="")
     add("--join-timeout S", "how long to wait for the master and the others, s", number(1.0), 120.0)
-    add("--debug", "compare all weights after every update", bool)
+    text, every = "compare all weights after every update", "distributed.sync_check_every"
+    add("--debug", text, bool, key=every, action="store_const", const=1)
 
 
 def run_config(args: Namespace) -> RunConfig:
@@ -64,27 +67,19 @@ def run_config(args: Namespace) -> RunConfig:
     Raises:
         ConfigError: There is no such recipe or key, or no run to resume.
     """
-    from distrlcc.config import override
-    from distrlcc.recipes.registry import recipe
-    from distrlcc.runs.run_config import RunConfig
-    from distrlcc.runs.run_directory import RunDirectory
-
-    assignments = list(args.assignments)
-    if args.seed is not None:
-        assignments.append(f"seed={args.seed}")
-    if args.world is not None:
-        assignments.append(f"env.world={args.world}")
-    if args.debug:
-        assignments.append("distributed.sync_check_every=1")
+    settings = assignments(args)
     if args.resume:
-        assignments.insert(0, 'start_from=""')  # the checkpoint has newer weights
+        settings.insert(0, 'start_from=""')  # the checkpoint has newer weights
         if args.out is None:
-            raise ConfigError(f"--resume needs --out DIR, the run to go on with{_stored(args)}")
-        if args.storage and not (args.out / "config.toml").exists():
-            began = _stored_config(args)
+            names = stored_runs(args.storage)[:10] if args.storage else []
+            stored = f"; the storage has {', '.join(names)}" if names else ""
+            raise ConfigError(f"--resume needs --out DIR, the run to go on with{stored}")
+        place = run_options(args).place("")
+        if place is not None and not (args.out / "config.toml").exists():
+            began = from_toml(RunConfig, place.read_config(), source=f"{place}, config.toml")
         else:
             began = RunDirectory.read_config(args.out, RunConfig)
-        return override(began if args.recipe is None else recipe(args.recipe), assignments)
+        return override(began if args.recipe is None else recipe(args.recipe), settings)
     taken = [word for word in args.assignments if "=" not in word]
     if args.recipe is None and taken:
         raise ConfigError(
@@ -93,30 +88,11 @@ def run_config(args: Namespace) -> RunConfig:
         )
     if args.recipe is None:
         raise ConfigError("no recipe; expected a name of 'distrlcc list recipes'")
-    return override(recipe(args.recipe), assignments)
-
-
-def _stored(args: Namespace) -> str:
-    """Name the runs that the storage has."""
-    from distrlcc.storage import stored_runs
-
-    names = stored_runs(args.storage) if args.storage else []
-    return f"; the storage has {', '.join(names[:10])}" if names else ""
-
-
-def _stored_config(args: Namespace) -> RunConfig:
-    from distrlcc.config import from_toml
-    from distrlcc.runs.run_config import RunConfig
-
-    storage = run_options(args).place("")
-    assert storage is not None
-    return from_toml(RunConfig, storage.read_config(), source=f"{storage}, config.toml")
+    return override(recipe(args.recipe), settings)
 
 
 def run_options(args: Namespace) -> RunOptions:
     """Return where a run writes."""
-    from distrlcc.runs.options import RunOptions
-
     return RunOptions(
         args.out, resume=args.resume, tensorboard=not args.no_tensorboard, storage=args.storage
     )
@@ -124,8 +100,6 @@ def run_options(args: Namespace) -> RunOptions:
 
 def group_options(args: Namespace) -> GroupOptions:
     """Return how a run's processes work together."""
-    from distrlcc.runs.options import GroupOptions
-
     return GroupOptions(
         elastic=not args.no_elastic and args.gpu < 0,  # NCCL ends a process whose peer died
         restarts=args.restarts,
@@ -133,3 +107,26 @@ def group_options(args: Namespace) -> GroupOptions:
         interface=args.interface,
         join_seconds=args.join_timeout,
     )
+
+
+def read_nodes(path: str) -> list[list[str]]:
+    """Read each machine's links from a TOML file.
+
+    Raises:
+        ConfigError: It is malformed.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read as TOML ({reason})") from None
+    nodes = data.get("nodes") if set(data) == {"nodes"} else None
+    if not isinstance(nodes, list) or not all(isinstance(node, list) for node in nodes):
+        raise ConfigError(f"{path}: expected nodes = [[0, 1], [2]], a list for each machine")
+    for entry in (entry for node in nodes for entry in node):
+        if isinstance(entry, bool) or not isinstance(entry, int | str):
+            raise ConfigError(
+                f"{path}: {entry!r} is no link; expected Indigo's link id or a name, such as 3 or "
+                '"random"'
+            )
+    return [[str(entry) for entry in node] for node in nodes]

@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from distrlcc.control.base import Controller
-    from distrlcc.net.flow_record import Sent, Step
+from distrlcc.control.base import Controller
+from distrlcc.control.schemes import SCHEMES, SchemeController
+from distrlcc.control.state import INITIAL_CWND
+from distrlcc.errors import ConfigError, LinkError, unknown_name
+from distrlcc.files import check_writable, require_writable, write_atomically
+from distrlcc.net.command_group import wait_for_start
+from distrlcc.net.flow_record import Sent, Step
+from distrlcc.net.sending import Request, header_bytes, send
+from distrlcc.net.udp_socket import resolve
+from distrlcc.processes import run_soon
+from distrlcc.runs.stopper import Stopper
+from distrlcc.types import Ack
 
 PORT = 4730
+NO_FILES = (
+    ", as 'send' and 'receive' measure alone; copy files with scp or rsync, or see "
+    "examples/quic.py, which sends bytes encrypted under our controllers"
+)
 _EVERY_SECONDS = 0.5
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
+    # Where to, what steers, and how long.
     add = parser.add
     add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
     steers = parser.add_mutually_exclusive_group(required=True)
@@ -39,6 +49,7 @@ def add_arguments(parser: Parser) -> None:
     add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
     text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
     add("--prefer P", text, number(0.0, 1.0))
+    # How packets are sent.
     text = (
         "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
         "takes its part"
@@ -56,27 +67,23 @@ def add_arguments(parser: Parser) -> None:
     add("--hold", text, bool)
     text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
     add("--seed", text, int, 0)
-    add("--plot FILE", "draw the flow: .png or .svg", Path)
+    # What is written.
+    add("--plot FILE", "draw the flow: .png or .svg", _picture)
     add_json(parser)
-    add("--file", SUPPRESS, nargs="?", const="")
+    parser.gone("--file", NO_FILES)
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".png", ".svg"):
+        raise ConfigError(f"--plot {path}: expected a name that ends with .png or .svg")
+    check_writable(path.resolve().parent)
+    return path
 
 
 def run(args: Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
-    from distrlcc.errors import LinkError
-    from distrlcc.files import check_writable
-    from distrlcc.net.command_group import wait_for_start
-    from distrlcc.net.sending import Request, header_bytes, send
-    from distrlcc.net.udp_socket import resolve
-    from distrlcc.processes import run_soon
-    from distrlcc.runs.stopper import Stopper
-
     # Refuse what cannot work before anything runs.
-    refuse_files("--file", args.file)
-    if args.plot is not None:
-        if args.plot.suffix not in (".png", ".svg"):
-            raise ConfigError(f"--plot {args.plot}: expected a name that ends with .png or .svg")
-        check_writable(args.plot.resolve().parent)
     name, controller, step_ns = _controller(args)
     request = Request(args.seconds, args.datagram, timeout_s=args.timeout, wait_s=args.wait)
     remote = resolve(args.receiver, "receiver", PORT)
@@ -84,31 +91,30 @@ def run(args: Namespace) -> int:
     if remote[1] == 0:
         raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
-    # Send.
-    line = _LiveLine(wire_bytes)
-    steps: list[Step] = []
-
-    def show(step: Step) -> None:
-        line.show(step)
-        if args.plot or args.json:
-            steps.append(step)
-
+    line, stopper = _LiveLine(wire_bytes, keeps=bool(args.plot or args.json)), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
-    with Stopper() as stopper:
 
-        def stopping() -> bool:
-            return bool(stopper.signal)
+    def stopping() -> bool:
+        return bool(stopper.signal)
 
-        hold = partial(wait_for_start, out, stopping=stopping) if args.hold else None
+    def begin() -> None:
+        """Wait for the start time, if one is to be named, and let a scheme's time begin."""
+        if args.hold:
+            wait_for_start(out, stopping=stopping)
+        if isinstance(controller, SchemeController):
+            controller.begin(now=time.monotonic_ns())
+
+    # Send.
+    with stopper:
         try:
             sent = send(
                 remote,
                 controller,
                 request,
                 step_ns=step_ns,
-                on_step=show,
+                on_step=line.show,
                 stopping=stopping,
-                on_open=partial(_begin, controller, hold),
+                on_open=begin,
             )
         except LinkError as error:
             if not stopper.signal:
@@ -125,49 +131,20 @@ def run(args: Namespace) -> int:
             file=sys.stderr,
         )
     if args.plot is not None:
-        _draw(args.plot, steps, name, wire_bytes)
-    emit_json(args.json, {"name": name} | _figures(sent, steps))
+        from distrlcc.evaluate.figures import encode
+        from distrlcc.evaluate.plots import flow_plot
+
+        figure = flow_plot(line.steps, name, wire_bytes)
+        require_writable(args.plot.resolve().parent)
+        write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
+    emit_json(args.json, {"name": name} | _figures(sent, line.steps))
     if sent.failure:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
     return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
 
 
-def refuse_files(flag: str, value: str | None) -> None:
-    """Refuse a flag of the file transfer, which is gone."""
-    if value is not None:
-        raise ConfigError(
-            f"{flag} is gone, as 'send' and 'receive' measure alone; copy files with scp or rsync, "
-            "or see examples/quic.py, which sends bytes encrypted under our controllers"
-        )
-
-
-def _draw(path: Path, steps: Sequence[Step], name: str, wire_bytes: int) -> None:
-    from distrlcc.evaluate.figures import encode
-    from distrlcc.evaluate.plots import flow_plot
-    from distrlcc.files import require_writable, write_atomically
-
-    figure = flow_plot(steps, name, wire_bytes)
-    require_writable(path.resolve().parent)
-    write_atomically(path, encode(figure, path.suffix[1:]))
-
-
-def _begin(controller: Controller, hold: Callable[[], None] | None) -> None:
-    """Wait for the start time, if one is to be named, and let a scheme's time begin."""
-    from distrlcc.control.schemes import SchemeController
-
-    if hold is not None:
-        hold()
-    if isinstance(controller, SchemeController):
-        controller.begin(now=time.monotonic_ns())
-
-
 def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:
     """Return a controller that is ready to act at once, its name and the length of its steps."""
-    from distrlcc.control.schemes import SCHEMES, SchemeController
-    from distrlcc.control.state import INITIAL_CWND
-    from distrlcc.errors import unknown_name
-    from distrlcc.types import Ack
-
     if args.cwnd is not None and args.scheme != "fixed":
         raise ConfigError("--cwnd is for --scheme fixed")
     if args.prefer is not None and args.policy is None:
@@ -192,33 +169,34 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
 
 
 class _LiveLine:
-    """What a flow is at, twice a second, on a terminal."""
+    """What a flow is at, twice a second, on a terminal; keeps the steps if they are asked for."""
 
-    def __init__(self, wire_bytes: int) -> None:
+    def __init__(self, wire_bytes: int, *, keeps: bool) -> None:
+        self.steps, self._keeps = list[Step](), keeps
         self._bytes = wire_bytes
-        self._since, self._acked, self._lost, self._rtt = 0.0, 0.0, 0.0, 0.0
-        self._tty = sys.stderr.isatty()
+        self._since, self._steps = 0.0, list[Step]()
 
     def show(self, step: Step) -> None:
-        self._acked += step.acked
-        self._lost += step.lost
-        self._rtt += step.rtt * step.acked
-        if not self._tty or step.time - self._since < _EVERY_SECONDS:
+        if self._keeps:
+            self.steps.append(step)
+        if not sys.stderr.isatty():
             return
+        self._steps.append(step)
         seconds = step.time - self._since
-        rtt = f"{1e3 * self._rtt / self._acked:7.1f} ms" if self._acked else "      -   "
-        mbps = self._acked * self._bytes * 8e-6 / seconds
+        if seconds < _EVERY_SECONDS:
+            return
+        acked, lost = (sum(getattr(one, name) for one in self._steps) for name in ("acked", "lost"))
+        rtts = sum(one.rtt * one.acked for one in self._steps)
+        rtt = f"{1e3 * rtts / acked:7.1f} ms" if acked else "      -   "
         sys.stderr.write(
-            f"\r\033[K{step.time:6.1f} s  {mbps:8.2f} Mbit/s  "
-            f"RTT {rtt}  loss {self._lost / max(self._lost + self._acked, 1):6.2%}  "
-            f"cwnd {step.cwnd:7.1f}"
+            f"\r\033[K{step.time:6.1f} s  {acked * self._bytes * 8e-6 / seconds:8.2f} Mbit/s  "
+            f"RTT {rtt}  loss {lost / max(lost + acked, 1):6.2%}  cwnd {step.cwnd:7.1f}"
         )
         sys.stderr.flush()
-        self._since = step.time
-        self._acked = self._lost = self._rtt = 0.0
+        self._since, self._steps = step.time, []
 
     def end(self) -> None:
-        if self._tty:
+        if sys.stderr.isatty():
             sys.stderr.write("\r\033[K")
 
 
@@ -232,8 +210,6 @@ def _summary(name: str, sent: Sent) -> str:
 
 
 def _figures(sent: Sent, steps: Sequence[Step]) -> dict[str, Any]:
-    from distrlcc.net.flow_record import Step
-
     values = {k: None if v != v else v for k, v in asdict(sent).items()}
     columns = {k: [round(getattr(step, k), 6) for step in steps] for k in Step._fields}
     shares = {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}

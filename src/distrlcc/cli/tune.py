@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import get_args
 
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.output import note
+from distrlcc.cli.parser import Parser, assignments, number, whole
+from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cluster.session import RayOptions
+from distrlcc.config import override
 from distrlcc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from distrlcc.cluster.session import RayOptions
-    from distrlcc.runs.run_config import RunConfig
-    from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
-
-METRICS = ("reward", "utilisation", "queueing_delay", "loss")
-TIME_ATTRS = ("update", "steps", "training_iteration", "time_total_s")
-SAMPLERS = ("tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3")
-DISTRIBUTIONS = "uniform:a:b, loguniform:a:b, int:a:b or choice:x,y,…"
+from distrlcc.recipes.registry import recipe
+from distrlcc.storage import storage_filesystem
+from distrlcc.tune.space import FORMS, check_space
+from distrlcc.tune.tune_config import (
+    Metric,
+    PBTConfig,
+    Sampler,
+    SearchConfig,
+    TimeAttr,
+    TuneConfig,
+    steps_per_update,
+)
 
 
 def add_pbt(parser: Parser) -> None:
@@ -31,21 +35,24 @@ def add_pbt(parser: Parser) -> None:
     add = parser.add
     add("--population N", "members", int, 8)
     add("--interval T", "between two looks at a member, in --time-attr", float, 20.0)
-    add("--time-attr", "what progress is measured by", default="update", choices=TIME_ATTRS)
+    add("--time-attr", "what progress is measured by", default="update", choices=get_args(TimeAttr))
     text = "updates between two reports (default: the interval where that is in updates, or 20)"
     add("--report-every N", text, int)
     add("--burn-in T", "before the first look, in --time-attr (default: 0)", float, 0.0)
     add("--quantile Q", "share of the worst, which copy as many of the best; 0 to 0.5", float, 0.25)
     add("--resample P", "probability of drawing a value anew instead of perturbing it", float, 0.25)
-    add("--factors F,F", "one of them is multiplied with a number to perturb it", default="1.2,0.8")
+    add(
+        "--factors F,F",
+        "one of them is multiplied with a number to perturb it",
+        _factors,
+        "1.2,0.8",
+    )
     text = "a function of your own: takes the perturbed values by key, returns them"
     add("--explore MODULE:FUNCTION", text, default="")
     add("--synch", "look at all members at the same time", bool)
-    no = parser.add_argument
-    text = "write no pbt_global.txt of Ray's"
-    no("--no-log-config", action="store_false", dest="log_config", help=text)
+    add("--no-log-config", "write no pbt_global.txt of Ray's", bool, dest="log_config")
     text = "do not fail where a report lacks metric or time"
-    no("--no-require-attrs", action="store_false", dest="require_attrs", help=text)
+    add("--no-require-attrs", text, bool, dest="require_attrs")
 
 
 def run_pbt(args: Namespace) -> int:
@@ -56,19 +63,12 @@ def run_pbt(args: Namespace) -> int:
     distrlcc tune pbt quickstart --mutate ppo.gamma=uniform:0.9:0.99 ppo.num_epochs=int:1:6
     distrlcc tune pbt --resume --out runs/tune-quickstart-20260131-120000
     """
-    return _run_tuner(args, "pbt", lambda: _pbt_config(args))
+    return _run_tuner(args, "pbt")
 
 
-def _pbt_config(args: Namespace) -> TuneConfig:
-    from distrlcc.tune.tune_config import PBTConfig
-
-    try:
-        first, second = (float(word) for word in args.factors.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--factors {args.factors!r}: expected two numbers, as in 1.2,0.8"
-        ) from None
-    pbt = PBTConfig(**_given(args, PBTConfig) | {"factors": (first, second)})
+def _pbt_config(args: Namespace) -> PBTConfig:
+    """Return the settings of a population; the interval of its reports is set where none is."""
+    pbt = PBTConfig(**{field.name: getattr(args, field.name) for field in fields(PBTConfig)})
     if args.report_every is None and args.time_attr != "update":
         args.report_every = 20
     elif args.report_every is None:
@@ -77,7 +77,15 @@ def _pbt_config(args: Namespace) -> TuneConfig:
                 f"--interval {args.interval:g}: expected a whole number of updates, 1 or more"
             )
         args.report_every = int(args.interval)
-    return _tune_config(args, pbt)
+    return pbt
+
+
+def _factors(text: str) -> tuple[float, float]:
+    try:
+        first, second = (float(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--factors {text!r}: expected two numbers, as in 1.2,0.8") from None
+    return first, second
 
 
 def add_search(parser: Parser) -> None:
@@ -85,10 +93,9 @@ def add_search(parser: Parser) -> None:
     _add_tuner(parser, "--search")
     add = parser.add
     add("--trials N", "", int, 16)
-    add("--sampler", "Optuna's sampler", default="tpe", choices=SAMPLERS)
+    add("--sampler", "Optuna's sampler", default="tpe", choices=get_args(Sampler))
     add("--interval N", "updates between two reports", int, 20, dest="report_every")
-    text = "run every trial to its end"
-    parser.add_argument("--no-asha", action="store_false", dest="asha", help=text)
+    add("--no-asha", "run every trial to its end", bool, dest="asha")
     add("--grace N", "updates that every trial has (default: two intervals)", int)
     add("--reduction R", "at each of ASHA's rungs one of R trials goes on", float, 3.0)
     add("--brackets N", "", int, 1)
@@ -103,28 +110,25 @@ def run_search(args: Namespace) -> int:
     distrlcc tune search quickstart --sampler gp --search network.hidden=choice:[32,32],[64,64]
     distrlcc tune search --resume --out runs/tune-quickstart-20260131-120000
     """
-    return _run_tuner(args, "search", lambda: _search_config(args))
-
-
-def _search_config(args: Namespace) -> TuneConfig:
-    from distrlcc.tune.tune_config import SearchConfig
-
-    if args.grace is None:
-        args.grace = 2 * args.report_every
-    return _tune_config(args, SearchConfig(**_given(args, SearchConfig)))
+    return _run_tuner(args, "search")
 
 
 def _add_tuner(parser: Parser, flag: str) -> None:
     """Add the arguments of every tuner; the flag takes ``KEY=DISTRIBUTION``."""
     add = parser.add
     add("recipe RECIPE", "see 'distrlcc list recipes'", nargs="?")
-    add_member_arguments(parser)
-    add(f"{flag} KEY=DIST", f"what is tuned: {DISTRIBUTIONS}", list, dest="space")
-    add("--seed", "short for --set seed=N", int)
+    add_assignments(parser, "recipe")
+    add("--updates N", "updates of one member (default: the recipe's total_steps)", whole(1))
+    add("--cpus-per-trial C", "cores of one member, may be a fraction", number(0.01, 1e4))
+    add("--cpus C", "cores of this machine that are used (default: all)", whole(1))
+    text = "a Ray cluster's head, or auto (default: a Ray of its own on this machine)"
+    add("--address HOST:PORT", text, default="")
+    add(f"{flag} KEY=DIST", f"what is tuned: {FORMS}", list, dest="space")
+    add("--seed", "short for --set seed=N", int, key="seed")
     add("--out DIR", "folder (default: runs/tune-…)", Path)
     add("--resume", "go on with the tuner in --out", bool)
     text = "what is compared, a mean over held-out links"
-    add("--metric", text, default="reward", choices=METRICS)
+    add("--metric", text, default="reward", choices=get_args(Metric))
     add("--mode", "default: max, for queueing_delay and loss min", choices=("max", "min"))
     text = "where members' checkpoints go: an NFS folder, s3://bucket/path … (default: in --out)"
     add("--storage DIR|URL", text, default="")
@@ -132,126 +136,83 @@ def _add_tuner(parser: Parser, flag: str) -> None:
     add("--failures N", "times that a member that failed is started again", int, 2)
 
 
-def add_member_arguments(parser: Parser) -> None:
-    """Add the arguments that say what a member trains, and where."""
-    add = parser.add
-    add("--set KEY=VALUE", "change a key of the recipe; may be repeated", list, dest="assignments")
-    add("--updates N", "updates of one member (default: the recipe's total_steps)", whole(1))
-    add("--cpus-per-trial C", "cores of one member, may be a fraction", number(0.01, 1e4))
-    add("--cpus C", "cores of this machine that are used (default: all)", whole(1))
-    text = "a Ray cluster's head, or auto (default: a Ray of its own on this machine)"
-    add("--address HOST:PORT", text, default="")
+def _tune_config(args: Namespace, command: str) -> TuneConfig:
+    """Return the new tuner that the arguments describe.
 
-
-def member_config(args: Namespace) -> RunConfig:
-    """Return what a member trains; its length is ``--updates`` or ``total_steps``, never a time.
-
-    Raises:
-        ConfigError: There is no such recipe or key.
+    A member's length is ``--updates`` or the recipe's ``total_steps``, never a time.
     """
-    from dataclasses import replace
-
-    from distrlcc.config import override
-    from distrlcc.recipes.registry import recipe
-    from distrlcc.tune.tune_config import steps_per_update
-
+    pbt = search = None
+    if command == "pbt":
+        pbt = _pbt_config(args)
+    else:
+        args.grace = 2 * args.report_every if args.grace is None else args.grace
+        search = SearchConfig(**{f.name: getattr(args, f.name) for f in fields(SearchConfig)})
+    # What each member trains.
     if args.recipe is None:
         raise ConfigError("no recipe; expected a name of 'distrlcc list recipes', before --set")
-    assignments = list(args.assignments)
-    if args.seed is not None:
-        assignments.append(f"seed={args.seed}")
-    config = replace(override(recipe(args.recipe), assignments), max_seconds=0.0)
+    config = replace(override(recipe(args.recipe), assignments(args)), max_seconds=0.0)
     if args.updates is not None:
         config = replace(config, total_steps=args.updates * steps_per_update(config))
-    return config
-
-
-def _tune_config(args: Namespace, method: PBTConfig | SearchConfig) -> TuneConfig:
-    """Return the tuner that the arguments describe."""
-    from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
-
     shrinks = args.metric in ("queueing_delay", "loss")
-    cpus = args.cpus_per_trial or 1.0
-    if isinstance(method, PBTConfig):
-        cpus = core_share(args, method.population, synch=method.synch)
     return TuneConfig(
-        run=member_config(args),
+        run=config,
         space=tuple(args.space),
         storage=args.storage,
         name=f"{args.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members",
         report_every=args.report_every,
         metric=args.metric,
         mode=args.mode or ("min" if shrinks else "max"),
-        cpus_per_trial=cpus,
+        cpus_per_trial=_core_share(args, pbt),
         keep=args.keep,
         failures=args.failures,
-        pbt=method if isinstance(method, PBTConfig) else None,
-        search=method if isinstance(method, SearchConfig) else None,
+        pbt=pbt,
+        search=search,
     )
 
 
-def _given(args: Namespace, cls: type) -> dict[str, Any]:
-    """Return the arguments that have the names of a dataclass's fields."""
-    return {field.name: getattr(args, field.name) for field in fields(cls)}
+def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
+    """Return the cores of a member, so that a population runs at once on this machine.
 
-
-def ray_options(args: Namespace) -> RayOptions:
-    """Return which Ray is meant."""
-    from distrlcc.cluster.session import RayOptions
-
-    if args.address and args.cpus is not None:
-        raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
-    return RayOptions(args.address, cpus=args.cpus)
-
-
-def core_share(args: Namespace, members: int, *, synch: bool) -> float:
-    """Return the cores of a member, so that all members run at once on this machine.
-
-    Where they are looked at together, Ray ends a member's process at each look, so that fewer
+    Where members are looked at together, Ray ends a member's process at each look, so that fewer
     processes that take turns cost less.
     """
     if args.cpus_per_trial is not None:
         return float(args.cpus_per_trial)
-    if args.address or synch:
+    if pbt is None or pbt.synch or args.address:
         return 1.0
     cores = args.cpus or len(os.sched_getaffinity(0))
-    return max(round(min(1.0, cores / members), 3), 0.01)
+    return max(round(min(1.0, cores / pbt.population), 3), 0.01)
 
 
-def _run_tuner(args: Namespace, command: str, build: Callable[[], TuneConfig]) -> int:
-    """Begin or go on with a tuner, ``pbt`` or ``search``; return the exit code.
-
-    Args:
-        args: The arguments.
-        command: The tuner.
-        build: Returns the configuration of a new one.
-    """
+def _run_tuner(args: Namespace, command: str) -> int:
+    """Begin or go on with a tuner, ``pbt`` or ``search``; return the exit code."""
     # Find what does not fit before what takes seconds to import.
-    from distrlcc.tune.space import checked_space
-
-    options = ray_options(args)
-    config = _resumed(args, command) if args.resume else build()
-    checked_space(config)
-    from distrlcc.storage import storage_filesystem
+    if args.address and args.cpus is not None:
+        raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
+    options = RayOptions(args.address, cpus=args.cpus)
+    config = _resumed(args, command) if args.resume else _tune_config(args, command)
+    check_space(config)
     from distrlcc.tune.outcome import write_outcome
-    from distrlcc.tune.tuner import open_folder, prepare, run
+    from distrlcc.tune.tuner import open_folder, prepare
 
-    prepare(config, options)
+    prepare(config)
+    from distrlcc.tune.ray_tune import run
+
     if config.storage and not args.resume:
         storage_filesystem(config.storage)
     # Run, and write what was found.
     with open_folder(args.out, config, resume=args.resume) as folder:
-        ended = run(config, folder, options, resume=args.resume, show=_show)
-        text = write_outcome(folder.path, config, ended.failures, draw=not ended.signal)
+        signal, failures = run(config, folder, options, resume=args.resume, show=note)
+        text = write_outcome(folder.path, config, failures, draw=not signal)
     # Say how it ended.
     if text is not None:
         print(text, end="")
-    if ended.signal:
-        goes_on = f"distrlcc tune {command} --resume --out {folder.path}"
-        _show(f"distrlcc: stopped; saved. Go on with: {goes_on}")
-        return 128 + ended.signal
+    if signal:
+        goes_on = f"distrlcc {config.command} --resume --out {folder.path}"
+        note(f"distrlcc: stopped; saved. Go on with: {goes_on}")
+        return 128 + signal
     if text is None:
-        reasons = sorted(set(ended.failures.values()))
+        reasons = sorted(set(failures.values()))
         raise ConfigError(f"every member failed: {'; '.join(reasons) or 'for no known reason'}")
     for name in ("best.toml", "policy.safetensors", "population.png", "table.txt"):
         print(f"{name.partition('.')[0]}: {folder.path / name}")
@@ -270,11 +231,6 @@ def _resumed(args: Namespace, command: str) -> TuneConfig:
             "--out (and --address or --cpus)"
         )
     config = read_config(args.out)
-    own = "pbt" if config.pbt is not None else "search"
-    if own != command:
-        raise ConfigError(f"{args.out} is of 'distrlcc tune {own}': resume it with that")
+    if config.command != f"tune {command}":
+        raise ConfigError(f"{args.out} is of 'distrlcc {config.command}': resume it with that")
     return config
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

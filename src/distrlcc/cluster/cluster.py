@@ -21,18 +21,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from distrlcc.cluster.nodes import gather, probes, ray_nodes
+from distrlcc.cluster.nodes import ray_nodes
 from distrlcc.cluster.session import (
     AUTO,
+    POINTER,
     TOO_SLOW,
     RayOptions,
     ask_store,
-    check_installed,
     differences,
     node_identity,
     parse_address,
     ray_session,
     read_row,
+    require_ray,
 )
 from distrlcc.cluster.state import (
     DASHBOARD_PORT,
@@ -52,31 +53,32 @@ from distrlcc.cluster.state import (
     write_state,
 )
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, new_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
 from distrlcc.processes import Process, find_process
 from distrlcc.runs.identity import to_json
 
-_START_SECONDS = 120.0
-"""Time that Ray has to start, again if it gave itself up, s."""
-_STOP_SECONDS, _KILL_SECONDS, _REACH_SECONDS, _AGAIN_SECONDS = 15.0, 5.0, 10.0, 3.0
-_TICK = 0.1
 _STARTED = "Ray runtime started."
-_POINTER = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray notes which cluster ``ray.init(address="auto")`` finds."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-HEALTH = {
-    "RAY_health_check_initial_delay_ms": "5000",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "3000",
-    "RAY_health_check_failure_threshold": "5",
-    "RAY_grpc_client_keepalive_timeout_ms": "10000",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
-}
-"""The head gives up a machine after five checks without an answer of 3 s, 1 s apart: 20 s. A
-machine notices after 10 s that its head does not answer, and ends Ray after another 15 s. By Ray's
-defaults it is 67 s there, and several minutes here."""
+
+def health() -> dict[str, str]:
+    """Return Ray's variables by which a cluster gives up a machine.
+
+    The head does so after five checks without an answer, `Limits.stall` together. A machine notices
+    after half of that that its head does not answer, and ends Ray after another three quarters. By
+    Ray's defaults it is 67 s there, and several minutes here.
+    """
+    stall = limits().stall
+    return {
+        "RAY_health_check_initial_delay_ms": "5000",
+        "RAY_health_check_period_ms": f"{50 * stall:.0f}",
+        "RAY_health_check_timeout_ms": f"{150 * stall:.0f}",
+        "RAY_health_check_failure_threshold": "5",
+        "RAY_grpc_client_keepalive_timeout_ms": f"{500 * stall:.0f}",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": f"{0.75 * stall:.0f}",
+    }
 
 
 def start_head(
@@ -89,8 +91,7 @@ def start_head(
 ) -> Node:
     """Start a cluster's head on this machine, and return once it runs.
 
-    ``ip`` or ``interface`` is needed where there are several that others reach; ``flags`` are more
-    of ``ray start``.
+    ``flags`` are more of ``ray start``.
 
     Raises:
         ConfigError: An address, an interface or a token that does not do.
@@ -102,7 +103,9 @@ def start_head(
     dashboard = ("--dashboard-host=127.0.0.1", f"--dashboard-port={DASHBOARD_PORT}")
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
     keep_token(token)
-    return _start_ray(node, _write_row)
+    # Machines that join read this one's versions there.
+    row = to_json(node_identity())
+    return _start_ray(node, lambda node: ask_store(node.ray_address, row, token))
 
 
 def join(
@@ -114,15 +117,9 @@ def join(
     rejoin: bool = False,
     ask_token: Callable[[], str] = str,
 ) -> Node:
-    """Let this machine join a cluster, and return once it has.
+    """Let this machine join the cluster of a head at HOST:PORT, and return once it has.
 
-    Args:
-        head: HOST:PORT of the cluster's head.
-        interface: Network interface instead of the one on the route to the head.
-        flags: More of ``ray start``.
-        allow_public: Whether addresses may be public.
-        rejoin: Whether to join again whenever the head was lost and is back.
-        ask_token: Called when this machine knows no token.
+    ``flags`` are more of ``ray start``; ``ask_token`` is called when this machine knows no token.
 
     Raises:
         ConfigError: An address, an interface or a token that does not do.
@@ -149,7 +146,7 @@ def join(
         )
     _check_versions(node.ray_address, token)
     keep_token(token)
-    # Join, and let the head try whether it reaches this machine.
+    # Join; the head must reach this machine, too.
     node = _start_ray(node, _check_reached)
     if rejoin:
         script = "from distrlcc.cluster.cluster import rejoin; rejoin()"
@@ -161,7 +158,7 @@ def join(
 def rejoin() -> None:
     """Join again whenever Ray has ended here; runs in a process that ``join`` leaves behind."""
     while True:
-        time.sleep(_AGAIN_SECONDS)
+        time.sleep(limits().retry)
         node = read_state()
         if node is None or node.process.alive():
             continue
@@ -169,7 +166,7 @@ def rejoin() -> None:
             os.waitpid(-1, os.WNOHANG)
         _kill_rest()
         try:
-            _check_versions(node.ray_address)
+            _check_versions(node.ray_address, kept_token())
             _start_ray(node)
         except (DistrlccError, OSError) as error:
             write_state(replace(node, reason=str(error)))
@@ -194,15 +191,14 @@ def stop() -> Node | None:
         if node.rejoiner is not None:
             node.rejoiner.signal(signal.SIGKILL)
         node.process.signal(signal.SIGTERM)
-        _wait(lambda: not node.process.alive(), _STOP_SECONDS)
+        _wait(lambda: not node.process.alive(), limits().stop)
     # Then whatever is left of it is killed.
-    remaining = _kill_rest()
-    if remaining:
+    if remaining := _kill_rest():
         numbers = ", ".join(str(process.pid) for process in remaining)
         raise GroupError(f"processes {numbers} do not end even when killed")
     with suppress(OSError):
-        if node is not None and _POINTER.read_text().strip() == node.ray_address:
-            _POINTER.unlink()
+        if node is not None and POINTER.read_text().strip() == node.ray_address:
+            POINTER.unlink()
     write_state(None)
     return node
 
@@ -219,29 +215,28 @@ def head_interface(ip: str, name: str) -> Interface:
     Raises:
         ConfigError: There is none like this, or several to choose from.
     """
-    found = interfaces()
+    address, found = resolve(ip) if ip else "", interfaces()
+    chosen = [
+        each
+        for each in found
+        if name in ("", each.name)
+        and (each.address == address if ip else name or not each.address.startswith("127."))
+    ]
+    if len(chosen) == 1:
+        return chosen[0]
     names = ", ".join(map(str, found)) or "none"
-    if ip:
-        address = resolve(ip)
-        for interface in found:
-            if interface.address == address and name in ("", interface.name):
-                return interface
-        on = f" on {name}" if name else ""
-        raise ConfigError(f"--ip {ip}: expected an address of this machine{on} ({names})")
-    if name:
-        return interface_towards("127.0.0.1", name)
-    outward = [interface for interface in found if not interface.address.startswith("127.")]
-    if len(outward) == 1:
-        return outward[0]
-    if not outward:
+    if ip or name:
+        asked = " ".join(filter(None, (ip and f"--ip {ip}", name and f"--interface {name}")))
+        raise ConfigError(f"{asked}: expected an address of this machine ({names})")
+    if not chosen:
         raise ConfigError("this machine has no network interface that others reach; is it up?")
     raise ConfigError(
-        f"the other machines could reach this one at {', '.join(map(str, outward))}; say which "
+        f"the other machines could reach this one at {', '.join(map(str, chosen))}; say which "
         "with --ip or --interface"
     )
 
 
-def _check_versions(head: str, token: str = "") -> None:
+def _check_versions(head: str, token: str) -> None:
     """Compare this machine's versions with those that the head has written."""
     row = read_row(head, token)
     if not row:
@@ -258,28 +253,27 @@ def _check_versions(head: str, token: str = "") -> None:
         )
 
 
-def _write_row(node: Node) -> None:
-    """Write this machine's versions where those that join read them."""
-    ask_store(node.ray_address, to_json(node_identity()), known_token())
-
-
 def _connects(address: str, port: int) -> bool:
     try:
-        socket.create_connection((address, port), 2.0).close()
+        socket.create_connection((address, port), limits().call).close()
     except OSError:
         return False
     return True
 
 
 def _check_reached(node: Node) -> None:
-    """Have the head connect to this machine; Ray itself gives it up after 20 s."""
+    """Have the head connect to this machine; Ray itself would give it up later."""
     port = node.port + 1  # the node manager's, where health checks arrive
     with ray_session(RayOptions(AUTO)) as ray:
-        head = ray_nodes(ray)[0]
-        with probes(ray, [head]) as made:
-            call = made[head].call.remote(_connects, node.address, port)
-            answer = gather(ray, {head: call}, _REACH_SECONDS)[head]
-    if answer is not True:
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray_nodes(ray)[0].identifier, soft=False
+        )
+        connects = ray.remote(_connects).options(num_cpus=0, scheduling_strategy=where)
+        try:
+            reached = ray.get(connects.remote(node.address, port), timeout=limits().join)
+        except ray.exceptions.RayError:
+            reached = False
+    if not reached:
         raise GroupError(
             f"the head cannot reach this machine at {node.address}:{port}; open ports "
             f"{node.ports} on both sides. Where addresses are translated (NAT), use a VPN",
@@ -289,7 +283,7 @@ def _check_reached(node: Node) -> None:
 
 def _require_none_here() -> None:
     """Check that no cluster runs here, and remove what one that has ended leaves."""
-    check_installed()
+    require_ray()
     node = read_state()
     if node is not None and (node.process.alive() or node.rejoins):
         kind = "a cluster's head" if node.is_head else "a member of a cluster"
@@ -321,29 +315,32 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
     return node
 
 
-def _start_ray(node: Node, then: Callable[[Node], None] = lambda _: None) -> Node:
-    """Start Ray, wait until it runs, and end it if what is to be done then fails."""
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        log_path().unlink(missing_ok=True)
-        process = _leave_behind(node.command, node)
+def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> Node:
+    """Start Ray, and end it again if that, or what is to be done then, fails."""
+    try:
+        # One that was too slow to start is started once more.
+        for last in (False, True):
+            log_path().unlink(missing_ok=True)
+            process = _leave_behind(node.command, node)
+            deadline = time.monotonic() + limits().start
+            while process.alive() and _STARTED not in _said() and time.monotonic() < deadline:
+                time.sleep(limits().tick)
+            if _STARTED in _said():
+                break
+            _kill_rest()
+            if last or TOO_SLOW not in _said():
+                raise GroupError(
+                    f"Ray did not start: {_reason()} (all of it: {log_path()})", exit_code=2
+                )
         since = datetime.now(UTC).isoformat(timespec="seconds")
         node = replace(node, process=process, since=since, reason="")
-        try:
-            reason = _await_start(process, deadline)
-            if not reason:
-                write_state(node)
-                then(node)
-                return node
-            if TOO_SLOW not in reason or time.monotonic() > deadline:
-                raise GroupError(
-                    f"Ray did not start: {reason} (all of it: {log_path()})", exit_code=2
-                )
-        except BaseException:
-            _kill_rest(process)
-            write_state(None)
-            raise
-        _kill_rest(process)
+        write_state(node)
+        then(node)
+        return node
+    except BaseException:
+        _kill_rest()
+        write_state(None)
+        raise
 
 
 def _leave_behind(command: list[str], node: Node) -> Process:
@@ -351,7 +348,7 @@ def _leave_behind(command: list[str], node: Node) -> Process:
     ports = node.ports.settings(head=True)
     environment = {
         **without_secrets(),
-        **HEALTH,
+        **health(),
         **{name: str(port) for name, port in ports.items() if name.isupper()},
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path()),
@@ -374,28 +371,22 @@ def _leave_behind(command: list[str], node: Node) -> Process:
     return find_process(child.pid) or Process(child.pid, 0)
 
 
-def _await_start(process: Process, deadline: float) -> str:
-    """Wait until Ray says that it runs; return why it does not."""
+def _said() -> str:
+    return _COLOURS.sub("", log_path().read_text(errors="replace"))
 
-    def said() -> str:
-        return log_path().read_text(errors="replace")
 
-    seconds = deadline - time.monotonic()
-    if not _wait(lambda: _STARTED in said() or not process.alive(), seconds):
-        return f"not within {_START_SECONDS:.0f} s"
-    if _STARTED in said():
-        return ""
-    # The line that says why it failed.
-    lines = [line.strip() for line in _COLOURS.sub("", said()).splitlines() if line.strip()]
+def _reason() -> str:
+    """Return the line in which Ray says why it did not start."""
+    lines = [line.strip() for line in _said().splitlines() if line.strip()]
     telling = [line for line in lines if re.search("[Ee]rror|failed|" + TOO_SLOW, line)]
-    return (telling or lines or ["Ray said nothing"])[-1]
+    return (telling or lines or ["it said nothing in time"])[-1]
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:
     """Wait for a condition; say whether it came in time."""
     deadline = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(_TICK)
+        time.sleep(limits().tick)
     return met
 
 
@@ -411,17 +402,13 @@ def _marked() -> list[Process]:
     return [process for process in found if process is not None]
 
 
-def _kill_rest(*others: Process) -> list[Process]:
-    """Kill what is left of this machine's part, and what that starts meanwhile.
+def _kill_rest() -> list[Process]:
+    """Kill what is left of this machine's part; return the processes that do not end in time."""
 
-    Returns:
-        Processes that do not end in time.
-    """
-    deadline = time.monotonic() + _KILL_SECONDS
-    while found := [*(process for process in others if process.alive()), *_marked()]:
-        if time.monotonic() > deadline:
-            return found
-        for process in found:
+    def killed() -> bool:
+        for process in _marked():
             process.signal(signal.SIGKILL)
-        time.sleep(_TICK)
-    return []
+        return not _marked()
+
+    _wait(killed, limits().stop)
+    return _marked()

@@ -17,17 +17,15 @@ from time import monotonic
 from typing import Any
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
-from distrlcc.cluster.nodes import death, last_line
 from distrlcc.cluster.placement import Reservation
-from distrlcc.cluster.session import require_ray
+from distrlcc.cluster.session import death, last_line, require_ray
 from distrlcc.errors import GroupError
+from distrlcc.limits import limits
 from distrlcc.processes import switch_threads_often
 from distrlcc.runs.identity import check_identity
 
 TOPOLOGY = "actor-learner"
 _THREADS = 4
-_AGAIN_SECONDS = 1.0
-_MOST_AGAIN_SECONDS = 30.0
 _FAILURES = 3
 """Actors in each slot that come to nothing before the first worker, until the run gives up."""
 
@@ -36,7 +34,6 @@ class Host:
     """A Ray actor: holds the object that the trainer started."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         self._object: Any = None
         switch_threads_often()
 
@@ -62,24 +59,22 @@ class Host:
 
 @dataclass
 class _Slot:
-    """A place for a worker."""
+    """A place for a worker; its actor is asked to introduce itself, and then joined."""
 
     index: int
     actor: Any = None
     worker: Worker | None = None
-    """The last that this actor was."""
-    joined: bool = False
-    """Whether the worker can be called."""
+    """The last worker that this actor was."""
     asked: bool = False
-    """Whether the actor was asked to introduce itself."""
-    again: float = 0.0
-    """When to ask it, or make another."""
+    joined: bool = False
     started: bool = False
-    """Whether it holds an object."""
+    """Whether the worker holds an object."""
     failures: int = 0
-    """Workers that came to nothing, one after the other."""
+    """Workers in a row that never held one."""
+    again: float = 0.0
+    """When to ask the actor, or to make another."""
     doomed: bool = False
-    """Whether the process is to be killed, but not by Ray's own thread, which would block."""
+    """Whether to kill the process; Ray's own thread, which finds out, would block."""
 
 
 class RayEngine:
@@ -88,8 +83,8 @@ class RayEngine:
     def __init__(self, reservation: Reservation, config: Any, own: Mapping[str, str]) -> None:
         """Plan the workers, which must share ``own``; they are made at the first `changes`."""
         self._ray = require_ray()
-        self._reservation, self._config, self._own = reservation, config, dict(own)
-        self._slots = [_Slot(index) for index in range(reservation.most_workers)]
+        self._reservation, self._config, self._own = reservation, config, own
+        self._slots = [_Slot(index) for index in range(len(reservation.workers))]
         self._lock = threading.RLock()  # guards all of these
         self._changes = Changes()
         self._hopeless = ""
@@ -144,60 +139,48 @@ class RayEngine:
         return slot if slot.joined and slot.worker == worker else None
 
     def _invite(self, slot: _Slot) -> None:
-        """Have an actor say what it is; it answers when there is room for it."""
+        """Have an actor introduce itself; it answers when there is room for it."""
         if slot.actor is None:
-            slot.actor = (
-                self._ray.remote(Host)
-                .options(
-                    max_concurrency=_THREADS,
-                    max_restarts=-1,
-                    **self._reservation.worker_options(slot.index),
-                )
-                .remote()
-            )
-        slot.asked, actor = True, slot.actor
-        introduce = actor.introduce.options(max_task_retries=-1)
-        answer = introduce.remote(self._config).future()
-        answer.add_done_callback(lambda done: self._introduced(slot, done))
+            room = self._reservation.workers[slot.index]
+            options = {"max_concurrency": _THREADS, "max_restarts": -1, **room}
+            slot.actor = self._ray.remote(Host).options(**options).remote()
+        slot.asked = True
+        introduce = slot.actor.introduce.options(max_task_retries=-1)
+        introduced = introduce.remote(self._config).future()
+        introduced.add_done_callback(lambda done: self._introduced(slot, done))
 
-    def _introduced(self, slot: _Slot, answer: Future[Any]) -> None:
-        """Let a worker join, or see why it does not."""
+    def _introduced(self, slot: _Slot, introduced: Future[Any]) -> None:
+        """Let a worker join, or note why it does not."""
         with self._lock:
             slot.asked = False
             if self._closed:
                 return
             try:
-                host, process, identity = answer.result()
+                host, process, identity = introduced.result()
                 check_identity(self._own, identity)
             except Exception as error:
-                self._fail(slot, error)
+                self._leave(slot)
+                slot.doomed = refused = isinstance(error, GroupError)
+                if not refused:  # Ray does not start it again
+                    slot.actor = None
+                if refused or all(s.failures >= _FAILURES for s in self._slots if not s.joined):
+                    why = f"a worker could not be started on the cluster: {last_line(error)}"
+                    self._hopeless = str(error) if refused else why
                 return
             worker = Worker(slot.index, host, process)
             if worker == slot.worker:  # it was cut off, or is about to be killed
                 slot.doomed = True
-                slot.again = monotonic() + _AGAIN_SECONDS
+                slot.again = monotonic() + limits().retry
                 return
             self._ever = slot.joined = True
             slot.worker = worker
             self._changes.joined.append(worker)
 
-    def _fail(self, slot: _Slot, error: Exception) -> None:
-        self._leave(slot)
-        refused = isinstance(error, GroupError)
-        if refused:
-            slot.doomed = True
-        else:  # Ray does not start it again
-            slot.actor = None
-        if refused or all(s.failures >= _FAILURES for s in self._slots if not s.joined):
-            why = f"a worker could not be started on the cluster: {last_line(error)}"
-            self._hopeless = str(error) if refused else why
-
     def _leave(self, slot: _Slot) -> None:
         """Take a worker out; the next one is asked after a while, the longer the more failed."""
         slot.failures = 0 if slot.started else slot.failures + 1
         slot.joined = slot.started = False
-        wait = _AGAIN_SECONDS * 2.0 ** min(slot.failures, 5)
-        slot.again = monotonic() + min(wait, _MOST_AGAIN_SECONDS)
+        slot.again = monotonic() + limits().retry * 2.0 ** min(slot.failures, 5)
 
     def _kill(self, slot: _Slot, *, restart: bool = True) -> None:
         if slot.actor is not None:
@@ -213,35 +196,29 @@ class RayEngine:
         return self._shared[1]
 
     def _send(self, worker: Worker, function: str, *args: Any) -> Future[Any]:
-        answer: Future[Any] = Future()
+        result: Future[Any] = Future()
         with self._lock:
             slot = self._slot(worker)
         if slot is None:
-            answer.set_exception(WorkerGoneError("gone"))
-            return answer
+            result.set_exception(WorkerGoneError("gone"))
+            return result
 
         def answered(future: Future[Any]) -> None:
             try:
                 failed, value = future.result()
-            except Exception as error:
-                self._lose(worker, answer, error)
+            except Exception as error:  # the worker died; Ray starts it again
+                reason = death(error)
+                with self._lock:
+                    if self._slot(worker) is not None:
+                        self._changes.left.setdefault(worker, reason)
+                        self._leave(slot)
+                result.set_exception(WorkerGoneError(reason))
                 return
             if failed:
-                answer.set_exception(ActorError(value))
+                result.set_exception(ActorError(value))
                 return
-            if function == "start":
-                slot.started = True
-            answer.set_result(value)
+            slot.started = slot.started or function == "start"
+            result.set_result(value)
 
         getattr(slot.actor, function).remote(*args).future().add_done_callback(answered)
-        return answer
-
-    def _lose(self, worker: Worker, answer: Future[Any], error: Exception) -> None:
-        """Note that Ray says that a worker died; Ray starts it again."""
-        reason = death(error)
-        with self._lock:
-            slot = self._slot(worker)
-            if slot is not None:
-                self._changes.left.setdefault(worker, reason)
-                self._leave(slot)
-        answer.set_exception(WorkerGoneError(reason))
+        return result

@@ -1,37 +1,30 @@
 """A run on Ray as the process that started it sees it: actors that train, watched until they end.
 
-Ray starts an actor that died again, and runs its task again; what does not answer is killed here.
+Ray starts an actor that died again, and runs its task again; a frozen one is killed here.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from distrlcc.cluster.nodes import death, last_line
 from distrlcc.cluster.placement import Reservation, reserve
-from distrlcc.cluster.session import RayOptions, ray_session, require_ray
+from distrlcc.cluster.session import RayOptions, death, last_line, ray_session, require_ray
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.limits import limits
+from distrlcc.parallel.start import open_directory
 from distrlcc.runs.options import RunOptions
-from distrlcc.runs.progress import Progress
-from distrlcc.runs.remote_progress import News, RemoteProgress, show
+from distrlcc.runs.progress import News, Progress, RemoteProgress, show
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
 
-_SILENT_SECONDS = 20.0
-"""A member that answers nothing for this long is killed, s."""
-_BEGIN_SECONDS = 120.0
-"""Time until a process begins, s: the death of a machine is certain after some 20 s."""
-_STOP_SECONDS, _STORE_SECONDS = 30.0, 60.0
-"""Time to save and end after a user's signal or the end of another member, and to store, s."""
-_TICK = 0.2
 _THREADS = 4
 DEATHS = 5
 """Deaths of an elastic member without an update between that do not yet end the run."""
@@ -42,10 +35,9 @@ class MemberGoneError(GroupError):
 
 
 class Trains:
-    """What an actor that trains in one thread answers in others."""
+    """An actor that trains in one thread, in its method ``train``, and answers in others."""
 
     def __init__(self) -> None:
-        """Do nothing yet."""
         ray = require_ray()
         self.feed, self.stopper = RemoteProgress(), Stopper(launched=True)
         own = ray.get_runtime_context().get_actor_id()
@@ -62,35 +54,27 @@ class Trains:
 
 
 class Member:
-    """Calls one actor, asks it for its news, and judges its silence."""
+    """One actor as the driver sees it."""
 
     def __init__(
-        self, name: str, kind: type[Trains], room: dict[str, Any], job: tuple[Any, ...], lives: int
+        self, name: str, actor: Any, job: tuple[Any, ...], lives: int, progress: Progress
     ) -> None:
-        """Have the actor made and train, called with the job; it begins when there is room.
-
-        ``lives`` is how often it may be started again.
-        """
+        """Have it train; it begins when there is room, and again as often as it has ``lives``."""
         self._ray = require_ray()
-        self.name, self.lives, self._job = name, lives, job
-        self.most_lives = lives
-        again = -1 if lives else 0
-        options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
-        self._actor = self._ray.remote(kind).options(**options, **room).remote()
-        self._deaths = 0
-        self._stopped = False
+        self.name, self.lives, self.most_lives = name, lives, lives
+        self._actor, self._job, self._progress = actor, job, progress
+        self._deaths, self._stopped = 0, False
         self._begin()
 
     def _begin(self) -> None:
         self._training = self._actor.train.remote(*self._job)
-        self._asked: Any = None
-        self._heard, self._waiting_since = 0.0, monotonic()
+        self.acts, self.since = False, monotonic()
+        """Whether it has begun, and since when it has not, or has not answered."""
         self.said: list[str] = []
+        self._ask()
 
-    @property
-    def waiting_seconds(self) -> float:
-        """Time for which it has not begun, or begun again, s."""
-        return 0.0 if self._heard else monotonic() - self._waiting_since
+    def _ask(self) -> None:
+        self._asked = self._actor.news.options(max_task_retries=0).remote()
 
     def stop(self, number: int) -> None:
         """Ask it once to save and end."""
@@ -98,21 +82,21 @@ class Member:
             self._stopped = True
             self._actor.stop.remote(number)
 
-    def kill(self) -> None:
-        """End it at once."""
-        self._ray.kill(self._actor, no_restart=True)
+    def kill(self, *, restart: bool = False) -> None:
+        """End its process at once."""
+        self._ray.kill(self._actor, no_restart=not restart)
 
-    def begin_again(self, error: GroupError, progress: Progress) -> None:
+    def begin_again(self, error: GroupError) -> None:
         """Start it again after an error.
 
         Raises:
             MemberGoneError: That happened too often.
         """
-        self._lose(f"failed: {error}", progress)
-        self._ray.kill(self._actor, no_restart=False)
+        self._lose(f"failed: {error}")
+        self.kill(restart=True)
         self._begin()
 
-    def poll(self, progress: Progress) -> int | None:
+    def poll(self) -> int | None:
         """Show its news; return what training returned, None while it goes on.
 
         Raises:
@@ -120,48 +104,41 @@ class Member:
             DistrlccError: What training raised.
         """
         ended = self._has(self._training)
-        self._ask()
         if ended or self._has(self._asked):
-            self._show(progress)
-        if ended:
+            self._show()
             self._ask()
-            self._show(progress)  # what it said last
+        if ended:
+            self._show()  # what it said last
             return self._result()
-        if self._heard and monotonic() - self._heard > _SILENT_SECONDS:
-            self._lose(f"has not answered for {_SILENT_SECONDS:.0f} s", progress)
-            self._ray.kill(self._actor, no_restart=False)
-            self._asked = None
+        if self.acts and monotonic() - self.since > limits().stall:
+            self._lose(f"has not answered for {limits().stall:.0f} s")
+            self.kill(restart=True)
         return None
 
     def _has(self, answer: Any) -> bool:
         return bool(self._ray.wait([answer], timeout=0.0)[0])
 
-    def _ask(self) -> None:
-        if self._asked is None:
-            self._asked = self._actor.news.options(max_task_retries=0).remote()
-
-    def _show(self, progress: Progress) -> None:
-        asked, self._asked = self._asked, None
+    def _show(self) -> None:
         try:
-            restarts, news = self._ray.get(asked, timeout=_SILENT_SECONDS)
+            restarts, news = self._ray.get(self._asked, timeout=limits().stall)
         except self._ray.exceptions.RayError as error:
-            if self._heard:  # else it is still being started again
-                self._lose(f"is gone: {death(error)}", progress)
+            if self.acts:  # else it is still being started again
+                self._lose(f"is gone: {death(error)}")
             return
         if restarts > self._deaths:  # it died between two questions
-            self._lose("is gone: its process died", progress)
-        show(news, progress)
+            self._lose("is gone: its process died")
+        show(news, self._progress)
         self.said += news.said
-        self._deaths, self._heard = restarts, monotonic()
+        self._deaths, self.acts, self.since = restarts, True, monotonic()
 
-    def _lose(self, why: str, progress: Progress) -> None:
-        self._heard, self._waiting_since = 0.0, monotonic()
+    def _lose(self, why: str) -> None:
+        self.acts, self.since = False, monotonic()
         self._deaths += 1
         if not self.lives:
             often = f" ({self._deaths} deaths)" if self._deaths > 1 else ""
             raise MemberGoneError(f"{self.name} {why}{often}")
         self.lives -= 1
-        progress.note(f"{self.name} {why}; starting it again")
+        self._progress.note(f"{self.name} {why}; starting it again")
 
     def _result(self) -> int:
         errors = self._ray.exceptions
@@ -181,19 +158,32 @@ class Driver:
 
     here: str
     """Address of this machine."""
+    options: RunOptions
     room: Reservation
     directory: RunDirectory | None
     progress: Progress
     stopper: Stopper
     again: str
-    """The command that goes on with the run."""
-    stop_seconds: float
+    """Command that goes on with the run."""
     members: list[Member] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
-    """What members returned; from the first one on all are to end."""
+    """What members returned; from the first result on all are to end."""
     _said: list[str] = field(default_factory=list)
     _why: str = ""
     _ending_since: float = 0.0
+
+    def start(
+        self, name: str, kind: type[Trains], index: int, job: tuple[Any, ...], lives: int
+    ) -> None:
+        """Start a member in a learner's room; its ``train`` is called with the job.
+
+        ``lives`` is how often it may be started again.
+        """
+        again = -1 if lives else 0
+        options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
+        options |= self.room.learners[index]
+        actor = require_ray().remote(kind).options(**options).remote()
+        self.members.append(Member(name, actor, job, lives, self.progress))
 
     def kill(self) -> None:
         """End all members at once."""
@@ -212,6 +202,7 @@ class Driver:
             MemberGoneError: The run fails with one.
             DistrlccError: What one raised, if that ends the run.
         """
+        # Remove the members that have ended.
         first, latest = self.members[:planned], -1
         while any(member in self.members for member in first):
             for member in list(self.members):
@@ -223,29 +214,31 @@ class Driver:
                 latest = now
                 for member in self.members:
                     member.lives = member.most_lives
+            # Stop waiting once the time to end is over.
             if not self._in_time(first[0].name):
                 break
-            sleep(_TICK)
+            sleep(limits().tick)
         if not self.results:
             raise MemberGoneError(self._why or f"{first[0].name} did not end in time")
 
     def _has_ended(self, member: Member, *, equal: bool, begun: bool) -> bool:
         try:
-            result = member.poll(self.progress)
+            result = member.poll()
         except GroupError as error:
             # A run fails with its only member, or before its first update.
-            failed = isinstance(error, MemberGoneError) or (error.exit_code == 2 and not begun)
+            unfit = error.exit_code == 2
+            failed = isinstance(error, MemberGoneError) or (unfit and not begun)
             if not equal or (failed and not self._ending_since):
                 raise
             self._why = str(error)
             if self._ending_since:
                 return True
-            if error.exit_code == 2:  # it alone does not fit
+            if unfit:
                 self.progress.note(f"left out: {member.name}: {error}")
                 return True
             if error.exit_code != GroupError.exit_code:
                 raise
-            member.begin_again(error, self.progress)
+            member.begin_again(error)
             return False
         if result is None:
             return False
@@ -255,22 +248,23 @@ class Driver:
 
     def _in_time(self, name: str) -> bool:
         """Let all end at a user's signal, or when one has ended; say whether there is time left."""
-        waiting = min((member.waiting_seconds for member in self.members), default=0.0)
+        begins = bool(self.members) and not any(member.acts for member in self.members)
         signal = self.stopper.signal
         if not (signal or self.results):
-            if waiting > _BEGIN_SECONDS:
+            if begins and monotonic() - max(m.since for m in self.members) > limits().start:
                 raise MemberGoneError(
-                    f"no machine of the cluster starts {name} within {_BEGIN_SECONDS:.0f} s"
+                    f"no machine of the cluster starts {name} within {limits().start:.0f} s"
                 )
             return True
-        if waiting and not self.results:
+        if begins and not self.results:
             raise GroupError(f"stopped before {name} had begun", exit_code=128 + signal)
         self._ending_since = self._ending_since or monotonic()
         for member in self.members:
             member.lives = member.most_lives = 0
             if signal:
                 member.stop(signal)
-        return monotonic() - self._ending_since < self.stop_seconds
+        stored = 3.0 if self.options.storage else 1.0
+        return monotonic() - self._ending_since < stored * limits().stop
 
     def end(self) -> int:
         """Say what the members said last, and how to go on; return the exit code."""
@@ -283,13 +277,6 @@ class Driver:
         return 128 + signal
 
 
-def absolute_out(options: RunOptions, config: RunConfig) -> RunOptions:
-    """Return options with a run directory whose path means the same in another process."""
-    return replace(
-        options, out=(options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
-    )
-
-
 @contextmanager
 def drive(
     config: RunConfig,
@@ -299,32 +286,34 @@ def drive(
     *,
     learners: int,
     workers: int = 0,
-    anywhere: bool = False,
-    directory: AbstractContextManager[RunDirectory] | None = None,
+    run: str = "",
     hint: str = "",
 ) -> Iterator[Driver]:
     """Connect to Ray, reserve room, show progress and hear signals; kill the members at the end.
 
-    The first learner is on this machine unless it may be ``anywhere``; ``directory`` is opened once
-    there is room; ``hint`` says what helps a run that fails by itself.
+    ``run`` is the run's id if its directory is to be opened here. The first learner is on this
+    machine then, and where there is no storage. ``hint`` says what helps a run that fails.
 
     Raises:
         DistrlccError: What does not fit, or what ended the run.
     """
+    # Say how to go on: the run directory has the same path in another process.
+    out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
+    options = replace(options, out=out)
     address = f" --address {on.address}" if on.address else ""
-    rest = go_on(options.out or Path(), options.place(""))
+    rest = go_on(out, options.place(""))
     again = f"distrlcc train --engine ray --topology {topology}{address} {rest}"
-    seconds = _STOP_SECONDS + (_STORE_SECONDS if options.storage else 0.0)
+    # Open what the run needs, in this order, and close it in reverse.
     with ray_session(on) as ray:
         here = ray.util.get_node_ip_address()
-        at = "" if anywhere else here
+        at = here if run or not options.storage else ""
         with (
             reserve(config.resources, learners=learners, workers=workers, at=at) as room,
-            directory or nullcontext() as opened,
+            open_directory(config, options, run) if run else nullcontext() as directory,
             Progress(config.total_steps, max_seconds=config.max_seconds) as progress,
             Stopper() as stopper,  # until here a signal ends us at once
         ):
-            driver = Driver(here, room, opened, progress, stopper, again, seconds)
+            driver = Driver(here, options, room, directory, progress, stopper, again)
             try:
                 yield driver
             except MemberGoneError as error:

@@ -9,10 +9,9 @@ from typing import Any
 
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
+from distrlcc.limits import limits
 from distrlcc.runs.run_config import Needs, ResourcesConfig, share_of_cores
 
-_PLACE_SECONDS = 10.0
-"""Time that Ray has to find room: a run that has just ended frees its own after some seconds."""
 _PIN = 0.001
 _LEAST = 0.05
 """Share of a core below which nothing is asked for by itself."""
@@ -43,40 +42,22 @@ def _text(needs: Needs) -> str:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Room for a run: learners first, then workers; what is beyond the plan takes what is free."""
+    """Room for a run's learners and workers: the options of each as a Ray actor.
 
-    group: Any
-    """Ray's placement group."""
-    learners: int
-    workers: int
-    learner: Needs
-    """What a learner beyond the plan needs."""
-    worker: Needs
-    most_workers: int
+    Those beyond the plan, up to `ResourcesConfig.max_workers`, take what is free.
+    """
 
-    def learner_options(self, index: int = 0) -> dict[str, Any]:
-        """Return a learner's options as a Ray actor."""
-        return self._options(index if index < self.learners else -1, self.learner)
+    learners: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
 
-    def worker_options(self, index: int) -> dict[str, Any]:
-        """Return a worker's options as a Ray actor."""
-        return self._options(self.learners + index if index < self.workers else -1, self.worker)
 
-    def _options(self, bundle: int, needs: Needs) -> dict[str, Any]:
-        from ray.util.scheduling_strategies import (  # noqa: PLC0415
-            PlacementGroupSchedulingStrategy,
-        )
-
-        strategy: Any = "SPREAD"
-        if bundle >= 0:
-            needs = self.group.bundle_specs[bundle]
-            strategy = PlacementGroupSchedulingStrategy(self.group, bundle)
-        return {
-            "num_cpus": needs.get("CPU", 0.0),
-            "num_gpus": needs.get("GPU", 0.0),
-            "resources": {k: v for k, v in needs.items() if k not in ("CPU", "GPU")},
-            "scheduling_strategy": strategy,
-        }
+def _options(needs: Needs, strategy: Any) -> dict[str, Any]:
+    return {
+        "num_cpus": needs.get("CPU", 0.0),
+        "num_gpus": needs.get("GPU", 0.0),
+        "resources": {k: v for k, v in needs.items() if k not in ("CPU", "GPU")},
+        "scheduling_strategy": strategy,
+    }
 
 
 @contextmanager
@@ -90,6 +71,7 @@ def reserve(
     Raises:
         GroupError: Ray finds no room in time; the message says what is free and what was asked for.
     """
+    # Ask for a bundle for each planned process.
     ray = require_ray()
     cpus = _share(resources, learners, workers)
     learner, worker = resources.learner(cpus), resources.worker(cpus)
@@ -98,7 +80,8 @@ def reserve(
         bundles[0][f"node:{at}"] = _PIN
     group = ray.util.placement_group(bundles, strategy=resources.strategy)
     try:
-        if not group.wait(_PLACE_SECONDS):
+        # A run that has just ended gives its own room back after some seconds.
+        if not group.wait(2 * limits().call):
             here = f", the first on {at}" if at else ""
             asked = f"{learners} x ({_text(learner)}) to learn{here}"
             if workers:
@@ -110,8 +93,14 @@ def reserve(
                 "cluster join",
                 exit_code=2,
             )
-        most = max(workers, resources.max_workers)
-        yield Reservation(group, learners, workers, learner, worker, most)
+        # Beyond the plan an actor waits in Ray's queue until there is room.
+        placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        planned = [_options(needs, placed(group, index)) for index, needs in enumerate(bundles)]
+        most = resources.max_workers
+        yield Reservation(
+            planned[:learners] + [_options(learner, "SPREAD")] * (most - learners),
+            planned[learners:] + [_options(worker, "SPREAD")] * (most - workers),
+        )
     finally:
         ray.util.remove_placement_group(group)
 

@@ -10,10 +10,10 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from distrlcc.cluster.member import DEATHS, Member, MemberGoneError, Trains, absolute_out, drive
+from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.session import RayOptions
+from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import open_directory
 from distrlcc.parallel.store import Master
 from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
 from distrlcc.runs.options import GroupOptions, RunOptions
@@ -21,23 +21,20 @@ from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.source import Share
 
-_AGAIN_SECONDS = 2.0
-"""Time before all ranks are started again, s."""
-
 
 class RayRank(Trains):
-    """Trains in one thread and answers in others."""
+    """One rank of a decentralized run."""
 
-    def train(self, place: RankSpec, job: TrainJob) -> int:
+    def train(self, spec: RankSpec, job: TrainJob) -> int:
         """Train as this rank; return 0 or the signal that ended it.
 
         Raises:
             DistrlccError: See `train_rank`.
         """
-        self.feed.take_warnings(f"rank {place.slot}: " if place.slot else "")
+        self.feed.take_warnings(f"rank {spec.slot}: " if spec.slot else "")
         # One that was started again goes on from a checkpoint, if it finds itself alone.
         job = replace(job, resume=job.resume or self.restarts > 0)
-        return train_rank(place, job, self.feed, self.stopper)
+        return train_rank(spec, job, self.feed, self.stopper)
 
 
 def train_ranks_on_ray(
@@ -55,22 +52,22 @@ def train_ranks_on_ray(
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
+    # Find what does not fit before anything is written; then reserve room and begin the directory.
     rehearse(config, Share.of(config.num_envs, 0, processes, config.env.agents).first)
     gpus = config.resources.learner_gpus > 0
-    elastic = group.elastic and not gpus
-    options, run_id = absolute_out(options, config), uuid.uuid4().hex
-    directory = open_directory(config, options, run_id)
-    with drive(
-        config, options, on, "decentralized", learners=processes, directory=directory
-    ) as run:
+    elastic, run_id = group.elastic and not gpus, uuid.uuid4().hex
+    with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
         assert run.directory is not None
-        run.directory.lock()
         out, storage = run.directory.path, run.directory.storage
         mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
-        place = RankSpec(
+        # Plan the ranks; elastic ones beyond the plan join when there is room.
+        count = len(run.room.learners) if elastic else processes
+        lives, attempt = DEATHS if elastic else 0, 0
+        master = Master(run.here, 0)
+        spec = RankSpec(
             address=run.here,
-            port=0,
+            port=master.port,
             slot=0,
             size=processes,
             device="cuda:0" if gpus else "cpu",
@@ -79,18 +76,13 @@ def train_ranks_on_ray(
             join_seconds=group.join_seconds,
             timeout_seconds=config.distributed.timeout_s,
         )
-        # Elastic ranks beyond the plan join when there is room.
-        count = max(processes, run.room.most_workers) if elastic else processes
-        lives, attempt = DEATHS if elastic else 0, 0
-        master = Master(run.here, 0)
         try:
+            # Start all, and again where the run does not heal by itself.
             while not run.results:
                 master.begin(attempt)
                 for slot in range(count):
-                    own = replace(place, port=master.port, slot=slot, attempt=attempt)
-                    room = run.room.learner_options(slot)
-                    rank = Member(f"rank {slot}", RayRank, room, (own, job), lives)
-                    run.members.append(rank)
+                    own = replace(spec, slot=slot, attempt=attempt)
+                    run.start(f"rank {slot}", RayRank, slot, (own, job), lives)
                 try:
                     run.watch(processes, partial(master.update, attempt))
                 except MemberGoneError as error:
@@ -98,7 +90,7 @@ def train_ranks_on_ray(
                         raise
                     run.progress.note(f"{error}; starting all again from the last checkpoint")
                     run.kill()
-                    time.sleep(_AGAIN_SECONDS)
+                    time.sleep(limits().retry)
                     attempt, job = attempt + 1, replace(job, resume=True)
         finally:
             run.kill()

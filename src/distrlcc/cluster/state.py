@@ -1,6 +1,6 @@
-"""What is kept of this machine's part in a Ray cluster: its ports, its token and its process.
+"""State of this machine's part in a Ray cluster: its ports, its token and its process.
 
-A machine is a network namespace of a host: containers and test hosts that share a home are apart.
+A machine is a network namespace of a host, so containers that share a home directory are apart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_PORT = 6379
 DASHBOARD_PORT = 8265
 FIRST_WORKER_PORT, LAST_WORKER_PORT = 10002, 10999
 MARK = "DISTRLCC_CLUSTER"
-"""Variable that all processes of this machine's part have; its value is the folder of the state."""
+"""Variable of all processes of this machine's part; its value is `state_folder`."""
 
 _PORTS = (
     ("--port", "the head's Ray (GCS)", True),
@@ -42,21 +42,17 @@ _PORTS = (
 
 @dataclass(frozen=True)
 class Ports:
-    """Ten ports from the first on, the same on every machine, and the workers' range."""
+    """Ten ports from the first on, the same on every machine."""
 
     first: int = DEFAULT_PORT
 
     def settings(self, *, head: bool) -> dict[str, int]:
-        """Return the port of each flag or variable that the head or another machine needs."""
+        """Return the ports of the head or another machine, by flag or variable."""
         numbered = enumerate(_PORTS, self.first)
         return {name: port for port, (name, _, on_head) in numbered if head or not on_head}
 
     def check_free(self, *, head: bool) -> None:
-        """Check that nothing listens on a machine's ports.
-
-        Raises:
-            GroupError: Something does.
-        """
+        """Raise a GroupError where something listens on a port of this machine."""
         taken = []
         for port in self.settings(head=head).values():
             try:
@@ -79,20 +75,20 @@ class Node(msgspec.Struct, frozen=True):
     """This machine's part in a cluster."""
 
     address: str
-    """Of this machine, which its peers reach."""
+    """Address of this machine, which its peers reach."""
     head: str
-    """Address of the head; the machine's own on the head."""
+    """Address of the head."""
     port: int
     """First of the cluster's ports."""
     interface: str
     command: list[str]
     """``ray start`` and its flags."""
     process: Process = Process(0, 0)
-    """Runs the command."""
+    """The process that runs the command."""
     since: str = ""
     """Date of its start."""
     rejoiner: Process | None = None
-    """Joins again whenever Ray has ended here."""
+    """The process that joins again whenever Ray has ended here."""
     reason: str = ""
     """Why the rejoiner waits."""
 
@@ -108,7 +104,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def ray_address(self) -> str:
-        """The head's, as Ray wants it."""
+        """HOST:PORT of the head."""
         return f"{self.head}:{self.port}"
 
     @property
@@ -147,11 +143,7 @@ def token_path() -> Path:
 
 
 def read_state() -> Node | None:
-    """Return what is kept, if anything is.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
+    """Return this machine's part in a cluster, which may have ended; None if it has none."""
     path = state_folder() / "state.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Node)
@@ -162,7 +154,7 @@ def read_state() -> Node | None:
 
 
 def write_state(node: Node | None) -> None:
-    """Keep it; with None nothing except the token and the log."""
+    """Keep this machine's part; None removes it, except the token and the log."""
     path = state_folder() / "state.json"
     if node is None:
         path.unlink(missing_ok=True)
@@ -171,11 +163,7 @@ def write_state(node: Node | None) -> None:
 
 
 def node_here() -> Node:
-    """Return this machine's part in a cluster, which runs.
-
-    Raises:
-        GroupError: There is none, or it ended.
-    """
+    """Return this machine's part in a running cluster; raise a GroupError if there is none."""
     node = read_state()
     if node is None:
         raise GroupError(
@@ -214,13 +202,6 @@ def keep_token(token: str) -> None:
     token_path().unlink(missing_ok=True)
     token_path().touch(0o600)
     token_path().write_text(token)
-
-
-def ray_environment() -> dict[str, str]:
-    """Return what lets a process of this machine in: variables that Ray reads when imported."""
-    if kept_token() and (read_state() is not None or not own_token()):
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path())}
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": own_token()} if own_token() else {}
 
 
 def without_secrets() -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""The seam between a sender and its controller, and the simplest controller: the oracle."""
+"""The seam between a sender and its controller, and the two simplest controllers."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 from distrlcc.control.state import INITIAL_CWND, MIN_CWND
@@ -26,31 +27,34 @@ class Controller(Protocol):
         """Pacing rate, packets/s; 0 means that the window alone limits."""
 
     def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Take one acknowledgement.
-
-        Args:
-            ack: The acknowledged packet and what it showed to be lost.
-            now: Time, ns.
-        """
+        """Take one acknowledgement; ``now`` is the time, ns."""
 
     def on_timeout(self, *, now: int, sent: int) -> None:
-        """Learn that the timer fired; a probe packet follows.
+        """Learn that the timer fired; a probe packet follows the ``sent`` ones.
 
         In the simulator nothing was sent or acknowledged for one second; on real links nothing was
         acknowledged for RFC 6298's timeout.
-
-        Args:
-            now: Time, ns.
-            sent: Packets sent so far, without the probe.
         """
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Take one step's statistics.
+        """Take one step's statistics, arrays of one element, at the step's end."""
 
-        Args:
-            stats: What this sender saw in the step, arrays of one element.
-            now: Time at the step's end, ns.
-        """
+
+@dataclass
+class Held:
+    """A controller whose window, packets, and rate, packets/s, are set from outside."""
+
+    cwnd: float
+    pacing_rate: float = 0.0
+
+    def on_ack(self, ack: Ack, *, now: int) -> None:
+        """Leave the window as it was set."""
+
+    def on_timeout(self, *, now: int, sent: int) -> None:
+        """Leave the window as it was set."""
+
+    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
+        """Leave the window as it was set."""
 
 
 class Oracle:
@@ -58,10 +62,7 @@ class Oracle:
 
     The window is rounded up, as the sender counts whole packets and one too few leaves a gap. The
     least RTT is the flow's own, so the link must stand empty at least once; it does at the start.
-
-    Args:
-        rate_bps: The link's rate, bit/s; set `rate_bps` again when it changes.
-        packet_bytes: A packet's size on the wire, bytes.
+    Set `rate_bps`, the link's rate in bit/s, again when it changes.
     """
 
     def __init__(self, *, rate_bps: float, packet_bytes: int = PACKET_BYTES) -> None:

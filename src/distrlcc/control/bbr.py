@@ -129,10 +129,7 @@ RECOVER = MODEL_END + 9
 RANDOM = MODEL_END + 10
 """State of the generator of PROBE_BW's first phase."""
 
-STARTUP = 0.0
-DRAIN = 1.0
-PROBE_BW = 2.0
-PROBE_RTT = 3.0
+STARTUP, DRAIN, PROBE_BW, PROBE_RTT = 0.0, 1.0, 2.0, 3.0
 
 HIGH_GAIN = 2 / math.log(2)
 """Least gain that doubles the rate each round (section 4.3.2.1)."""

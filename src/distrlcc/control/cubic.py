@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
+from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
-SSTHRESH = FIRST_FREE + 0
-"""Slow start threshold, packets."""
-RECOVER = FIRST_FREE + 1
-"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
 W_MAX = FIRST_FREE + 2
 """Window before the last reduction, after fast convergence, packets."""
 K = FIRST_FREE + 3

@@ -12,13 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
+from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
-SSTHRESH = FIRST_FREE + 0
-"""Slow start threshold, packets; it follows the window once slow start ended."""
-RECOVER = FIRST_FREE + 1
-"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
 MINUTE = FIRST_FREE + 2
 """When the current minute of the base history started, ns."""
 BASE_INDEX = FIRST_FREE + 3
@@ -78,7 +75,7 @@ def on_ack(
     flight = inflight + lost + 1
     s[CWND] = max(min(s[CWND] + change, flight + ALLOWED_INCREASE), MIN_CWND)
     if not slow_start:
-        s[SSTHRESH] = s[CWND]
+        s[SSTHRESH] = s[CWND]  # it follows the window from then on
 
 
 @njit_inner

@@ -10,13 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
+from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND
 from distrlcc.types import FloatArray
 
-SSTHRESH = FIRST_FREE + 0
-"""Slow start threshold, packets."""
-RECOVER = FIRST_FREE + 1
-"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
 BASE_RTT = FIRST_FREE + 2
 """Least RTT of the flow, ns."""
 ROUND_RTT = FIRST_FREE + 3

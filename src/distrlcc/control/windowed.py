@@ -27,12 +27,8 @@ def reset(s: FloatArray, first: int, time: float, value: float) -> None:
 def running_min(s: FloatArray, first: int, window: float, time: float, value: float) -> float:
     """Take one sample and return the least of those no older than ``window``.
 
-    Args:
-        s: The row.
-        first: Where the filter's six elements start.
-        window: Length of the window, in the unit of ``time``; it may change between calls.
-        time: When the sample was taken, never decreasing.
-        value: The sample.
+    The filter's six elements start at ``first``. The window, in the unit of ``time``, may change
+    between calls; time never decreases.
     """
     if value <= s[first] or time - s[first + 5] > window:
         reset(s, first, time, value)

@@ -17,7 +17,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from distrlcc.errors import DatasetError
-from distrlcc.files import write_atomically
 
 FORMAT = "distrlcc-trajectories"
 VERSION = 2
@@ -83,16 +82,6 @@ class Manifest:
     shards: tuple[Shard, ...]
     format: str = FORMAT
     version: int = VERSION
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a data set whose files are all there.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    text = json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n"
-    write_atomically(folder / NAME, text.encode())
 
 
 def read_manifest(folder: Path) -> Manifest:

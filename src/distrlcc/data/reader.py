@@ -51,29 +51,17 @@ class StoredData:
         self._check_places()
 
     def read_steps(self, shard: int) -> pa.RecordBatch:
-        """Map a shard's steps, all columns.
-
-        Raises:
-            DatasetError: The file is missing or damaged.
-        """
+        """Map a shard's steps, all columns."""
         entry = self.manifest.shards[shard]
         return self._map(entry.steps_file, entry.steps, step_schema(self.manifest.spaces))
 
     def read_episodes(self, shard: int) -> pa.RecordBatch:
-        """Map a shard's episodes, all columns.
-
-        Raises:
-            DatasetError: The file is missing or damaged.
-        """
+        """Map a shard's episodes, all columns."""
         entry = self.manifest.shards[shard]
         return self._map(entry.episodes_file, entry.episodes, episode_schema(self.manifest.spaces))
 
     def mapped(self, shard: int) -> Steps:
-        """Return views of a shard's steps, mapped once.
-
-        Raises:
-            DatasetError: The file is missing or damaged.
-        """
+        """Return views of a shard's steps, mapped once."""
         if shard not in self._steps:
             batch = self.read_steps(shard)
             self._steps[shard] = Steps(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -20,10 +21,9 @@ from distrlcc.data.manifest import (
     episode_schema,
     step_schema,
     to_arrow,
-    write_manifest,
 )
 from distrlcc.errors import OutputError
-from distrlcc.files import require_writable, write_together
+from distrlcc.files import require_writable, write_atomically, write_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,7 @@ class DatasetWriter:
         self.steps, self.episodes = 0, 0
 
     def add(self, episode: Episode) -> None:
-        """Take an episode; full shards go to the disk.
-
-        Raises:
-            OutputError: A shard cannot be written.
-        """
+        """Take an episode; full shards go to the disk, or are an `OutputError`."""
         count = len(episode.rewards)
         if self._open and self._open_steps + count > self._shard_steps:
             self._flush()
@@ -85,16 +81,13 @@ class DatasetWriter:
         self.episodes += 1
 
     def finish(self) -> Manifest:
-        """Write the rest and the manifest, and return it.
-
-        Raises:
-            OutputError: Something cannot be written.
-        """
+        """Write the rest and the manifest, and return it; see :meth:`add`."""
         self._flush()
         manifest = Manifest(
             self._spaces, self._origin, self.steps, self.episodes, tuple(self._shards)
         )
-        write_manifest(self.folder, manifest)
+        text = json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n"
+        write_atomically(self.folder / NAME, text.encode())
         return manifest
 
     def discard(self) -> None:
@@ -122,22 +115,13 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:
             self.discard()
 
 
 def check_vacant(folder: Path) -> None:
-    """Refuse a place for a data set that holds something.
-
-    Raises:
-        OutputError: It does.
-    """
+    """Refuse a place for a data set that holds something: an `OutputError`."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; give a folder as --out")
     if (folder / NAME).exists():

@@ -9,23 +9,36 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distrlcc.cluster.nodes import Failed, RayNode, gather, probes, ray_nodes
-from distrlcc.cluster.session import RayOptions, parse_address, ray_session
+from distrlcc.cluster.nodes import RayNode, ray_nodes
+from distrlcc.cluster.session import RayOptions, last_line, parse_address, ray_session, require_ray
 from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, Ports
 from distrlcc.doctor import machine, wire
 from distrlcc.doctor.findings import Finding, finding
 from distrlcc.errors import GroupError
+from distrlcc.limits import limits
 
 OBJECT_BYTES = 8_000_000
 """Large enough to leave the sender's process, as weights and segments are."""
-_START_SECONDS, _ANSWER_SECONDS, _REACH_SECONDS = 40.0, 10.0, 2.0
-_STORAGE_SECONDS = 105.0
-"""What a machine takes at most to open a storage, to write and to read."""
 _WIRE_SECONDS = 5.0
 """Time of all streams together, s; each lasts a quarter of a second at most."""
 _TOTAL_SECONDS = 30.0
-"""No new round of pairs is begun after this long."""
+"""No new round of pairs begins after this long."""
 _SLOW_MBIT, _FAR_MS, _SKEWED_MS, _WRONG_MS = 50.0, 100.0, 100.0, 60e3
+
+
+class Probe:
+    """A Ray actor on a machine: calls functions there, which are this package's."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns."""
+        return function(*arguments)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What came of a call instead of a result."""
+
+    reason: str
 
 
 def check_cluster(head: str, place: str = "") -> list[Finding]:
@@ -38,30 +51,33 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
     Raises:
         GroupError: There is no such cluster, or it does not let us in.
     """
-    # Find the machines.
     host, port = parse_address(head)
     with ray_session(RayOptions(head)) as ray:
+        # Start a process on each machine.
         known = ray_nodes(ray)
         nodes = [node for node in known if node.alive]
         if not nodes:
             raise GroupError(f"the cluster at {head} has no machine that is alive", exit_code=2)
-        with probes(ray, nodes) as made:
-            # Say which have gone; then look at each, at the storage, and between each two.
-            survey = _Survey(ray, Ports(port), nodes, made)
-            for node in known:
-                if not node.alive:
-                    found = f"gone: {node.death or 'no reason known'}"
-                    survey.add("alive", node, found, warn=f"there: distrlcc cluster join {head}")
-            with _said(f"asking {len(nodes)} machine{'s' if len(nodes) > 1 else ''}"):
-                _machines(survey, host)
-            if place:
-                with _said("trying the storage"):
-                    _storage(survey, place)
-            if len(survey.nodes) > 1:
-                with _said("trying ports and measuring between machines"):
-                    _wires(survey, _ports(survey))
-                    _objects(survey)
-            return survey.findings
+        affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        where = {node: affinity(node.identifier, soft=False) for node in nodes}
+        kind = ray.remote(num_cpus=0)(Probe)
+        probes = {node: kind.options(scheduling_strategy=where[node]).remote() for node in nodes}
+        survey = _Survey(ray, Ports(port), nodes, probes)
+        # Report which have gone; then check each, the storage, and what is between each two.
+        for node in known:
+            if not node.alive:
+                found = f"gone: {node.death or 'no reason known'}"
+                survey.add("alive", node, found, warn=f"there: distrlcc cluster join {head}")
+        with _said(f"asking {len(nodes)} machine{'s' if len(nodes) > 1 else ''}"):
+            _machines(survey, host)
+        if place:
+            with _said("trying the storage"):
+                _storage(survey, place)
+        if len(survey.nodes) > 1:
+            with _said("trying ports and measuring between machines"):
+                _wires(survey, _ports(survey))
+                _objects(survey)
+        return survey.findings
 
 
 @dataclass
@@ -72,18 +88,27 @@ class _Survey:
     ports: Ports
     nodes: list[RayNode]
     probes: dict[RayNode, Any]
-    """A process on each."""
     findings: list[Finding] = field(default_factory=list)
 
     def ask(self, seconds: float, calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
-        """Call functions at once, each given as node, function and arguments, by any key."""
-        references = {
-            key: self.probes[node].call.remote(*call) for key, (node, *call) in calls.items()
-        }
-        return gather(self.ray, references, seconds)
+        """Call functions at once, each given as node, function and arguments, by any key.
+
+        Each gives a result or a `_Failed`.
+        """
+        asked = {key: self.probes[node].call.remote(*call) for key, (node, *call) in calls.items()}
+        deadline, results = time.monotonic() + seconds, dict[Any, Any]()
+        for key, answer in asked.items():
+            try:
+                left = max(0.0, deadline - time.monotonic())
+                results[key] = self.ray.get(answer, timeout=left)
+            except self.ray.exceptions.GetTimeoutError:
+                results[key] = _Failed(f"no answer within {seconds:.0f} s")
+            except self.ray.exceptions.RayError as error:
+                results[key] = _Failed(last_line(error))
+        return results
 
     def each(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[Any, Any]:
-        """Call a function on all machines at once; each gives a result or a `Failed`."""
+        """Call a function on all machines at once."""
         return self.ask(seconds, {node: (node, function, *arguments) for node in self.nodes})
 
     def add(self, check: str, node: RayNode, found: str, *, fail: str = "", warn: str = "") -> None:
@@ -114,14 +139,14 @@ def _said(what: str) -> Iterator[None]:
 
 
 def _machines(survey: _Survey, host: str) -> None:
-    """Look at each machine; one that does not answer is left out of what follows."""
+    """Check each machine; one that does not answer is left out of what follows."""
     common: dict[str, dict[str, str]] = {}
     calls = {
         node: (node, machine.check_node, host, "" if node.is_head else node.address)
         for node in survey.nodes
     }
-    for node, answer in survey.ask(_START_SECONDS, calls).items():
-        if isinstance(answer, Failed):
+    for node, answer in survey.ask(limits().start, calls).items():
+        if isinstance(answer, _Failed):
             fail = f"open ports {survey.ports} between this machine and all others"
             survey.add("alive", node, f"runs nothing for us: {answer.reason}", fail=fail)
         else:
@@ -133,17 +158,17 @@ def _machines(survey: _Survey, host: str) -> None:
 
 def _storage(survey: _Survey, place: str) -> None:
     """Let each machine leave a mark, and look for those of all others."""
-    marks = machine.new_marks(place)
-    calls = {n: (n, machine.leave_mark, marks, n.address) for n in survey.nodes}
-    problems = survey.ask(_STORAGE_SECONDS, calls)
+    marks, seconds = machine.new_marks(place), 2 * limits().start  # it is opened, written and read
+    calls = {node: (node, machine.leave_mark, marks, node.address) for node in survey.nodes}
+    problems = survey.ask(seconds, calls)
     wrote = [node.address for node in survey.nodes if problems[node] == ""]
-    missing = survey.each(_STORAGE_SECONDS, machine.missing_marks, marks, wrote)
+    missing = survey.each(seconds, machine.missing_marks, marks, wrote)
     for node, problem in problems.items():
-        reason = problem.reason if isinstance(problem, Failed) else problem
-        lacks = wrote if isinstance(missing[node], Failed) else missing[node]
+        reason = problem.reason if isinstance(problem, _Failed) else problem
+        lacks = wrote if isinstance(missing[node], _Failed) else missing[node]
         found = machine.judge_storage(place, reason, lacks)
         survey.findings.append(replace(found, machine=node.address))
-    survey.each(_STORAGE_SECONDS, machine.sweep_marks, marks)
+    survey.each(seconds, machine.sweep_marks, marks)
 
 
 def _ports(survey: _Survey) -> dict[RayNode, int]:
@@ -152,8 +177,8 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
     workers = FIRST_WORKER_PORT, LAST_WORKER_PORT
     calls = {node: (node, wire.listen, node.address, *workers) for node in survey.nodes}
     ports: dict[RayNode, int] = {}
-    for node, port in survey.ask(_ANSWER_SECONDS, calls).items():
-        if isinstance(port, Failed):
+    for node, port in survey.ask(limits().call, calls).items():
+        if isinstance(port, _Failed):
             survey.add("ports", node, port.reason, fail="free some of the workers' ports")
         else:
             ports[node] = port
@@ -162,17 +187,17 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
     for node in survey.nodes:
         first = [survey.ports.first] if node.is_head else []
         own = [ports[node]] if node in ports else []
-        doors = (*first, node.manager_port, node.object_port, *own)
-        targets += [(node.address, door) for door in doors]
-    seconds = _REACH_SECONDS * (1 + len(targets) / 64) + 5.0
-    for node, answer in survey.each(seconds, wire.reach, targets, _REACH_SECONDS).items():
-        if isinstance(answer, Failed):
+        numbers = (*first, node.manager_port, node.object_port, *own)
+        targets += [(node.address, number) for number in numbers]
+    seconds = limits().call * (2 + len(targets) / 64)
+    for node, answer in survey.each(seconds, wire.reach, targets).items():
+        if isinstance(answer, _Failed):
             survey.add("ports", node, answer.reason, fail="see what was found")
             continue
         tried = zip(targets, answer, strict=True)
         closed = [f"{address}:{port} ({problem})" for (address, port), problem in tried if problem]
-        numbers = ", ".join(map(str, sorted({port for _, port in targets})))
-        found, fail = f"reaches {numbers} of the others", ""
+        all_ports = ", ".join(map(str, sorted({port for _, port in targets})))
+        found, fail = f"reaches {all_ports} of the others", ""
         if closed:
             found = f"does not reach {', '.join(closed)}"
             fail = f"open ports {survey.ports} there for {node.address}"
@@ -191,9 +216,9 @@ def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
             for a, b in pairs
             if nodes[b] in ports
         }
-        for (a, b), found in survey.ask(_WIRE_SECONDS + 2 * seconds, calls).items():
+        for (a, b), found in survey.ask(limits().call + 2 * seconds, calls).items():
             to = f"to {nodes[b].address}: "
-            if isinstance(found, Failed):
+            if isinstance(found, _Failed):
                 fail = f"open ports {survey.ports} between the two"
                 survey.add("link", nodes[a], f"{to}{found.reason}", fail=fail)
                 continue
@@ -210,25 +235,38 @@ def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
     for node, offset in offsets.items():
         fail = "set it: storage and certificates fail" if abs(offset) > _WRONG_MS else ""
         warn = "let NTP set it, or logs cannot be compared" if abs(offset) > _SKEWED_MS else ""
-        found = f"{offset:+.1f} ms from {nodes[0].address}'s"
-        survey.add("clock", node, found, fail=fail, warn=warn)
+        compared = f"{offset:+.1f} ms from {nodes[0].address}'s"
+        survey.add("clock", node, compared, fail=fail, warn=warn)
+
+
+def _hold(size: int) -> list[Any]:
+    """Put an object of a size in bytes into this machine's store; return its reference."""
+    import numpy as np  # noqa: PLC0415 - in the probe alone
+
+    return [require_ray().put(np.ones(size, np.uint8))]
+
+
+def _fetch(held: list[Any], seconds: float) -> float:
+    """Return how long it takes to fetch another machine's object, s."""
+    begin = time.perf_counter()
+    require_ray().get(held[0], timeout=seconds)
+    return time.perf_counter() - begin
 
 
 def _objects(survey: _Survey) -> None:
     """Move a large object to the other one of each pair, and one back to the first."""
-    nodes, seconds = survey.nodes, _ANSWER_SECONDS
-    made = [survey.probes[node] for node in nodes]
+    nodes, seconds = survey.nodes, limits().worker_silence
     for pairs in survey.rounds("object"):
-        ways = [way for a, b in pairs for way in ((a, b), (b, a))]
-        held = {way: made[way[0]].hold.remote(OBJECT_BYTES) for way in ways}
-        calls = {way: made[way[1]].fetch.remote(held[way], seconds) for way in ways}
-        for (source, target), took in gather(survey.ray, calls, 2 * seconds).items():
+        calls = {}
+        for source, target in [way for a, b in pairs for way in ((a, b), (b, a))]:
+            held = survey.probes[nodes[source]].call.remote(_hold, OBJECT_BYTES)
+            calls[source, target] = (nodes[target], _fetch, held, seconds)
+        for (source, target), took in survey.ask(2 * seconds, calls).items():
             first, second = nodes[source], nodes[target]
             what = f"{OBJECT_BYTES / 1e6:.0f} MB from {first.address}"
             if isinstance(took, float):
                 survey.add("object", second, f"{what} in {took * 1e3:.0f} ms")
                 continue
-            reason = took.reason if took else f"does not come within {seconds:.0f} s"
             fail = f"let {second.address} reach {first.address} at port {first.object_port}; "
             fail += "if that is not its address, join with --interface"
-            survey.add("object", second, f"{what}: {reason}", fail=fail)
+            survey.add("object", second, f"{what}: {took.reason}", fail=fail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
 from contextlib import suppress
@@ -12,12 +13,14 @@ from pathlib import Path
 
 from distrlcc.cluster.session import differences, node_identity, parse_address, read_row
 from distrlcc.cluster.state import known_token
-from distrlcc.doctor.findings import HERE, Finding, finding
+from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.net.device import TUN_PATH
+from distrlcc.net.namespace import REMEDY, is_privileged
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import package_versions
-from distrlcc.storage import OPEN_SECONDS, Storage, within
+from distrlcc.storage import Storage, within
 
 NOT_INSTALLED = "not installed"
 MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
@@ -58,17 +61,20 @@ def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
         head: Address of the cluster's head.
         address: That of this machine, as Ray knows it; empty for the head itself.
     """
-    found = [*check_machine(cluster=True), *check_emulation()]
-    try:
-        own = interface_towards(head)
-    except DistrlccError as error:
-        found.append(finding("interface", str(error), fail="see what was found"))
-    else:
-        way, fail = f"{own} leads to the head", ""
-        if address not in ("", own.address):
-            way, fail = f"{way}; Ray has {address}", "leave and join again with --interface"
-        found.append(finding("interface", way, fail=fail))
+    found = [*check_machine(cluster=True), _interface(head, ray=address), *check_emulation()]
     return node_identity(), found
+
+
+def _interface(head: str, name: str = "", ray: str = "") -> Finding:
+    """Find the interface that reaches a head; Ray may have another address of this machine."""
+    try:
+        own = interface_towards(resolve(head), name)
+    except DistrlccError as error:
+        return finding("interface", str(error), fail="give an address of the head's network")
+    way, fail = f"{own} leads to {head}", ""
+    if ray not in ("", own.address):
+        way, fail = f"{way}; Ray has {ray}", "leave and join again with --interface"
+    return finding("interface", way, fail=fail)
 
 
 def check_machine(*, cluster: bool) -> list[Finding]:
@@ -149,17 +155,14 @@ def check_head(head: str, interface: str = "") -> list[Finding]:
         ConfigError: The address is none.
     """
     host, port = parse_address(head)
-    try:
-        address = resolve(host)
-        own = interface_towards(address, interface)
-    except DistrlccError as error:
-        return [finding("interface", str(error), fail="give an address of the head's network")]
-    findings = [finding("interface", f"{own} leads to {host}")]
+    findings = [_interface(host, interface)]
+    if findings[0].verdict == Verdict.FAIL:
+        return findings
     token = known_token()
     if not token:
         return [*findings, finding("head", "not asked", warn=f"set {TOKEN} to that cluster's")]
     try:
-        versions = read_row(f"{address}:{port}", token)
+        versions = read_row(f"{resolve(host)}:{port}", token)
     except GroupError as error:
         return [*findings, finding("head", str(error), fail="see what was found")]
     findings.append(finding("head", f"{head} knows the token"))
@@ -177,33 +180,22 @@ def check_emulation() -> list[Finding]:
 
 
 def _namespaces() -> Finding:
-    root = os.geteuid() == 0
-    tools = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
-    if tools:
-        warn = "for emulated hosts: install util-linux and iproute2"
-        return finding("namespaces", f"{', '.join(tools)} not found", warn=warn)
-    words = ["unshare", "-n" if root else "-Urn", "true"]
-    try:
-        done = subprocess.run(words, capture_output=True, timeout=5.0, check=False)
-        said = done.stderr.decode(errors="replace").strip() if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        said = "unshare hangs"
-    warn = (
-        "for emulated hosts: run as root, or sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: "
-        "kernel.apparmor_restrict_unprivileged_userns=0)"
-    )
-    how = f"can be made, {'as root' if root else 'without root'}"
-    return finding("namespaces", said or how, warn=warn if said else "")
+    if is_privileged():
+        return finding("namespaces", "can be made, as root")
+    script = "from distrlcc.net.namespace import enter_user_namespace as enter; enter()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    if done.returncode:
+        return finding("namespaces", "cannot be made", warn=f"for emulated links: {REMEDY}")
+    return finding("namespaces", "can be made, without root")
 
 
 def _tun() -> Finding:
-    device = Path("/dev/net/tun")
     try:
-        os.close(os.open(device, os.O_RDWR))
+        os.close(os.open(TUN_PATH, os.O_RDWR))
     except OSError as error:
-        warn = "for emulated links: modprobe tun, and in a container --device /dev/net/tun"
-        return finding("TUN", f"{device}: {error.strerror}", warn=warn)
-    return finding("TUN", f"{device} opens")
+        warn = "Ethernet devices take its place; or modprobe tun, in a container --device"
+        return finding("TUN", f"{TUN_PATH}: {error.strerror}", warn=f"{warn} {TUN_PATH}")
+    return finding("TUN", f"{TUN_PATH} opens")
 
 
 def _controls() -> Finding:
@@ -227,7 +219,7 @@ def _controls() -> Finding:
 
 
 def new_marks(place: str) -> Storage:
-    """Return a folder in a storage in which each machine leaves a file, and nobody else."""
+    """Return a new folder in a storage in which each machine leaves a file."""
     return Storage(place, f".distrlcc-doctor-{uuid.uuid4().hex[:8]}")
 
 
@@ -238,7 +230,7 @@ def leave_mark(marks: Storage, name: str) -> str:
     """
     is_url = "://" in marks.url
     try:
-        if not is_url and not within(OPEN_SECONDS, Path(marks.url).is_dir):
+        if not is_url and not within(Path(marks.url).is_dir):
             return f"{marks.url}: there is no such folder"
         marks.open(check=is_url)
         marks.write(name, name.encode())

@@ -8,6 +8,7 @@ sent and says how fast that came, then sends as long.
 from __future__ import annotations
 
 import socket
+import socketserver
 import struct
 import threading
 import time
@@ -15,12 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
+from distrlcc.limits import limits
+
 _PINGS = 20
 _CHUNK = bytes(1 << 16)
-_SECONDS = 3.0
-"""Time limit of each connection, s."""
-_LIFE_SECONDS = 120.0
-"""A listener ends after so long without a connection."""
 _NUMBER = struct.Struct("!d")
 _PING, _STREAMS = b"P", b"S"
 _ALL = 8
@@ -57,6 +56,20 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     return [pairs for pairs in found if pairs]
 
 
+class _Answers(socketserver.BaseRequestHandler):
+    """Answers one connection."""
+
+    def handle(self) -> None:
+        connection = _ready(self.request)
+        with suppress(OSError):
+            while (kind := connection.recv(1)) == _PING:
+                connection.sendall(_NUMBER.pack(time.time_ns()))
+            if kind == _STREAMS:
+                seconds = min(limits().call, _receive(connection))
+                connection.sendall(_NUMBER.pack(_drain(connection)))
+                _stream(connection, seconds)
+
+
 def listen(address: str, first: int, last: int) -> int:
     """Answer measurements on the last free port of a range, where Ray's own come last; return it.
 
@@ -64,15 +77,12 @@ def listen(address: str, first: int, last: int) -> int:
         OSError: None is free.
     """
     for port in range(last, first - 1, -1):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            listener.bind((address, port))
-            listener.listen(16)
+            server = socketserver.ThreadingTCPServer((address, port), _Answers)
         except OSError:
-            listener.close()
             continue
-        listener.settimeout(_LIFE_SECONDS)
-        threading.Thread(target=_serve, args=(listener,), daemon=True, name="doctor").start()
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True, name="doctor").start()
         return port
     raise OSError(f"none of the ports {first}-{last} is free on {address}")
 
@@ -83,7 +93,7 @@ def measure(address: str, port: int, seconds: float) -> Wire:
     Raises:
         OSError: The connection fails or takes too long.
     """
-    with _ready(socket.create_connection((address, port), _SECONDS)) as connection:
+    with _ready(socket.create_connection((address, port), limits().call)) as connection:
         # The shortest round trip, and their clock less the middle of it, ns.
         best = (float("inf"), 0.0)
         for _ in range(_PINGS):
@@ -100,12 +110,12 @@ def measure(address: str, port: int, seconds: float) -> Wire:
         return Wire(best[0] / 1e6, best[1] / 1e6, up, _drain(connection))
 
 
-def reach(targets: list[tuple[str, int]], seconds: float) -> list[str]:
+def reach(targets: list[tuple[str, int]]) -> list[str]:
     """Try to connect to all targets at once; return an error or nothing for each."""
 
     def attempt(target: tuple[str, int]) -> str:
         try:
-            socket.create_connection(target, seconds).close()
+            socket.create_connection(target, limits().call).close()
         except OSError as error:
             return error.strerror or str(error)
         return ""
@@ -114,25 +124,8 @@ def reach(targets: list[tuple[str, int]], seconds: float) -> list[str]:
         return list(pool.map(attempt, targets))
 
 
-def _serve(listener: socket.socket) -> None:
-    with listener, suppress(OSError):  # too old
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=_answer, args=(connection,), daemon=True).start()
-
-
-def _answer(connection: socket.socket) -> None:
-    with _ready(connection), suppress(OSError):
-        while (kind := connection.recv(1)) == _PING:
-            connection.sendall(_NUMBER.pack(time.time_ns()))
-        if kind == _STREAMS:
-            seconds = min(_SECONDS, _receive(connection))
-            connection.sendall(_NUMBER.pack(_drain(connection)))
-            _stream(connection, seconds)
-
-
 def _ready(connection: socket.socket) -> socket.socket:
-    connection.settimeout(_SECONDS)
+    connection.settimeout(limits().call)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

@@ -107,13 +107,9 @@ class AgentBatch(ABC):
     def begin_agent(
         self, n: int, scenario: Scenario, held: tuple[Floats, Floats], place: int = 0
     ) -> None:
-        """Begin an agent's episode, after its link is there.
+        """Begin agent n's episode, after its link is there; it is the scenario's flow at ``place``.
 
-        Args:
-            n: The agent.
-            scenario: Its link's scenario.
-            held: Views of windows and pacing rates; what the scenario leaves open is set there.
-            place: Its place among the scenario's flows.
+        ``held`` are views of windows and pacing rates; what the scenario leaves open is set there.
         """
         flow, link = scenario.flows[place], scenario.link
         cwnd, pacing = held
@@ -132,9 +128,7 @@ class AgentBatch(ABC):
     def best_cwnd(self, carried: Floats) -> Floats:
         """Return what the expert's windows are, packets ``[N]``.
 
-        Args:
-            carried: Packets that the links carry in a round trip; what was searched for counts
-                before them.
+        They were searched for, or are what the links carry in a round trip.
         """
         return np.where(self._searched > 0, self._searched, carried)
 
@@ -179,12 +173,14 @@ class AgentBatch(ABC):
         return np.where(pacing > 0, paced, cwnd)
 
 
-_STATE = "previous preference mean_rate base_rtt searched"
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
 class LinkBatch(AgentBatch):
     """N links with one agent each (flow 0); other flows run their own schemes."""
+
+    changing = "previous preference mean_rate base_rtt searched"
+    """Arrays that a checkpoint keeps, beside the simulator's and the observations'."""
 
     def __init__(
         self,
@@ -195,15 +191,7 @@ class LinkBatch(AgentBatch):
         with_histograms: bool = False,
         with_labels: bool = True,
     ) -> None:
-        """Allocate N links of ``n_flows`` flows.
-
-        Args:
-            n: Links, N.
-            config: What the agents see, do and are paid for.
-            n_flows: Flows on each link, K; the agent's is the first.
-            with_histograms: Keep the simulator's delay histograms.
-            with_labels: Keep the oracle's labels.
-        """
+        """Allocate N links of ``n_flows`` flows, the first of which is the agent's."""
         super().__init__(n * config.agents, config)
         self.simulator = Simulator(
             n,
@@ -213,6 +201,8 @@ class LinkBatch(AgentBatch):
             with_histograms=with_histograms,
         )
         self.n_flows = n_flows
+        # Which rows of the simulator's flows are the agents'.
+        self._flow: NDArray[np.int64] = np.arange(n) * n_flows
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
@@ -249,8 +239,7 @@ class LinkBatch(AgentBatch):
         stats = self.simulator.stats()
         if self.n_flows == 1:
             return stats
-        columns = {name: getattr(stats, name)[:: self.n_flows] for name in stats.names()}
-        return IntervalStats(**columns)
+        return IntervalStats(**{name: getattr(stats, name)[self._flow] for name in stats.names()})
 
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
@@ -281,14 +270,14 @@ class LinkBatch(AgentBatch):
         return {
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
-            **copy_arrays(self, _STATE),
+            **copy_arrays(self, self.changing),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
-        restore_arrays(self, _STATE, state)
+        restore_arrays(self, self.changing, state)
 
 
 class DemonstrationBatch(LinkBatch):
@@ -300,6 +289,8 @@ class DemonstrationBatch(LinkBatch):
     that moment. Errors of coarse actions do not add up, since each label starts from where the ones
     before have led.
     """
+
+    changing = LinkBatch.changing + " held"
 
     def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:
         """Allocate N links of ``n_flows`` flows, the first of which runs the scheme.
@@ -346,12 +337,3 @@ class DemonstrationBatch(LinkBatch):
         """Return the newest RTTs, s; before the first sample, those of the empty links."""
         last = super().stats().rtt_last
         return np.where(last > 0, last, self.base_rtt)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that changes, for a checkpoint."""
-        return super().state_dict() | copy_arrays(self, "held")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a `state_dict` of a batch of the same size and configuration."""
-        super().load_state_dict(state)
-        restore_arrays(self, "held", state)

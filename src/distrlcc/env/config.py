@@ -6,6 +6,7 @@ import select
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from distrlcc.config import check_fields
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
@@ -48,10 +49,14 @@ class EnvConfig:
     """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
 
     def __post_init__(self) -> None:
+        # Names that exist.
         if self.observation not in OBSERVATIONS:
             raise unknown_name("observation", self.observation, OBSERVATIONS)
         if self.action not in ACTIONS:
             raise unknown_name("action", self.action, ACTIONS)
+        if self.world not in WORLDS:
+            raise unknown_name("world", self.world, WORLDS)
+        # Suites and their weights.
         if isinstance(self.suites, str) or not self.suites:
             raise ConfigError(f"suites is {self.suites!r}; expected a tuple of names")
         weights = self.weights
@@ -62,24 +67,19 @@ class EnvConfig:
             )
         if not all(0 <= w < float("inf") for w in weights) or sum(weights) <= 0:
             raise ConfigError(f"suite_weights {weights}: expected a positive sum")
-        for name, low, high in (
-            ("step_ms", 0.1, 1e5),
-            ("interval_rtts", 0.0, 1e5),
-            ("episode_s", 0.05, 1e5),
-            ("action_delay_steps", 0, 100),
-            ("jitter_ms", 0.0, 1000.0),
-            ("agents", 1, MAX_AGENTS),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}; expected {low:g} to {high:.6g}")
+        # Numbers.
+        check_fields(self, "step_ms", 0.1, 1e5)
+        check_fields(self, "interval_rtts", 0, 1e5)
+        check_fields(self, "episode_s", 0.05, 1e5)
+        check_fields(self, "action_delay_steps", 0, 100)
+        check_fields(self, "jitter_ms", 0, 1000)
+        check_fields(self, "agents", 1, MAX_AGENTS)
+        # What does not go together.
         if self.agents > 1 and self.disturbed:
             raise ConfigError(
                 f"agents is {self.agents}: action_delay_steps and jitter_ms are for links of one "
                 "agent; take 0 for both, or agents=1"
             )
-        if self.world not in WORLDS:
-            raise unknown_name("world", self.world, WORLDS)
         if self.world == "emulated":
             self._check_emulated()
 

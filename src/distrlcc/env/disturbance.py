@@ -36,13 +36,7 @@ class Disturbance:
     """Delays the actions of N agents, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, action_delay_steps: int, jitter_ms: float) -> None:
-        """Take the bounds.
-
-        Args:
-            indices: Global indices of the environments, ``[N]``.
-            action_delay_steps: Greatest delay of an action, steps.
-            jitter_ms: Greatest mean wait, ms.
-        """
+        """Take global indices ``[N]``, the greatest delay, and the greatest mean wait, ms."""
         n = len(indices)
         self._indices, self._jitter = indices, jitter_ms * 1e-3
         self._size = action_delay_steps + 1
@@ -56,13 +50,7 @@ class Disturbance:
         self._key = np.uint64(0)
 
     def begin(self, which: Indices, key: np.uint64, episodes: Indices) -> None:
-        """Begin episodes.
-
-        Args:
-            which: Rows.
-            key: Of the environments' draws.
-            episodes: Numbers of these rows' episodes.
-        """
+        """Begin episodes of these numbers in some rows; ``key`` is of the environments' draws."""
         self._key, self._episode[which] = key, episodes
         draws = uniform(key, self._indices[which], episodes, _DELAY)
         self._delay[which] = (draws * self._size).astype(np.int64)
@@ -72,11 +60,7 @@ class Disturbance:
             values[which] = 0
 
     def due(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Take the actions chosen now; return those that take effect now, and where there is one.
-
-        Args:
-            actions: ``[N]``.
-        """
+        """Take actions ``[N]``; return those that take effect now, and where there is one."""
         if self._size == 1:
             return actions, np.ones(len(actions), bool)
         self._waiting = self._waiting.astype(actions.dtype, copy=False)

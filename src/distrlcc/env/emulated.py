@@ -110,11 +110,7 @@ class EmulatedBatch(AgentBatch):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse: see `resumable`.
-
-        Raises:
-            CheckpointError: Always.
-        """
+        """Refuse with a `CheckpointError`: see `resumable`."""
         raise CheckpointError(
             "emulated links cannot be resumed, as packets on their way cannot be kept; begin new "
             "episodes instead (reset)"

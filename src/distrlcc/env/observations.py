@@ -51,10 +51,10 @@ class ScaleFree(_Running):
     WINDOW_S = 4.0
     """The minimum RTT is taken over one to two windows of this length, s."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, **more: float) -> None:
         names = "delay slow_delay fast slow top loss idle age window"
         zeros = dict.fromkeys(names.split(), 0.0)
-        super().__init__(n, **zeros, least=np.inf, least_before=np.inf)
+        super().__init__(n, **zeros, least=np.inf, least_before=np.inf, **more)
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
@@ -137,11 +137,8 @@ class ScaleFreeRecent(ScaleFree):
     """The recent minimum RTT is taken over one to two windows of so many of itself."""
 
     def __init__(self, n: int) -> None:
-        super().__init__(n)
         zeros = dict.fromkeys(["recent_window", "quick", "cwnd_fast", "cwnd_slow"], 0.0)
-        more = _Running(n, **zeros, recent_least=np.inf, recent_least_before=np.inf)
-        self._initial |= more._initial
-        self.values |= more.values
+        super().__init__(n, **zeros, recent_least=np.inf, recent_least_before=np.inf)
 
     def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
         v = self.values
@@ -179,9 +176,6 @@ class Indigo(_Running):
     """Indigo's four fields: delay, delivery rate, send rate (EWMAs) and cwnd, normalised."""
 
     size = 4
-
-    def __init__(self, n: int) -> None:
-        super().__init__(n)
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, 4]``."""

@@ -49,18 +49,15 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
-        """Set up a link.
+        """Set up a link; ``changes`` are fields of `EnvConfig` to change.
 
-        Args:
-            config: What the environment is; K is its ``agents``. Without one, 4 agents on links of
-                the suite ``shared``.
-            split: ``train``, ``validation`` or ``test``.
-            changes: Fields of `EnvConfig` to change.
+        Without a configuration it has 4 agents, on links of the suite ``shared``.
         """
         config = config or EnvConfig(suites=("shared",), agents=4, episode_s=12.0)
         config = replace(config, **{"stagger": False, **changes})
         self._vector = LinkVectorEnv(config.agents, config, split=split, autoreset=False)
         self.possible_agents = [f"agent_{k}" for k in range(config.agents)]
+        self._row = {agent: k for k, agent in enumerate(self.possible_agents)}
         self.agents: list[str] = []
         self.render_mode = None
         # Copies: spaces have generators, and each agent's is seeded by itself.
@@ -100,18 +97,18 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
             raise ValueError(f"no action for {', '.join(missing)}; expected one for each of agents")
         rows = self._idle.copy()
         for agent in self.agents:
-            rows[self.possible_agents.index(agent)] = actions[agent]
+            rows[self._row[agent]] = actions[agent]
         before = self.agents
         observation, reward, _, truncated, info = self._vector.step(rows)
         # What those see that were there before; the last of their episode where it ended.
-        cut = {agent: bool(truncated[k]) for k, agent in enumerate(self.possible_agents)}
+        cut = {agent: bool(truncated[self._row[agent]]) for agent in before}
         seen = self._of(before, info.get("final_obs", observation))
         told = self._infos(before, info)
         for agent in before:
             if cut[agent]:
-                k = self.possible_agents.index(agent)
                 told[agent]["link_episode"] = {
-                    name: float(values[k]) for name, values in info["link_episode"].items()
+                    name: float(values[self._row[agent]])
+                    for name, values in info["link_episode"].items()
                 }
         # Agents that join now, or later where none is left.
         if self._vector.over[0]:
@@ -121,10 +118,9 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         joined = [agent for agent in self.agents if agent not in before]
         return (
             seen | self._of(joined, observation),
-            {a: float(reward[self.possible_agents.index(a)]) for a in before}
-            | dict.fromkeys(joined, 0.0),
+            {a: float(reward[self._row[a]]) for a in before} | dict.fromkeys(joined, 0.0),
             dict.fromkeys([*before, *joined], False),
-            {agent: cut[agent] for agent in before} | dict.fromkeys(joined, False),
+            cut | dict.fromkeys(joined, False),
             told | self._infos(joined, info),
         )
 
@@ -142,14 +138,11 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
             over = bool(self._vector.over[0])
 
     def _of(self, agents: list[str], rows: NDArray[Any]) -> dict[str, Observation]:
-        return {agent: rows[self.possible_agents.index(agent)].copy() for agent in agents}
+        return {agent: rows[self._row[agent]].copy() for agent in agents}
 
     def _infos(self, agents: list[str], info: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        places = {agent: self.possible_agents.index(agent) for agent in agents}
-        return {
-            agent: {name: info[name][k] for name in ("cwnd", "expert_action")}
-            for agent, k in places.items()
-        }
+        names = ("cwnd", "expert_action")
+        return {agent: {name: info[name][self._row[agent]] for name in names} for agent in agents}
 
     def close(self) -> None:
         """Give back what is held open."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.config import check_fields
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
@@ -40,9 +41,7 @@ class RewardConfig:
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
             raise unknown_name("reward", self.name, REWARDS)
-        for name in ("delay_weight", "loss_weight", "window_weight", "fairness_weight"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        check_fields(self, "delay_weight loss_weight window_weight fairness_weight", 0)
         if self.delay_weights:
             self._check_range()
 

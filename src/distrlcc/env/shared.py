@@ -19,16 +19,17 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, IntervalStats, copy_arrays, restore_arrays
+from distrlcc.types import NANOSECONDS
 
 Bools = NDArray[np.bool_]
 
 _HELD = np.array([CWND, PACING])
-_STATE = "held rates is_agent active acted"
 
 
 class SharedBatch(LinkBatch):
     """A `LinkBatch` with K agents on each link; every array that it returns is ``[N * K]``."""
+
+    changing = LinkBatch.changing + " held rates is_agent active acted"
 
     def __init__(self, n: int, config: EnvConfig, *, n_flows: int = 1, **options: Any) -> None:
         """Allocate N links of ``n_flows`` flows, or of K if that is more; see `LinkBatch`."""
@@ -119,11 +120,6 @@ class SharedBatch(LinkBatch):
         """Return which agents' newest step was their last."""
         return self.acted & ~self.active
 
-    def stats(self) -> IntervalStats:
-        """Return what the agents saw in the newest step."""
-        stats = self.simulator.stats()
-        return IntervalStats(**{name: getattr(stats, name)[self._flow] for name in stats.names()})
-
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
         results = self.simulator.results[self._link]
@@ -151,12 +147,3 @@ class SharedBatch(LinkBatch):
         first = self.base_rtt.reshape(-1, self.agents)[:, 0][self._link]
         best = self.best_cwnd(best * self.base_rtt / first)
         return self.actions.label(best, *self.held(), self.base_rtt)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that changes, for a checkpoint."""
-        return super().state_dict() | copy_arrays(self, _STATE)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a `state_dict` of a batch of the same size and configuration."""
-        super().load_state_dict(state)
-        restore_arrays(self, _STATE, state)

@@ -161,9 +161,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, dict[str, Any]]:
         """Start new episodes everywhere.
 
-        Args:
-            seed: Starts the sequence of links anew.
-            options: ``episode``: which of the sequence's episodes to begin with.
+        A seed starts the sequence of links anew; the option ``episode`` says which of it comes
+        first.
         """
         if seed is not None:
             first = seed[0] if isinstance(seed, list) else seed
@@ -171,25 +170,21 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             self._episodes[:] = 0
         if options and "episode" in options:
             self._episodes[:] = options["episode"]
-        everyone = np.arange(self.num_envs)
-        self._start(self._links())
+        self._start(np.arange(len(self._ends)))
         if self.config.stagger:
             # First episodes are cut at different ages, so that later ones do not end together.
             age = uniform(self._key, self._indices, -1)
             self._ends = np.maximum(self._ends * (1.0 - age), self.config.step_ms * 1e-3)
-        return self.batch.first_observation(everyone), self._info()
+        return self.batch.first_observation(np.arange(self.num_envs)), self._info()
 
     def link_names(self) -> list[str]:
         """Return the names of the scenarios that the links are on."""
-        return [s.name for s in self._scenarios(self._links(), self._episodes - 1)]
+        return [s.name for s in self._scenarios(np.arange(len(self._ends)), self._episodes - 1)]
 
     @property
     def over(self) -> NDArray[np.bool_]:
         """Whether each link's time is over, ``[N / K]``; after an autoreset none is."""
         return np.asarray(self._time >= self._ends - 1e-9)
-
-    def _links(self) -> NDArray[np.int64]:
-        return np.arange(self.num_envs // self.agents)
 
     def _scenarios(self, which: NDArray[np.int64], episodes: NDArray[np.int64]) -> list[Scenario]:
         """Draw the scenarios of some links' episodes, of which ``episodes`` went before."""
@@ -310,10 +305,7 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     ) -> None:
         """Set up a link environment.
 
-        Args:
-            config: What the environment is.
-            split: ``train``, ``validation`` or ``test``.
-            changes: Fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
+        ``changes`` are fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
         """
         if isinstance(changes.get("reward"), str):
             changes["reward"] = RewardConfig(changes["reward"])

@@ -8,7 +8,7 @@ which names draws and which actors compare, and the environment steps, which sch
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distrlcc.learn.collect import CollectStats
@@ -36,10 +36,6 @@ class ExtraEntropy:
         """Return what is added in the update of a version."""
         return self.amount * max(self.until - version, 0) / self.updates
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
-
 
 _NAMES = ("entropy", "silent", "weights")
 
@@ -52,14 +48,7 @@ class CollapseAlarm:
     """
 
     def __init__(self, entropy_bound: float = 0.02, silent_share_bound: float = 0.2) -> None:
-        """Set the bounds.
-
-        Args:
-            entropy_bound: Mean entropy below this is an alarm, nats; ``-inf`` turns it off, as
-                imitation needs, whose entropy is meant to vanish.
-            silent_share_bound: More than this share of ended episodes with the window at its
-                minimum nearly throughout is an alarm.
-        """
+        """Set the bounds, see `AlarmConfig`; an entropy's of ``-inf`` turns that alarm off."""
         self._entropy_bound = entropy_bound
         self._silent_share_bound = silent_share_bound
         self._active: set[str] = set()
@@ -75,12 +64,7 @@ class CollapseAlarm:
         return bool(self._active)
 
     def check(self, stats: CollectStats, *, finite: bool = True) -> str | None:
-        """Look at one collection; return a line to show, or None.
-
-        Args:
-            stats: What was seen.
-            finite: Whether the weights that were learned from it are numbers.
-        """
+        """Look at one collection; return a line to show, or None."""
         lines = []
         entropy = stats.entropy / max(stats.steps, 1.0)
         self.diverged = not (finite and math.isfinite(entropy))
@@ -152,12 +136,7 @@ class Restorer:
         """How often the learner was restored in this run."""
 
     def watch(self, alarm: CollapseAlarm, update: int) -> str | None:
-        """Act on the alarm as it is after an update; return a line if the state was restored.
-
-        Args:
-            alarm: Has checked the update's statistics.
-            update: Updates so far.
-        """
+        """Act on the alarm as it is after an update; return a line if the state was restored."""
         config = self._config
         self._in_a_row = self._in_a_row + int(alarm.confirmed) if alarm.on else 0
         if not alarm.on:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from distrlcc import seeding
+from distrlcc.control.state import MIN_CWND
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.numpy_policy import (
@@ -88,17 +89,11 @@ class CollectStats:
         if self.timed_steps:
             means["late_steps"] = self.late_steps / self.timed_steps
         if episodes:
-            means |= {
-                "episode_return": self.episode_return / episodes,
-                "utilisation": self.utilisation / episodes,
-                "queueing_delay": self.queueing_delay / episodes,
-                "loss": self.loss / episodes,
-                "silent_episode_share": self.silent_episodes / episodes,
-            }
+            for name in ("episode_return", "utilisation", "queueing_delay", "loss"):
+                means[name] = getattr(self, name) / episodes
+            means["silent_episode_share"] = self.silent_episodes / episodes
         return means
 
-
-Acting = Literal["sample", "argmax"]
 
 SILENT_STEPS = 2
 """An episode of fewer steps is not called silent."""
@@ -119,9 +114,6 @@ class Collector:
         env: VectorEnv[Any, Any, Any],
         spec: PolicySpec,
         seed: int,
-        *,
-        acting: Acting = "sample",
-        minimum_window: float = 2.0,
     ) -> None:
         """Take the environment; it is reset at the first collection.
 
@@ -132,11 +124,8 @@ class Collector:
                 ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
-            acting: Draw from the policy, or take its likeliest action (its mean).
-            minimum_window: A window at or below this counts as standing at its minimum, packets.
         """
         self._env, self._spec, self._seed = env, spec, seed
-        self._acting, self._minimum_window = acting, minimum_window
         count = env.num_envs
         first: int = getattr(env, "first_index", 0)
         self._indices = np.arange(first, first + count)
@@ -194,7 +183,7 @@ class Collector:
         stats = CollectStats()
         length = len(rollout.obs)
         ends: list[_Ends] = []
-        draws, expert_acts = self._draws(length), self._expert_acts(length)
+        draws = self._draws(length)
         rollout.version = self._weights.version
         rollout.first_index = int(self._indices[0])
         for t in range(length):
@@ -207,7 +196,7 @@ class Collector:
             rollout.starts[t] = self._starts
             rollout.active[t] = True if self._active is None else self._active
             rollout.expert_actions[t] = self._labels
-            actions = self._act(self._network, rollout, t, draws[t], expert_acts[t], stats)
+            actions = self._act(self._network, rollout, t, draws[t], stats)
             rollout.actions[t] = actions
             acted = perf_counter()
             obs, rewards, terminated, truncated, info = self._env.step(actions)
@@ -220,9 +209,9 @@ class Collector:
             rollout.truncated[t] = truncated
             rollout.final_values[t] = 0.0
             done = terminated | truncated
-            self._see(info, done, stats)
+            self._count(info, done, stats)
             if done.any():
-                self._see_ends(info, done, stats)
+                self._ended(info, done, stats)
                 cut = np.flatnonzero(truncated)
                 if len(cut):
                     ends.append(
@@ -252,27 +241,23 @@ class Collector:
         rollout: Rollout,
         t: int,
         draws: NDArray[np.float64],
-        expert_acts: NDArray[np.bool_],
         stats: CollectStats,
     ) -> NDArray[Any]:
         """Choose actions, int64 ``[N]`` or float32 ``[N, A]``; write log-probabilities, values."""
         head, rollout.values[t], self._state = network.step(self._obs, self._state)
-        greedy = self._acting == "argmax"
-        actions: NDArray[Any]
+        expert = self._weights is not None and self._weights.expert_acts
         if self._spec.action_kind == "discrete":
             log_probs = log_softmax(head)
-            actions = log_probs.argmax(-1) if greedy else sample_categorical(log_probs, draws)
-            actions = np.where(expert_acts, self._labels, actions)
-            rollout.logp[t] = log_probs[self._rows, actions]
+            chosen = self._labels if expert else sample_categorical(log_probs, draws)
+            rollout.logp[t] = log_probs[self._rows, chosen]
             seen = log_probs if self._active is None else log_probs[self._active]
             stats.entropy += float(categorical_entropy(seen).sum(dtype=np.float64))
-            return actions
-        actions = head if greedy else sample_gaussian(head, network.log_std, draws)
-        actions = np.where(expert_acts[:, None], self._labels, actions)
-        rollout.logp[t] = gaussian_log_prob(head, network.log_std, actions)
+            return chosen
+        vectors = self._labels if expert else sample_gaussian(head, network.log_std, draws)
+        rollout.logp[t] = gaussian_log_prob(head, network.log_std, vectors)
         count = len(head) if self._active is None else np.count_nonzero(self._active)
         stats.entropy += gaussian_entropy(network.log_std) * count
-        return actions
+        return vectors
 
     def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Note which agents are active from now on; return where an episode begins."""
@@ -284,8 +269,8 @@ class Collector:
         self._silent[joined], self._age[joined] = 0, 0
         return np.asarray(done | joined)
 
-    def _see(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
-        at_minimum = info["cwnd"] <= self._minimum_window
+    def _count(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
+        at_minimum = info["cwnd"] <= MIN_CWND
         if self._active is not None:
             at_minimum &= self._active & info["active"]
         stats.minimum_window += float(at_minimum.sum())
@@ -307,7 +292,7 @@ class Collector:
             )
             rollout.final_values[rows, columns] = network.step(obs, state)[1]
 
-    def _see_ends(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
+    def _ended(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         ended = info["_link_episode"]
         episode = info["link_episode"]
         stats.episodes += float(ended.sum())
@@ -324,22 +309,10 @@ class Collector:
         """Draw for all rows at once, ``[length, N]`` or ``[length, N, A]``."""
         key = seeding.stream_key(self._seed, "act")
         steps = np.arange(self._step, self._step + length)[:, None]
-        if self._acting == "argmax":
-            return np.zeros((length, 1))
         if self._spec.action_kind == "discrete":
             return seeding.uniform(key, self._indices[None], steps)
         dimensions = np.arange(self._spec.action_size)
         return seeding.normal(key, self._indices[None, :, None], steps[..., None], dimensions)
-
-    def _expert_acts(self, length: int) -> NDArray[np.bool_]:
-        """Return where the expert acts, ``[length, N]``."""
-        assert self._weights is not None
-        share, shape = self._weights.expert_share, (length, len(self._indices))
-        if share <= 0.0 or share >= 1.0:
-            return np.full(shape, share >= 1.0)
-        key = seeding.stream_key(self._seed, "expert")
-        steps = np.arange(self._step, self._step + length)[:, None]
-        return seeding.uniform(key, self._indices[None], steps) < share
 
     def _no_actions(self) -> NDArray[Any]:
         count = self._env.num_envs

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
 
 Schedule = tuple[tuple[int, float], ...]
@@ -47,24 +48,6 @@ def check_schedule(name: str, schedule: Schedule | None) -> None:
             f"{name} is {schedule!r}: expected one or more (environment step, value) points with "
             "rising steps and finite values of 0 or more"
         )
-
-
-def check_fields(
-    config: object, names: str, low: float, high: float = math.inf, *, prefix: str = ""
-) -> None:
-    """Check that the fields of these names, parted by spaces, are from ``low`` to ``high``."""
-    bounds = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
-    for name in names.split():
-        value = getattr(config, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{prefix}{name} is {value!r}: expected {bounds}")
-
-
-def check_positive(config: object, names: str) -> None:
-    """Check that the fields of these names, parted by spaces, are above 0."""
-    for name in names.split():
-        if not getattr(config, name) > 0.0:
-            raise ConfigError(f"{name} is {getattr(config, name)!r}: expected more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +108,7 @@ class PPOConfig:
     sequence_length: int = 16
     """Steps through which an LSTM's gradient flows."""
 
-    def validate(self) -> None:
-        """Check every value; raise `ConfigError` if one does not fit."""
+    def __post_init__(self) -> None:
         check_fields(self, "minibatch_size num_epochs rollout_length sequence_length", 1)
         check_fields(self, "gamma lambda_", 0, 1)
         check_positive(
@@ -135,10 +117,10 @@ class PPOConfig:
         check_fields(self, "entropy_coeff kl_coeff vf_loss_coeff grad_clip", 0)
         if self.use_gae and not self.use_critic:
             raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
-        if not self.vtrace_c <= self.vtrace_rho < math.inf:
+        if self.vtrace_c > self.vtrace_rho:
             raise ConfigError(
                 f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "
-                "to be vtrace_rho or less, and both finite"
+                "to be vtrace_rho or less"
             )
         check_schedule("lr_schedule", self.lr_schedule)
         check_schedule("entropy_coeff_schedule", self.entropy_coeff_schedule)
@@ -173,8 +155,7 @@ class DaggerConfig:
     sequence_length: int = 16
     """Steps through which an LSTM's gradient flows."""
 
-    def validate(self) -> None:
-        """Check every value; raise `ConfigError` if one does not fit."""
+    def __post_init__(self) -> None:
         check_fields(self, "minibatch_size num_epochs capacity rollout_length sequence_length", 1)
         check_fields(self, "l2 grad_clip min_gain expert_rounds", 0)
         check_positive(self, "lr")
@@ -213,8 +194,7 @@ class ImitationConfig:
         check_fields(self, "minibatch_size sequence_length", 1)
         check_fields(self, "l2 grad_clip burn_in", 0)
         check_positive(self, "lr")
-        if not 0.0 <= self.validation_share <= 0.9:
-            raise ConfigError(f"validation_share is {self.validation_share!r}: expected 0 to 0.9")
+        check_fields(self, "validation_share", 0, 0.9)
         if self.minibatch_size < self.sequence_length:
             raise ConfigError(
                 f"minibatch_size is {self.minibatch_size}: expected {self.sequence_length} or "
@@ -244,15 +224,12 @@ class GailConfig:
     """Weight of the discriminator's squared deviation from a slope of 1 between both (WGAN-GP); at
     that paper's 10 it hardly tells states apart that matter here."""
 
-    def validate(self) -> None:
-        """Check every value; raise `ConfigError` if one does not fit."""
+    def __post_init__(self) -> None:
         check_fields(self, "steps minibatch_size num_epochs", 1)
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"hidden is {self.hidden!r}: expected one width or more")
-        if not 0.0 < self.lr < math.inf:
-            raise ConfigError(f"lr is {self.lr!r}: expected more than 0")
-        if not 0.0 <= self.gradient_penalty < math.inf:
-            raise ConfigError(f"gradient_penalty is {self.gradient_penalty!r}: expected 0 or more")
+        check_fields(self, "gradient_penalty", 0)
+        check_positive(self, "lr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +260,8 @@ class AlarmConfig:
 
     def __post_init__(self) -> None:
         if math.isnan(self.entropy_bound):
-            raise ConfigError("alarm.entropy_bound is nan; expected a number of nats")
-        check_fields(self, "silent_share_bound entropy_floor", 0, 1, prefix="alarm.")
-        check_fields(self, "patience keep_every decay_updates", 1, prefix="alarm.")
-        check_fields(self, "most_restores", 0, prefix="alarm.")
-        check_fields(self, "entropy_factor", 1, 1000, prefix="alarm.")
+            raise ConfigError("entropy_bound is nan; expected a number of nats")
+        check_fields(self, "silent_share_bound entropy_floor", 0, 1)
+        check_fields(self, "patience keep_every decay_updates", 1)
+        check_fields(self, "most_restores", 0)
+        check_fields(self, "entropy_factor", 1, 1000)

@@ -20,7 +20,6 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.minibatches import Batch, MinibatchPlan, batch_of, plan_minibatches
 from distrlcc.learn.model import ModelLearner
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.network import Categorical, Gaussian
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits
 
@@ -29,14 +28,7 @@ class LabelledSteps:
     """A ring of rows, each of one sequence per environment; when full the oldest make room."""
 
     def __init__(self, spec: PolicySpec, capacity: int, count: int, length: int) -> None:
-        """Allocate the ring.
-
-        Args:
-            spec: The policy's spec.
-            capacity: Rows to hold at most.
-            count: Environments, N.
-            length: ``L``, steps in a sequence.
-        """
+        """Allocate a ring of ``capacity`` rows of N environments' sequences of ``length`` steps."""
         self.count, self._length, self._capacity = count, length, capacity
         self._written = 0  # rows, since the beginning
         self._replaced: tuple[int, Tensor, list[Tensor]] | None = None
@@ -180,38 +172,20 @@ class Dagger(ModelLearner[DaggerConfig]):
             part = data.ring.take(chosen)
             part.obs = torch.from_numpy(model.normalize(part.obs.numpy()))
             part = part.to(model.device)
-            loss, accuracy = self._loss(part)
+            loss, spread, hits = model.imitate(part.obs, part.starts, part.states, part.actions)
+            loss, accuracy = part.mean(loss) - part.mean(spread), part.mean(hits)
             samples = part.samples
             model.optimizer.step(loss, samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
         loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy and share of hits; the squared error for continuous actions."""
-        head, _, _ = self.model.network(batch.obs, batch.starts, batch.states)
-        distribution = self.model.network.distribution(head)
-        if isinstance(distribution, Categorical):
-            loss = batch.mean(-distribution.log_prob(batch.actions))
-            with torch.no_grad():
-                hits = batch.mean((head.argmax(-1) == batch.actions).float())
-            return loss, hits
-        error = batch.mean((head - batch.actions).square().mean(-1))
-        # The deviation learns how far off the mean is, and does not pull at the mean itself.
-        spread = Gaussian(head.detach(), distribution.log_std)
-        return error - batch.mean(spread.log_prob(batch.actions)), torch.zeros(())
-
     def weights(self) -> Weights:
         """Return a copy of the policy to act with; the expert acts in the first rounds."""
-        expert = self.model.version < self.config.expert_rounds
-        return self.model.weights(expert_share=float(expert))
-
-    def shared_state(self) -> dict[str, Any]:
-        """Return what is the same on all ranks: all but the data set."""
-        return {"model": self.model.state_dict(), "env_steps": self._env_steps}
+        return self.model.weights(expert_acts=self.model.version < self.config.expert_rounds)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a bit-identical resume needs, the data set included."""
+        """Return what is shared, and this rank's data set."""
         dataset = None if self._dataset is None else self._dataset.state_dict()
         return self.shared_state() | {"dataset": dataset}
 
@@ -223,7 +197,7 @@ class Dagger(ModelLearner[DaggerConfig]):
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off, in the data neither."""
-        self.load_state_dict(before)
+        super().undo_update(before)
         if self._dataset is not None and self._added == self.model.version:
             self._dataset.take_back()
             self._added = -1

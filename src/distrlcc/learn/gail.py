@@ -28,7 +28,7 @@ from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.config import AlarmConfig, GailConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
-from distrlcc.learn.learner import LocalReducer, Reducer, Weights
+from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import plan_minibatches
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
@@ -112,13 +112,7 @@ class Discriminator(nn.Module):
     """A network whose output is D's logit."""
 
     def __init__(self, size: int, hidden: Sequence[int], seed: int) -> None:
-        """Build it from ``seed``.
-
-        Args:
-            size: Features of a step, F.
-            hidden: Layer widths.
-            seed: Of the weights.
-        """
+        """Build it for steps of ``size`` features, with layers of these widths."""
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
@@ -146,11 +140,7 @@ def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
 def gradient_penalty(network: nn.Module, expert: Tensor, policy: Tensor, mix: Tensor) -> Tensor:
     """Return the mean squared deviation of the slope from 1 (https://arxiv.org/abs/1704.00028).
 
-    Args:
-        network: The discriminator.
-        expert: ``[R, F]``.
-        policy: ``[R, F]``.
-        mix: Where between each two the slope is taken, in [0, 1], ``[R]``.
+    The slope is taken between each two of ``[R, F]`` steps: ``mix`` ``[R]``, in [0, 1], says where.
     """
     between = torch.lerp(policy, expert, mix[:, None]).requires_grad_(True)
     (slope,) = torch.autograd.grad(network(between).sum(), between, create_graph=True)
@@ -168,11 +158,11 @@ def divergence(expert: Tensor, policy: Tensor) -> Tensor:
     return proved
 
 
-_METRICS = ("loss", "accuracy", "divergence", "penalty")
+_METRICS = ("gail_loss", "gail_accuracy", "gail_divergence", "gail_penalty")
 
 
-class Gail:
-    """A learner; see :class:`distrlcc.learn.learner.Learner`."""
+class Gail(PPO):
+    """PPO whose rewards are the discriminator's, and the discriminator."""
 
     def __init__(
         self,
@@ -189,16 +179,13 @@ class Gail:
             ConfigError: If a configuration does not fit.
             DatasetError: If the demonstrations are missing, damaged or of other spaces.
         """
-        config.validate()
-        self.config = config
-        self._reducer = reducer or LocalReducer()
-        self._ppo = PPO(ppo, spec, seed, self._reducer, device)
+        super().__init__(ppo, spec, seed, reducer, device)
+        self._gail, self._device = config, self.model.device
         self._expert = Demonstrations(config, spec, seed)
-        self._device = torch.device(device)
         size = self._expert.features.shape[1]
         self._network = Discriminator(size, config.hidden, seed).to(self._device)
         self._optimizer = FlatAdam(self._network, self._reducer)
-        self._minibatch_key = stream_key(seed, "discriminator's minibatches")
+        self._deal_key = stream_key(seed, "discriminator's minibatches")
         self._draw_key = stream_key(seed, "discriminator's expert")
 
     def update(self, rollout: Rollout) -> dict[str, float]:
@@ -206,12 +193,12 @@ class Gail:
 
         The rollout's rewards are written over.
         """
-        version = self._ppo.model.version
+        version = self.model.version
         kept = (rollout.obs, rollout.actions, rollout.outcomes)
         flat = (a[: rollout.steps].reshape(rollout.samples, *a.shape[2:]) for a in kept)
         features = self._expert.features_of(*flat).to(self._device)
         reward = self._reward(rollout, features)
-        return self._ppo.update(rollout) | reward | self._discriminate(rollout, features, version)
+        return super().update(rollout) | reward | self._discriminate(rollout, features, version)
 
     def _reward(self, rollout: Rollout, features: Tensor) -> dict[str, float]:
         with torch.no_grad():
@@ -226,13 +213,13 @@ class Gail:
 
     def _discriminate(self, rollout: Rollout, features: Tensor, version: int) -> dict[str, float]:
         """Make passes over the rollout, each step beside one of the expert's."""
-        config, rows = self.config, len(rollout.obs)
+        config, rows = self._gail, len(rollout.obs)
         counts = np.array([rollout.samples, rollout.count], np.float64)
         samples, envs = self._reducer.sum(counts).tolist()
         plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
         sums, draws = torch.zeros(len(_METRICS) + 1, dtype=torch.float64), 0
         for epoch in range(config.num_epochs):
-            key = np.uint64(bits(self._minibatch_key, version, epoch))
+            key = np.uint64(bits(self._deal_key, version, epoch))
             sums.zero_()
             for chosen in plan.minibatches(rollout.steps, rollout.count, key):
                 draw = np.uint64(bits(self._draw_key, version, draws))
@@ -242,22 +229,18 @@ class Gail:
                     continue
                 policy = features[chosen.to(self._device)]
                 expert = self._expert.draw(draw, rollout.first_index, len(chosen))
-                loss, metrics = self._loss(expert.to(self._device), policy, draw)
+                loss, metrics = self._judge(expert.to(self._device), policy, draw)
                 self._optimizer.step(loss, len(chosen), config.lr, 0.0)
                 sums += metrics.cpu() * len(chosen)
-        *totals, count = self._reducer.sum(sums.numpy()).tolist()
-        return {
-            f"gail_{name}": total / max(count, 1.0)
-            for name, total in zip(_METRICS, totals, strict=True)
-        }
+        return self.means(_METRICS, sums)
 
-    def _loss(self, expert: Tensor, policy: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:
+    def _judge(self, expert: Tensor, policy: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:
         """Return the loss of ``R`` steps of each, and ``_METRICS`` with a 1."""
         logits = self._network(torch.cat([expert, policy]))
         ours, theirs = logits[: len(expert)], logits[len(expert) :]
         loss = classification_loss(ours, theirs)
         penalty = torch.zeros((), device=self._device)
-        if self.config.gradient_penalty:
+        if self._gail.gradient_penalty:
             mix = torch.from_numpy(uniform(draw, np.arange(len(expert)))).float()
             penalty = gradient_penalty(self._network, expert, policy, mix.to(self._device))
         with torch.no_grad():
@@ -265,26 +248,15 @@ class Gail:
             proved = divergence(ours, theirs)
             one = torch.ones((), device=self._device)
             metrics = torch.stack([loss, accuracy, proved, penalty, one]).double()
-        return loss + self.config.gradient_penalty * penalty, metrics
+        return loss + self._gail.gradient_penalty * penalty, metrics
 
-    def weights(self) -> Weights:
-        """Return a copy of the policy to act with."""
-        return self._ppo.weights()
-
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another learner's policy."""
-        self._ppo.load_weights(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that a bit-identical resume needs, but for the demonstrations."""
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: everything except the demonstrations themselves."""
         return {
-            "ppo": self._ppo.state_dict(),
+            "ppo": super().shared_state(),
             "discriminator": self._optimizer.state_dict(),
             "demonstrations": self._expert.digest,
         }
-
-    shared_state = state_dict
-    """Nothing in it is one rank's own."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state.
@@ -294,17 +266,13 @@ class Gail:
         """
         if state["demonstrations"] != self._expert.digest:
             raise DatasetError(
-                f"{self.config.demonstrations} is not the data set that this run began with; give "
+                f"{self._gail.demonstrations} is not the data set that this run began with; give "
                 "it back its place, or begin a new run"
             )
-        self._ppo.load_state_dict(state["ppo"])
+        super().load_state_dict(state["ppo"])
         self._optimizer.load_state_dict(state["discriminator"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
         """Go back to an earlier state of both, and weigh the generator's entropy more."""
-        self._ppo.recover(good["ppo"], alarm)
+        super().recover(good["ppo"], alarm)
         self._optimizer.load_state_dict(good["discriminator"])
-
-    def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of an update that was broken off."""
-        self.load_state_dict(before)

@@ -20,16 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import DatasetError
 from distrlcc.learn.config import ImitationConfig, scheduled
-from distrlcc.learn.learner import InterruptedUpdateError, LocalReducer, Reducer, Weights
-from distrlcc.learn.model import Model
-from distrlcc.policy.network import Categorical, Gaussian
+from distrlcc.learn.learner import InterruptedUpdateError
+from distrlcc.learn.model import ModelLearner
 from distrlcc.policy.normalizer import Normalizer
-from distrlcc.policy.spec import PolicySpec
 
 _STOP_EVERY = 16
 """Minibatches between two looks at whether to stop."""
@@ -128,28 +126,8 @@ class Epoch:
     """Asked now and then, with the steps done, on all ranks at once; True breaks the epoch off."""
 
 
-class Cloning:
+class Cloning(ModelLearner[ImitationConfig]):
     """A learner of epochs; see :class:`distrlcc.learn.learner.Learner`."""
-
-    def __init__(
-        self,
-        config: ImitationConfig,
-        spec: PolicySpec,
-        seed: int = 0,
-        reducer: Reducer | None = None,
-        device: str = "cpu",
-    ) -> None:
-        """Build the network from ``seed``; config, spec and seed are the same on every rank."""
-        self.config, self.spec = config, spec
-        self._reducer = reducer or LocalReducer()
-        self.model = Model(
-            spec,
-            seed,
-            self._reducer,
-            normalize_observations=config.normalize_observations,
-            weight_decay=config.l2,
-            device=device,
-        )
 
     def update(self, epoch: Epoch) -> dict[str, float]:
         """Make one pass over a data set, measure on the validation episodes; means over ranks.
@@ -165,7 +143,7 @@ class Cloning:
         totals = self._reducer.sum(np.array(counts))
         lr = scheduled(self.config.lr_schedule, epoch.number, self.config.lr)
         sums, norms, done = torch.zeros(2, dtype=torch.float64), torch.zeros(()), 0.0
-        batches = zip(_loader(dataset, epoch.parts), counts, totals, strict=True)
+        batches = zip(map(dataset.__getitems__, epoch.parts), counts, totals, strict=True)
         for number, (batch, own, total) in enumerate(batches):
             if number % _STOP_EVERY == 0 and epoch.stop(int(done)):
                 raise InterruptedUpdateError
@@ -185,7 +163,7 @@ class Cloning:
 
     def _examine(self, epoch: Epoch) -> None:
         """Read all training episodes once: check their values and take their moments."""
-        data, local, problem = epoch.training.data, Normalizer(self.spec.observation_size), ""
+        data, local, problem = epoch.training.data, Normalizer(self.model.spec.observation_size), ""
         for index in epoch.own_episodes:
             steps = data.episode(int(index))
             problem = self._problem(steps.observations, steps.expert_actions)
@@ -203,8 +181,8 @@ class Cloning:
     def _problem(self, observations: NDArray[np.float32], actions: NDArray[Any]) -> str:
         if not np.isfinite(observations).all():
             return "an observation is not finite"
-        if self.spec.action_kind == "discrete":
-            fine = bool(((actions >= 0) & (actions < self.spec.action_size)).all())
+        if self.model.spec.action_kind == "discrete":
+            fine = bool(((actions >= 0) & (actions < self.model.spec.action_size)).all())
         else:
             fine = bool(np.isfinite(actions).all())
         return "" if fine else "an action is not of the action space"
@@ -213,61 +191,27 @@ class Cloning:
         """Measure without learning, over all ranks."""
         sums = torch.zeros(2, dtype=torch.float64)
         with torch.no_grad():
-            for batch in _loader(epoch.validation, epoch.validation_parts):
+            for batch in map(epoch.validation.__getitems__, epoch.validation_parts):
                 sums += torch.stack(self._losses(batch)[1:])
         return self._means("validation", sums, float(epoch.validation.steps))
 
     def _losses(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sums over the steps that count: what is minimised, the loss, and the hits.
-
-        The loss is the cross-entropy, or for continuous actions the squared error.
-        """
-        network = self.model.network
-        obs = torch.from_numpy(self.model.normalize(batch.obs.numpy()))
-        head, _, _ = network(obs, batch.starts, network.initial_state(obs.shape[1]))
-        distribution = network.distribution(head)
-        if isinstance(distribution, Categorical):
-            loss = -distribution.log_prob(batch.actions)
-            hits = (head.argmax(-1) == batch.actions).float()
-            return (
-                (loss * batch.valid).sum(),
-                (loss * batch.valid).sum(),
-                (hits * batch.valid).sum(),
-            )
-        error = (head - batch.actions).square().mean(-1)
-        # The deviation learns how far off the mean is, and does not pull at the mean itself.
-        spread = Gaussian(head.detach(), distribution.log_std).log_prob(batch.actions)
-        sums = [(v * batch.valid).sum() for v in (error - spread, error, torch.zeros_like(error))]
-        return sums[0], sums[1], sums[2]
+        """Return sums over the steps that count: what is minimised, the loss, and the hits."""
+        model = self.model
+        obs = torch.from_numpy(model.normalize(batch.obs.numpy()))
+        states = model.network.initial_state(obs.shape[1])
+        loss, spread, hits = model.imitate(obs, batch.starts, states, batch.actions)
+        objective, loss, hits = ((v * batch.valid).sum() for v in (loss - spread, loss, hits))
+        return objective, loss, hits
 
     def _means(self, what: str, sums: Tensor, count: float) -> dict[str, float]:
         loss, hits = (self._reducer.sum(sums.numpy()) / max(count, 1.0)).tolist()
         means = {f"{what}_loss": loss}
-        return means | {f"{what}_accuracy": hits} if self.spec.action_kind == "discrete" else means
-
-    def weights(self) -> Weights:
-        """Return a copy of the policy to act with."""
-        return self.model.weights()
-
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another policy."""
-        self.model.load_weights(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a bit-identical resume needs; all of it is shared."""
-        return {"model": self.model.state_dict()}
-
-    def shared_state(self) -> dict[str, Any]:
-        """Return what is the same on all ranks."""
-        return self.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state."""
-        self.model.load_state_dict(state["model"])
-
-    def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of an update that was broken off."""
-        self.load_state_dict(before)
+        return (
+            means | {f"{what}_accuracy": hits}
+            if self.model.spec.action_kind == "discrete"
+            else means
+        )
 
 
 def share_of_minibatches(
@@ -297,15 +241,3 @@ def share_of_minibatches(
     # What the sampler repeats to give all ranks equally much is left out: a last minibatch may be
     # smaller on some ranks, and even empty.
     return [order[i : min(i + part, own)] for i in range(0, len(order), part)]
-
-
-def _loader(dataset: SequenceDataset, parts: list[Indices]) -> DataLoader[SequenceBatch]:
-    batches: Any = parts
-    whole: Any = _whole
-    # Its own generator, so that torch's global one is left alone.
-    generator = torch.Generator()
-    return DataLoader(dataset, batch_sampler=batches, collate_fn=whole, generator=generator)
-
-
-def _whole(batch: SequenceBatch) -> SequenceBatch:
-    return batch

@@ -50,8 +50,8 @@ class Weights:
     """Number of updates behind it."""
     arrays: dict[str, NDArray[np.float32]]
     """As ``distrlcc.policy.spec.expected_shapes`` names them; what a policy file holds."""
-    expert_share: float = 0.0
-    """Probability that the expert acts instead (DAgger's beta; 1 in its first round)."""
+    expert_acts: bool = False
+    """Whether the expert acts instead, as in DAgger's first rounds."""
 
 
 class Learner(Protocol):
@@ -78,11 +78,7 @@ class Learner(Protocol):
         ...
 
     def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of an update that was broken off.
-
-        Args:
-            before: :meth:`shared_state` before it.
-        """
+        """Leave no trace of a broken update; ``before`` is :meth:`shared_state` before it."""
         ...
 
     def weights(self) -> Weights:

@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 
 from distrlcc import seeding
-from distrlcc.errors import ConfigError
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.spec import PolicySpec
 
 
 @dataclass(slots=True)
@@ -80,19 +78,6 @@ class Batch:
         )
 
 
-def check_minibatch(spec: PolicySpec, minibatch_size: int, sequence_length: int) -> None:
-    """Check that a minibatch holds a whole sequence, or some would be empty on every rank.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    if spec.state_size and minibatch_size < sequence_length:
-        raise ConfigError(
-            f"minibatch_size is {minibatch_size}: expected {sequence_length} or more, one sequence "
-            "of the LSTM (sequence_length)"
-        )
-
-
 def sequences(rows: Tensor, length: int) -> Tensor:
     """Cut rows ``[T, N, ...]`` into sequences ``[length, S · N, ...]``, the last padded with zeros.
 
@@ -110,11 +95,8 @@ def sequences(rows: Tensor, length: int) -> Tensor:
 def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) -> Batch:
     """Arrange a rollout's rows for training.
 
-    Args:
-        rollout: Gives episode starts, recurrent states and the sequences' length.
-        obs: ``[steps, N, D]``.
-        actions: ``[steps, N]`` or ``[steps, N, A]``.
-        columns: ``[K, steps, N]``.
+    ``obs`` is ``[steps, N, D]``, ``actions`` ``[steps, N]`` or ``[steps, N, A]``, ``columns`` ``[K,
+    steps, N]``; the rollout gives episode starts and recurrent states.
     """
     length, steps, count = rollout.sequence_length, rollout.steps, rollout.count
     if rollout.states.shape[-1]:
@@ -157,10 +139,8 @@ class MinibatchPlan:
     def minibatches(self, rows: int, count: int, key: np.uint64) -> Iterator[Tensor]:
         """Yield the sequences of each minibatch, int64 ``[B]``; some may be empty.
 
-        Args:
-            rows: Rows that this rank has, at most ``self.rows``.
-            count: This rank's environments, N.
-            key: Of the shuffle; the same on all ranks.
+        This rank has ``rows``, at most ``self.rows``, of ``count`` environments; ``key`` is of the
+        shuffle and the same on all ranks.
         """
         units = self.rows * self.blocks
         order = np.argsort(seeding.uniform(key, np.arange(units)), kind="stable")
@@ -180,14 +160,10 @@ class MinibatchPlan:
 def plan_minibatches(
     samples: float, minibatch_size: int, rows: int, envs: float, first: int
 ) -> MinibatchPlan:
-    """Plan minibatches of about ``minibatch_size`` samples.
+    """Plan minibatches of about ``minibatch_size`` of all ranks' samples.
 
-    Args:
-        samples: Of all ranks.
-        minibatch_size: Samples in a minibatch, over all ranks.
-        rows: Rows of sequences on a rank that was not cut short.
-        envs: Environments of all ranks.
-        first: Global index of this rank's first environment.
+    ``rows`` of sequences has a rank that was not cut short; ``envs`` is all ranks' number,
+    ``first`` the global index of this rank's first environment.
     """
     rows = max(rows, 1)
     parts = max(1, -(-int(samples) // minibatch_size))

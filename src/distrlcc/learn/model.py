@@ -7,20 +7,20 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import DaggerConfig, PPOConfig
+from distrlcc.learn.config import DaggerConfig, ImitationConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
 from distrlcc.learn.learner import LocalReducer, Reducer, Weights
-from distrlcc.learn.minibatches import check_minibatch
-from distrlcc.policy.network import ActorCritic
+from distrlcc.policy.network import ActorCritic, Categorical, Gaussian
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.seeding import stream_key
 
 _LOADED_COUNT = 1e6
 
-Config = TypeVar("Config", PPOConfig, DaggerConfig)
+Config = TypeVar("Config", PPOConfig, DaggerConfig, ImitationConfig)
 
 
 class Model:
@@ -72,14 +72,33 @@ class Model:
         m2 = np.maximum(second - first**2 / counts, 0.0)
         self.normalizer.merge(float(counts[0]), mean, m2)
 
-    def weights(self, expert_share: float = 0.0) -> Weights:
+    def imitate(
+        self, obs: Tensor, starts: Tensor, states: Tensor, actions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compare what the policy does with an expert's actions, at each of ``[L, B]`` steps.
+
+        Returns:
+            The loss, which is the cross-entropy or for continuous actions the squared error; what
+            to subtract from it, so that a deviation learns how far off the mean is without pulling
+            at the mean itself; and the hits.
+        """
+        head, _, _ = self.network(obs, starts, states)
+        distribution = self.network.distribution(head)
+        if isinstance(distribution, Categorical):
+            loss = -distribution.log_prob(actions)
+            return loss, torch.zeros_like(loss), (head.argmax(-1) == actions).float()
+        error = (head - actions).square().mean(-1)
+        spread = Gaussian(head.detach(), distribution.log_std).log_prob(actions)
+        return error, spread, torch.zeros_like(error)
+
+    def weights(self, expert_acts: bool = False) -> Weights:
         """Return a copy of the policy to act with."""
         arrays = {
             name: value.detach().cpu().numpy().copy()
             for name, value in self.network.named_parameters()
         }
         arrays["normalizer.mean"], arrays["normalizer.std"] = self.normalizer.arrays()
-        return Weights(self.version, arrays, expert_share)
+        return Weights(self.version, arrays, expert_acts)
 
     def load_weights(self, weights: Weights) -> None:
         """Start from another policy's weights.
@@ -136,18 +155,21 @@ class ModelLearner(Generic[Config]):
         """Build the learner; config, spec and seed are the same on every rank.
 
         Raises:
-            ConfigError: If the configuration does not fit.
+            ConfigError: A minibatch holds no whole sequence: some would be empty on every rank.
         """
-        config.validate()
+        if spec.state_size and config.minibatch_size < config.sequence_length:
+            raise ConfigError(
+                f"minibatch_size is {config.minibatch_size}: expected {config.sequence_length} or "
+                "more, one sequence of the LSTM (sequence_length)"
+            )
         self.config: Config = config
-        check_minibatch(spec, config.minibatch_size, config.sequence_length)
         self._reducer = reducer or LocalReducer()
         self.model = Model(
             spec,
             seed,
             self._reducer,
             normalize_observations=config.normalize_observations,
-            weight_decay=config.l2 if isinstance(config, DaggerConfig) else 0.0,
+            weight_decay=0.0 if isinstance(config, PPOConfig) else config.l2,
             device=device,
         )
         self._minibatch_key = stream_key(seed, "minibatches")
@@ -161,10 +183,18 @@ class ModelLearner(Generic[Config]):
         """Start from another learner's policy."""
         self.model.load_weights(weights)
 
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks."""
+        return {"model": self.model.state_dict(), "env_steps": self._env_steps}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a bit-identical resume needs."""
+        return self.shared_state()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what the learner's ``state_dict`` gave."""
+        """Restore :meth:`state_dict`'s state, or the shared part of it."""
         self.model.load_state_dict(state["model"])
-        self._env_steps = int(state["env_steps"])
+        self._env_steps = int(state.get("env_steps", 0))
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off."""

@@ -10,6 +10,8 @@ V-trace corrects for it (``use_vtrace``).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -93,7 +95,7 @@ class PPO(ModelLearner[PPOConfig]):
                 chosen = batch.used(chosen)
                 if len(chosen):
                     part = batch.take(chosen.to(model.device))
-                    loss, metrics = self._loss(part, entropy_coeff)
+                    loss, metrics = self.loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
                     norm = model.optimizer.step(loss, part.samples, lr, config.grad_clip)
                 else:  # the rollout was cut short of what other ranks have, or none was active
@@ -101,7 +103,7 @@ class PPO(ModelLearner[PPOConfig]):
 
         # What the next update starts from, and what this one was like.
         model.absorb(agreed[len(sums) :])
-        means = self._means(metric_sums)
+        means = self.means(_METRICS, metric_sums)
         self._adapt_kl_coeff(means["kl"])
         staleness = float(model.version - rollout.version)
         model.version += 1
@@ -149,7 +151,7 @@ class PPO(ModelLearner[PPOConfig]):
         logp, values = both.transpose(1, 2).flatten(1, 2)[:, :steps].cpu()
         return logp.numpy(), values.numpy()
 
-    def _loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
         """Return the loss, and ``_METRICS`` times the number of samples with that number."""
         config = self.config
         head, values, _ = self.model.network(batch.obs, batch.starts, batch.states)
@@ -188,10 +190,10 @@ class PPO(ModelLearner[PPOConfig]):
         )
         return batch.to(self.model.device)
 
-    def _means(self, sums: Tensor) -> dict[str, float]:
-        """Return ``_METRICS``' means over all ranks."""
+    def means(self, names: Sequence[str], sums: Tensor) -> dict[str, float]:
+        """Return means over all ranks, of sums of these metrics and of the samples."""
         *totals, count = self._reducer.sum(sums.double().numpy()).tolist()
-        return {name: t / max(count, 1.0) for name, t in zip(_METRICS, totals, strict=True)}
+        return {name: t / max(count, 1.0) for name, t in zip(names, totals, strict=True)}
 
     def _adapt_kl_coeff(self, kl: float) -> None:
         """Adapt the penalty's weight as RLlib does; the paper's section 4 has factors of 2."""
@@ -202,17 +204,10 @@ class PPO(ModelLearner[PPOConfig]):
         elif kl < 0.5 * self.config.kl_target:
             self._kl_coeff *= 0.5
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that a bit-identical resume needs."""
-        return {
-            "model": self.model.state_dict(),
-            "kl_coeff": self._kl_coeff,
-            "env_steps": self._env_steps,
-            "extra_entropy": self._extra_entropy.state_dict(),
-        }
-
-    shared_state = state_dict
-    """Nothing in it is one rank's own."""
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: everything."""
+        own = {"kl_coeff": self._kl_coeff, "extra_entropy": asdict(self._extra_entropy)}
+        return super().shared_state() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
@@ -221,11 +216,9 @@ class PPO(ModelLearner[PPOConfig]):
         self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
-        """Go back to an earlier state, and weigh the entropy more for some updates.
+        """Go back to an earlier :meth:`shared_state`, and weigh the entropy more for some updates.
 
-        Args:
-            good: An earlier :meth:`shared_state`; version and environment steps go on.
-            alarm: Says how much more, and for how long.
+        Version and environment steps go on.
         """
         version = self.model.version
         self.model.load_state_dict(good["model"] | {"version": version})

@@ -52,14 +52,9 @@ class Rollout:
     def allocate(
         cls, spec: PolicySpec, length: int, count: int, sequence_length: int = 1, outcomes: int = 0
     ) -> Rollout:
-        """Allocate a rollout.
+        """Allocate T = ``length`` rows of N = ``count`` environments, and O = ``outcomes`` each.
 
-        Args:
-            spec: The policy's spec.
-            length: ``T``, rows.
-            count: ``N``, environments.
-            sequence_length: Rows between two kept recurrent states; of no matter for an MLP.
-            outcomes: ``O``, numbers of a step's outcome to keep.
+        Recurrent states are kept every ``sequence_length`` rows; for an MLP that is of no matter.
         """
         shape = (length, count)
         # Recurrent states are kept at the start of each sequence; an MLP has none.
@@ -117,10 +112,7 @@ class Rollout:
 
 
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
-    """Join rollouts of several workers side by side, along ``N``.
-
-    Args:
-        rollouts: One or more with the same number of steps; the result bears the oldest version.
+    """Join rollouts of several workers side by side, along ``N``; the oldest version counts.
 
     Raises:
         ValueError: If the rollouts differ in steps.

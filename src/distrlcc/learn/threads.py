@@ -9,19 +9,16 @@ import numpy as np
 import torch
 
 
-def limit_threads(threads: int = 1) -> None:
-    """Bound the threads of torch and of NumPy's BLAS.
+def limit_threads() -> None:
+    """Let torch and NumPy's BLAS compute in one thread each; processes make use of more cores.
 
     A second BLAS thread spins: where another process wants its core, acting takes five to thirty
     times as long. A NumPy with another BLAS than its wheels' own OpenBLAS is left as it is: set
     that library's environment variable before the process starts.
-
-    Args:
-        threads: For each of the two; processes, not threads, make use of more cores.
     """
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     for library in Path(np.__file__).parent.parent.glob("numpy.libs/libscipy_openblas*"):
         openblas = ctypes.CDLL(str(library))
         for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"):
             if hasattr(openblas, name):
-                getattr(openblas, name)(threads)
+                getattr(openblas, name)(1)

@@ -25,7 +25,7 @@ from distrlcc.net.emulated_link import Delivery, EmulatedLink
 from distrlcc.net.sending import BATCH, next_batch
 from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
-from distrlcc.sim.reference import Agent
+from distrlcc.sim.reference import first_held
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire
 from distrlcc.transport.receiver import Receiver
@@ -89,7 +89,7 @@ class SendingFlow:
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
         """None before it starts."""
-        self.held = Agent(flow)
+        self.held = first_held(flow)
         """Window and rate that an agent has set."""
         self.silent = False
         """Whether nothing is sent, whatever window and rate allow."""

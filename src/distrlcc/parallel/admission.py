@@ -1,7 +1,7 @@
 """Admission to a group, the same in both topologies: one identity and one shared secret.
 
-Slot 0 shows in the master's store what all must have in common, and proves that it knows the secret
-(`DISTRLCC_TOKEN`) without saying it; every other process compares before it takes part.
+Slot 0 puts into the master's store what all must have in common, and a proof that it knows the
+secret (`DISTRLCC_TOKEN`); every other process compares both before it takes part.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity, from_json, to_json
 
 TOKEN = "DISTRLCC_TOKEN"
 """Environment variable with the secret."""
 _SHORTEST = 16
-_POLL_SECONDS = 0.05
 
 
 def own_token() -> str:
@@ -31,7 +31,7 @@ def own_token() -> str:
 
 
 def new_token() -> str:
-    """Return a secret that nobody guesses."""
+    """Return a secret that cannot be guessed."""
     return secrets.token_hex(32)
 
 
@@ -44,7 +44,7 @@ def checked_token(token: str, source: str) -> str:
     if len(token) < _SHORTEST:
         raise ConfigError(
             f"{source} has {len(token)} characters; expected {_SHORTEST} or more, such as those of "
-            "'openssl rand -hex 32', as whoever knows it may run code on all machines"
+            "'openssl rand -hex 32', as it lets anyone run code on all machines"
         )
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise ConfigError(f"{source}: expected letters and digits, without spaces")
@@ -52,7 +52,7 @@ def checked_token(token: str, source: str) -> str:
 
 
 def proof(nonce: str, role: str, token: str) -> str:
-    """Return what only a holder of the secret can say in this exchange and role."""
+    """Return what only a holder of the secret can compute in this exchange and role."""
     return hmac.new(token.encode(), f"{nonce}/{role}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -61,17 +61,17 @@ def proves(claim: object, nonce: str, role: str, token: str) -> bool:
     return hmac.compare_digest(str(claim).encode(), proof(nonce, role, token).encode())
 
 
-def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str]) -> str:
-    """Compare with the identity that slot 0 showed first; return the attempt's nonce.
+def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], nonce: str = "") -> str:
+    """Compare with the identity that slot 0 published first; return the nonce that it gave.
 
     Raises:
         GroupError: Slot 0 is not there, or this process does not match it.
     """
     key = f"{spec.attempt}/identity"
     if spec.slot == 0:
-        nonce = uuid.uuid4().hex
-        told = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
-        store.compare_set(key, "", to_json(told))
+        nonce = nonce or uuid.uuid4().hex
+        own = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
+        store.compare_set(key, "", to_json(own))
     master = from_json(receive(store, spec, key))
     nonce, claim = master.pop("nonce", ""), master.pop("token", "")
     check_identity(master, identity)
@@ -92,7 +92,7 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: 
     """
     if missing(store, [key], monotonic() + spec.join_seconds + extra, alive):
         raise GroupError(
-            f"the master at {spec.address}:{spec.port} did not say {key!r} within "
+            f"the master at {spec.address}:{spec.port} did not send {key!r} within "
             f"{spec.join_seconds + extra:.0f} s; is node 0 of this run there?",
             exit_code=2,
         )
@@ -107,5 +107,5 @@ def missing(store: Any, keys: Collection[str], deadline: float, alive: str = "")
     while not (here := store.check(list(keys))) and monotonic() < deadline:
         if alive:
             store.add(alive, 1)
-        sleep(_POLL_SECONDS)
+        sleep(limits().tick)
     return [] if here else [key for key in keys if not store.check([key])]

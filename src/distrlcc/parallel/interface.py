@@ -71,6 +71,7 @@ def interface_towards(host: str, name: str = "") -> Interface:
     """
     found = interfaces()
     names = ", ".join(map(str, found)) or "none"
+    # The user's choice?
     if name:
         for interface in found:
             if interface.name == name:
@@ -78,15 +79,17 @@ def interface_towards(host: str, name: str = "") -> Interface:
         raise ConfigError(
             f"--interface {name}: expected one that is up and has an IPv4 address ({names})"
         )
+    # Else ask the system for the address from which a datagram would leave.
     address = resolve(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((address, 9))  # sends nothing: it only asks for the route
+            probe.connect((address, 9))  # sends nothing
             own = str(probe.getsockname()[0])
         except OSError as error:
             raise ConfigError(
                 f"no route to {host} ({error.strerror}); this machine's interfaces: {names}"
             ) from None
+    # Which interface has that address?
     for interface in found:
         if interface.address == own:
             return interface

@@ -1,8 +1,8 @@
 """Starts a machine's processes, watches them, and ends them with itself.
 
-Each process calls ``target(spec, job)`` and hands back what it returns. Where the run is elastic,
-a process that dies costs nothing but its share; otherwise all end with it. Either may be started
-again a number of times: the process alone, or all from the last checkpoint.
+Each process calls ``target(spec, job)`` and sends back what it returns. Where the run is elastic,
+the others go on without a process that dies; otherwise all end with it. Either may be started again
+a number of times: the process alone, or all from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -23,23 +23,14 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import LINGER_SECONDS, Master, RunWatch, wait_for_attempt
+from distrlcc.parallel.store import Master, RunWatch, wait_for_attempt
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.stopper import Stopper
 
 Target = Callable[[RankSpec, Any], Any]
 
-STOP_SECONDS = 30.0
-"""Time that processes have to end in good order, s."""
-_LED_STOP_SECONDS = 3.0
-"""The same for a trainer's workers, which were silent for it or save nothing."""
-_TICK = 0.1
-_SAY_SECONDS = 5.0
-_SIGNAL_SECONDS = 600.0
-"""The same after a user's signal, s: the update at hand is finished first. A second one kills."""
-_SILENT_MASTER_SECONDS = 600.0
-"""Node 0 serves others for this long without a new update, s; one of them may be scoring."""
 _GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
 """As `timeout`, systemd and schedulers send them to all processes of a group."""
 
@@ -49,15 +40,13 @@ class _Child:
     spec: RankSpec
     process: Any
     connection: Connection
-    messages: list[tuple[str, Any]] = field(default_factory=list)
+    sent: tuple[str, Any] = ("nothing", None)
 
     def read(self) -> None:
-        """Take what it has sent."""
-        try:
-            while self.connection.poll():
-                self.messages.append(self.connection.recv())
-        except (EOFError, OSError):
-            pass
+        """Receive what it sends at its end: a large result would otherwise keep it waiting."""
+        with suppress(EOFError, OSError):
+            if self.connection.poll():
+                self.sent = self.connection.recv()
 
 
 @dataclass
@@ -69,11 +58,7 @@ class Outcome:
     """What each process that ended well returned, by slot."""
 
     def measured(self) -> list[Any]:
-        """Return the results in order of slots, of a measurement that is worth nothing in part.
-
-        Raises:
-            GroupError: A user's signal ended it.
-        """
+        """Return the results in order of slots; raise where a signal cut the measurement short."""
         if self.code:
             name = signal.Signals(self.code - 128).name
             raise GroupError(f"ended by {name}; nothing was measured", exit_code=self.code)
@@ -97,7 +82,7 @@ class Launcher:
 
         Args:
             target: Importable by name: called in each process as ``target(spec, job)``.
-            job: Picklable; ``resume`` is set in it where all start again.
+            job: Picklable; a process that is started again gets it with ``resume`` set.
             specs: This machine's; the master's port 0 takes any.
             hosts: Whether the master is here (node 0).
             restarts: How often processes are started again.
@@ -106,7 +91,6 @@ class Launcher:
         """
         self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = hosts, restarts, led
-        self._stop_seconds = _LED_STOP_SECONDS if led else STOP_SECONDS
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["distrlcc.runs.train", target.__module__])
@@ -115,37 +99,34 @@ class Launcher:
         self._ended = 0.0  # when the run was over or failed
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
-        self._told: dict[str, float] = {}
-        """When a process gave up for each reason; that of the last one is raised, not printed."""
+        self._gave_up: dict[str, float] = {}
+        """When a process gave up for each reason; 0 once that is printed."""
 
     def run(self) -> Outcome:
         """Run until all processes have ended; none is left, however this returns.
 
         Raises:
-            DistrlccError: What the first process that failed said.
+            DistrlccError: The error of the first process that failed.
         """
         with ExitStack() as stack:
             # Serve the master, or find it and the attempt that its run is at.
-            first, attempt = self._specs[0], 0
+            first = self._specs[0]
             if self._hosts:
                 # Equals agree at a lighthouse.
                 self._master = Master(first.address, first.port, lighthouse=not self._led)
                 stack.callback(self._master.close)
-                self._master.begin(attempt)
-                first = replace(first, port=self._master.port)
-            else:
-                attempt = wait_for_attempt(first, attempt)
+            self._begin(0)
+            if not self._hosts:
                 count = len(self._specs)
                 self._say(
                     f"found the master at {first.address}:{first.port}; starting {count} "
                     f"process{'es' if count > 1 else ''}, news are shown on node 0"
                 )
-            self._specs = [replace(p, port=first.port, attempt=attempt) for p in self._specs]
             stack.callback(self._kill)
             stopper = stack.enter_context(Stopper())  # until here a signal ends us at once
             failure = self._watch(stopper)
             if self._hosts and self._led and first.size > len(self._specs):
-                time.sleep(LINGER_SECONDS)
+                time.sleep(limits().kill)  # the other machines hear how it ended
             # A group that cannot go on without its dead starts again as a whole.
             while (
                 failure is not None
@@ -157,15 +138,10 @@ class Launcher:
                 self._say(f"{failure}; starting all again from the last checkpoint")
                 self._restarts -= 1
                 self._kill()
-                attempt += 1
                 self._job = _resumed(self._job)
-                if self._master is not None:
-                    self._master.begin(attempt)
-                else:
-                    attempt = wait_for_attempt(first, attempt)
-                self._specs = [replace(spec, attempt=attempt) for spec in self._specs]
+                self._begin(self._specs[0].attempt + 1)
                 failure = self._watch(stopper)
-            # Say how it ended.
+            # Report how it ended.
             if stopper.signal:
                 self._outcome.code = 128 + stopper.signal
             elif failure is not None:
@@ -174,39 +150,54 @@ class Launcher:
                 self._say("the run is over; node 0 has its results")
             return self._outcome
 
+    def _begin(self, attempt: int) -> None:
+        """Let the members of an attempt join, or wait until it or a later one has begun."""
+        first = self._specs[0]
+        if self._master is not None:
+            self._master.begin(attempt)
+            first = replace(first, port=self._master.port)
+        else:
+            attempt = wait_for_attempt(first, attempt)
+        self._specs = [replace(s, port=first.port, attempt=attempt) for s in self._specs]
+
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
         """Start all and watch until they have ended; return why they failed, if they did."""
-        self._children, self._ended, self._asked, self._told = [], 0.0, 0.0, {}
+        # Start all.
+        self._children, self._ended, self._asked, self._gave_up = [], 0.0, 0.0, {}
         for spec in self._specs:
             self._start(spec, self._job)
         failure: DistrlccError | None = None
         spec = self._specs[0]
-        with RunWatch(spec, idle=self._hosts, bound=self._led) as run:
+        with RunWatch(spec, bound=self._led) as run:
+            # Judge those that have ended, until all have.
             while self._children:
-                wait([child.process.sentinel for child in self._children], _TICK)
-                failure = self._reap(stopper, failure)
+                wait([child.process.sentinel for child in self._children], limits().tick)
+                for child in list(self._children):
+                    ended = child.process.exitcode is not None
+                    child.read()
+                    if ended:
+                        self._children.remove(child)
+                        found = self._judge(child, stopper)
+                        failure = failure or found
                 self._end_in_time(stopper, run)
+            # Report what was held back.
             if run.lost and not stopper.signal:
                 failure = failure or GroupError(
-                    f"nobody serves the run at {spec.address}:{spec.port} any more: node 0 died"
+                    f"the master at {spec.address}:{spec.port} is gone: node 0 died"
                 )
-        for line, when in self._told.items():
-            if when and line != str(failure):
-                self._say(line)
-        others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
-        if failure is None or self._ended or self._asked or not others_go_on:
-            return failure
-        return self._serve_others(failure, stopper)
-
-    def _reap(self, stopper: Stopper, failure: DistrlccError | None) -> DistrlccError | None:
-        """Read what processes send and judge those that have ended; return the first failure."""
-        for child in list(self._children):
-            ended = child.process.exitcode is not None
-            child.read()
-            if ended:
-                self._children.remove(child)
-                found = self._judge(child, stopper)
-                failure = failure or found
+            for line, when in self._gave_up.items():
+                if when and line != str(failure):
+                    self._say(line)
+            # Node 0 serves the other machines' ranks without any of its own.
+            others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
+            if failure is not None and others_go_on and not (self._ended or self._asked):
+                self._say(f"{failure}; none is left here, the other machines go on")
+                begin = time.monotonic()
+                while time.monotonic() - max(begin, run.progress) < limits().patience:
+                    if stopper.signal:
+                        break
+                    if run.over.wait(limits().tick):
+                        return None
         return failure
 
     def _end_in_time(self, stopper: Stopper, run: RunWatch) -> None:
@@ -215,53 +206,39 @@ class Launcher:
         if stopper.signal and not self._asked:
             self._asked = now
             self._signal(signal.SIGTERM)
-        if run.over.is_set():
+        if run.over.is_set() and not (self._hosts and self._led):
             self._ended = self._ended or now
-        for line, when in self._told.items():
-            if self._children and when and now - when > _SAY_SECONDS:
-                self._told[line] = 0.0
+        # Print why a process gave up, unless the others are about to do so for the same reason.
+        for line, when in self._gave_up.items():
+            if self._children and when and now - when > limits().call:
+                self._gave_up[line] = 0.0
                 self._say(f"{line}; {len(self._children)} left on this machine")
-        late = self._ended and now - self._ended > self._stop_seconds
-        if late or (self._asked and now - self._asked > _SIGNAL_SECONDS):
+        # A trainer's workers have nothing to save. After a signal the update is finished first.
+        limit = limits().kill if self._led else limits().stop
+        late = self._ended and now - self._ended > limit
+        if late or (self._asked and now - self._asked > limits().patience):
             self._kill()
-
-    def _serve_others(self, failure: DistrlccError, stopper: Stopper) -> DistrlccError | None:
-        """Go on as node 0 without processes of its own, until the others' run has ended."""
-        assert self._master is not None
-        self._say(f"{failure}; none is left here, the other machines go on")
-        update, heard = -1, time.monotonic()
-        attempt = self._specs[0].attempt
-        while not self._master.finished(attempt):
-            newest = self._master.update(attempt)
-            if newest != update:
-                update, heard = newest, time.monotonic()
-            if stopper.signal or time.monotonic() - heard > _SILENT_MASTER_SECONDS:
-                return failure
-            time.sleep(_TICK)
-        return None
 
     def _judge(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
         """Judge how a process ended; return why the run fails, if it does."""
-        spec, code, sent = child.spec, child.process.exitcode, dict(child.messages)
+        spec, code, (kind, sent) = child.spec, child.process.exitcode, child.sent
         # It returned: the run is over with it, or with the vital one.
-        if "result" in sent:
-            result = sent["result"]
-            self._outcome.results[spec.slot] = result
-            ended_well = not isinstance(result, int) or result == 0
+        if kind == "result":
+            self._outcome.results[spec.slot] = sent
+            ended_well = not isinstance(sent, int) or sent == 0
             if spec.slot == 0 if self._led and self._hosts else ended_well:
                 self._ended = self._ended or time.monotonic()
             return None
-        # Else say why it failed, and whether the same would happen again.
-        if "error" in sent:
-            failure: DistrlccError = GroupError(sent["error"][1], exit_code=sent["error"][0])
-            own_fault = failure.exit_code != GroupError.exit_code
+        # Else find why it failed, and whether the same would happen again.
+        if kind == "error":
+            failure: DistrlccError = GroupError(sent[1], exit_code=sent[0])
         else:
             name = f"rank {spec.slot}"
             if self._led:
                 name = f"worker {spec.slot - 1}" if spec.slot else "the trainer"
-            name = f"{name} (process {child.process.pid})"
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
-            failure, own_fault = GroupError(f"{name} {how}"), False
+            failure = GroupError(f"{name} (process {child.process.pid}) {how}")
+        own_fault = failure.exit_code != GroupError.exit_code
         # At the end of a run only an error of its own counts.
         if stopper.signal or (self._ended and not own_fault):
             return None
@@ -273,11 +250,11 @@ class Launcher:
         if self._restarts > 0:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
-            # Should nobody else be left, it goes on from the last checkpoint.
+            # Should it find itself alone, it goes on from the last checkpoint.
             self._start(spec, _resumed(self._job))
             return None
-        if "error" in sent:
-            self._told.setdefault(str(failure), time.monotonic())
+        if kind == "error":
+            self._gave_up.setdefault(str(failure), time.monotonic())
         elif self._children:
             self._say(f"{failure}; {len(self._children)} left on this machine")
         return failure if not self._children else None
@@ -312,7 +289,7 @@ class Launcher:
         for child in self._children:
             child.process.kill()
         for child in self._children:
-            child.process.join(STOP_SECONDS)
+            child.process.join(limits().stop)
 
     def _say(self, line: str) -> None:
         sys.stderr.write(f"distrlcc: {line}\n")

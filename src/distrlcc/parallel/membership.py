@@ -1,8 +1,8 @@
-"""Who is in the group: heartbeats and one quorum per update, kept by torchft's lighthouse.
+"""Membership of the group: heartbeats and one quorum per update, kept by torchft's lighthouse.
 
-The lighthouse is one small server beside the launcher, so that it does not die with a trainer. A
-quorum is asked of it directly (0.6 ms) and not through torchft's Manager (10 ms): the group's state
-is a few vectors, which one broadcast heals.
+The lighthouse is one small server beside the launcher, so that it does not die with a rank. Members
+ask it for a quorum directly (0.6 ms) and not through torchft's Manager (10 ms): the group's state
+is a few vectors, which one broadcast restores.
 """
 
 from __future__ import annotations
@@ -12,24 +12,13 @@ import sys
 import threading
 import time
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-
-HEARTBEAT_SECONDS = 0.5
-SILENCE_SECONDS = 5.0
-"""A process without a heartbeat for this long has left, s."""
-ABSENCE_SECONDS = 45.0
-"""A process that cannot reach the lighthouse for this long gives up, s."""
-_STATIC_ABSENCE_SECONDS = 12.0
-"""The same in a group that is not elastic, s."""
-PATIENCE_SECONDS = 600.0
-"""How long the others wait for a member that lives but is late, such as one that scores, s."""
-_CALL_SECONDS = 5.0
 
 
 def _torchft() -> Any:
@@ -70,55 +59,47 @@ class Member:
         return f"rank {self.slot} (process {self.pid} on {self.address})"
 
 
-class Lighthouse:
-    """The server; close it when the run is over."""
+def serve_lighthouse(address: str, port: int) -> Any:
+    """Return torchft's server, which listens on an address; port 0 takes any.
 
-    def __init__(self, address: str, port: int = 0) -> None:
-        """Listen on an address; port 0 takes any.
-
-        Raises:
-            GroupError: The port is taken.
-        """
-        try:
-            self._server = _torchft().LighthouseServer(
-                bind=f"{address}:{port}",
-                min_replicas=1,
-                join_timeout_ms=int(PATIENCE_SECONDS * 1e3),
-                quorum_tick_ms=50,
-                heartbeat_timeout_ms=int(SILENCE_SECONDS * 1e3),
-            )
-        except RuntimeError as error:
-            raise GroupError(
-                f"cannot listen on {address}:{port} ({error}); choose another --port",
-                exit_code=2,
-            ) from None
-        self.port = int(self._server.address().rsplit(":", 1)[1])
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
+    Raises:
+        GroupError: The port is taken.
+    """
+    try:
+        return _torchft().LighthouseServer(
+            bind=f"{address}:{port}",
+            min_replicas=1,
+            join_timeout_ms=int(limits().patience * 1e3),
+            quorum_tick_ms=50,
+            heartbeat_timeout_ms=int(limits().silence * 1e3),
+        )
+    except RuntimeError as error:
+        raise GroupError(
+            f"cannot listen on {address}:{port} ({error}); choose another --port", exit_code=2
+        ) from None
 
 
 class Membership:
     """A member's side: a heartbeat thread and its quorums."""
 
     def __init__(self, spec: RankSpec, lighthouse: str, address: str) -> None:
-        """Prepare to join at ``lighthouse`` (address:port) under this process's own address."""
-        self._lighthouse, self._spec, self._address = lighthouse, spec, address
-        self._absence = ABSENCE_SECONDS if spec.elastic else _STATIC_ABSENCE_SECONDS
-        self.name = f"{spec.slot}-{uuid.uuid4().hex[:12]}"
-        self._client: Any = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        """Join at ``lighthouse`` (address:port) under this process's own address.
 
-    def start(self) -> None:
-        """Send a first heartbeat, so that no quorum forms without this member, and go on sending.
+        A first heartbeat is sent at once, so that no quorum forms without this member.
 
         Raises:
             GroupError: The lighthouse is out of reach.
         """
+        self._lighthouse, self._spec, self._address = lighthouse, spec, address
+        # Where the group is not elastic, the others have given this process up by then.
+        self._absence = limits().absence if spec.elastic else 2 * limits().silence
+        self.name = f"{spec.slot}-{uuid.uuid4().hex[:12]}"
+        self._client: Any = None
+        self._unheard_since = 0.0  # 0 while the lighthouse hears the heartbeats
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         try:
-            self._connect().heartbeat(self.name, timedelta(seconds=_CALL_SECONDS))
+            self._connect().heartbeat(self.name, timedelta(seconds=limits().call))
         except (TimeoutError, RuntimeError) as error:
             raise GroupError(
                 f"{self._lighthouse}, which the master named, cannot be reached ({error}); open "
@@ -129,51 +110,41 @@ class Membership:
     def stop(self) -> None:
         """Send no more."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * _CALL_SECONDS)
+        self._thread.join(2 * limits().call)
 
-    def agree(
-        self, step: int, *, ready: bool, broken: bool, builds: int, group: str
-    ) -> list[Member]:
+    def agree(self, step: int, **state: Any) -> list[Member]:
         """Wait for all living members and return them in order of rank.
 
-        Of two with one slot the one that is further stays.
+        Of two with one slot the one that is further stays. ``state`` has more of this `Member`.
 
         Raises:
             GroupError: The lighthouse is out of reach, or another process has this slot.
         """
-        data = {
-            "slot": self._spec.slot,
-            "pid": os.getpid(),
-            "ready": ready,
-            "broken": broken,
-            "builds": builds,
-            "attempt": self._spec.attempt,
-            "group": group,
-        }
+        own = {"slot": self._spec.slot, "pid": os.getpid(), "attempt": self._spec.attempt, **state}
         refused = 0.0
         while True:
-            members = self._choose(self._quorum(step, data))
+            members = self._choose(self._quorum(step, own))
             if self.name in [member.name for member in members]:
                 return members
-            # It may be dead: its successor is here before its silence is noticed.
+            # The rival may be dead: this process, its successor, is here before that is noticed.
             refused = refused or time.monotonic()
-            if time.monotonic() - refused > SILENCE_SECONDS + 2.0:
+            if time.monotonic() - refused > 1.5 * limits().silence:
                 rival = next(member for member in members if member.slot == self._spec.slot)
                 raise GroupError(
                     f"{rival} has this place already; give another --node-index", exit_code=2
                 )
-            time.sleep(0.1)
+            time.sleep(limits().tick)
 
     def _quorum(self, step: int, data: dict[str, Any]) -> list[Member]:
         """Wait for all living processes."""
-        begin = reached = time.monotonic()
+        begin = time.monotonic()
         while True:
+            # Ask; the answer comes once all living processes have asked.
             try:
                 self._client = self._client or self._connect()
                 answer = self._client.quorum(
                     self.name,
-                    timedelta(seconds=_CALL_SECONDS),
+                    timedelta(seconds=limits().call),
                     address=self._address,
                     store_address="",
                     step=step,
@@ -186,16 +157,14 @@ class Membership:
                     for p in answer.participants
                 ]
             except TimeoutError:
-                # The others are late, or nobody answers; a heartbeat tells the two apart.
-                with suppress(TimeoutError, RuntimeError):
-                    self._connect().heartbeat(self.name, timedelta(seconds=2))
-                    reached = time.monotonic()
+                pass  # others are late, or the server is gone: the heartbeats show which
             except RuntimeError:
-                time.sleep(0.5)
+                time.sleep(limits().heartbeat)
+            # Ask again over a new connection, but not forever.
             self._client = None
-            if time.monotonic() - reached > self._absence:
-                raise GroupError(self._no_answer(time.monotonic() - reached))
-            if time.monotonic() - begin > PATIENCE_SECONDS + self._absence:
+            if self._unheard_seconds() > self._absence:
+                raise GroupError(self._no_answer())
+            if time.monotonic() - begin > limits().patience + self._absence:
                 raise GroupError("the other members did not reach the update's end; giving up")
 
     def _choose(self, present: list[Member]) -> list[Member]:
@@ -213,33 +182,38 @@ class Membership:
         return sorted(by_slot.values())
 
     def _connect(self) -> Any:
-        return _torchft().LighthouseClient(
-            f"http://{self._lighthouse}", timedelta(seconds=_CALL_SECONDS)
-        )
+        limit = timedelta(seconds=limits().call)
+        return _torchft().LighthouseClient(f"http://{self._lighthouse}", limit)
 
-    def _no_answer(self, seconds: float) -> str:
+    def _unheard_seconds(self) -> float:
+        since = self._unheard_since
+        return time.monotonic() - since if since else 0.0
+
+    def _no_answer(self) -> str:
         spec = self._spec
         return (
             f"node 0, the master at {spec.address}:{spec.port}, has not answered for "
-            f"{seconds:.0f} s; see whether it runs and is reachable"
+            f"{self._unheard_seconds():.0f} s; see whether it runs and is reachable"
         )
 
     def _beat(self) -> None:
-        """Send heartbeats; end the process when nobody has heard them for too long.
+        """Send heartbeats; end the process when the lighthouse has heard none for too long.
 
         The main thread may by then wait in a call to a machine that is gone, where nothing else
         would end it.
         """
         client: Any = None
-        heard = time.monotonic()
-        while not self._stop.wait(HEARTBEAT_SECONDS):
+        # One that is lost is sent again before its sender counts as silent.
+        limit = timedelta(seconds=limits().silence / 2)
+        while not self._stop.wait(limits().heartbeat):
             try:
                 client = client or self._connect()
-                client.heartbeat(self.name, timedelta(seconds=2))
-                heard = time.monotonic()
+                client.heartbeat(self.name, limit)
+                self._unheard_since = 0.0
             except (TimeoutError, RuntimeError):
                 client = None  # a cut connection recovers later than a new one
-                if time.monotonic() - heard > self._absence + 2 * _CALL_SECONDS:
-                    line = self._no_answer(time.monotonic() - heard)
-                    sys.stderr.write(f"distrlcc: error: {line}\n")
+                # Time for which this process itself was frozen does not count.
+                self._unheard_since = self._unheard_since or time.monotonic()
+                if self._unheard_seconds() > self._absence + 2 * limits().call:
+                    sys.stderr.write(f"distrlcc: error: {self._no_answer()}\n")
                     os._exit(GroupError.exit_code)

@@ -17,26 +17,18 @@ from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.source import Share
 
-UPDATES = 3
-_QUARTERS = 4
 TOLERANCE = 1e-4
 """Greatest relative difference of weights and losses."""
-
-
-@dataclass(frozen=True)
-class ParityJob:
-    """What each process does."""
-
-    config: RunConfig
-    updates: int
+_OWN = ("explained_variance",)
+"""Metrics that each rank takes of its own samples."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What one process did and learned."""
+    """One process's actions, and what it learned from them."""
 
-    actions: list[NDArray[Any]]
-    """Of each update, ``[T, N]``."""
+    actions: NDArray[Any]
+    """``[U, T, N]``, of all updates."""
     metrics: list[dict[str, float]]
     weights: Weights
     rewards: NDArray[np.float64]
@@ -63,37 +55,22 @@ class Parity:
         return close and self.same_actions == 1.0 and self.ranks_equal
 
 
-_OWN = ("explained_variance",)
-"""Metrics that each rank takes of its own samples."""
-
-
-def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> Parity:
-    """Train some updates in one process and in several, from the same seeds.
-
-    Raises:
-        DistrlccError: A process failed.
-    """
-    job = ParityJob(config, updates)
-    (one,), together = (_learn(job, count) for count in (1, processes))
+def check_parity(config: RunConfig, processes: int, updates: int = 3) -> Parity:
+    """Train some updates in one process and in several, from the same seeds."""
+    (one,), together = (_learn(config, updates, count) for count in (1, processes))
     first, *others = together
     # Did all environments see the same actions?
-    actions = [
-        np.concatenate(parts, axis=1) for parts in zip(*(r.actions for r in together), strict=True)
-    ]
-    same = [np.mean(a == b) for a, b in zip(actions, one.actions, strict=True)]
+    same = np.mean(np.concatenate([rank.actions for rank in together], axis=2) == one.actions)
     # How far are losses and weights from those of one process?
     differences = {
         name: max(
-            abs(a[name] - b[name]) / max(abs(b[name]), 1e-3)
-            for a, b in zip(first.metrics, one.metrics, strict=True)
+            _difference(a[name], b[name]) for a, b in zip(first.metrics, one.metrics, strict=True)
         )
         for name in one.metrics[0]
         if name not in _OWN
     }
     weights = max(
-        float(np.abs(array - one.weights.arrays[name]).max())
-        / max(float(np.abs(one.weights.arrays[name]).max()), 1e-3)
-        for name, array in first.weights.arrays.items()
+        _difference(array, one.weights.arrays[name]) for name, array in first.weights.arrays.items()
     )
     # Have all ranks the same weights?
     equal = all(
@@ -101,7 +78,11 @@ def check_parity(config: RunConfig, processes: int, updates: int = UPDATES) -> P
         for other in others
         for name, array in first.weights.arrays.items()
     )
-    return Parity(float(np.mean(same)), differences, weights, equal)
+    return Parity(float(same), differences, weights, equal)
+
+
+def _difference(found: Any, expected: Any) -> float:
+    return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-3))
 
 
 def learning_curves(
@@ -111,41 +92,37 @@ def learning_curves(
 
     Returns:
         Of one and of several the mean reward per step in each quarter of the updates, ``[S, 4]``.
-
-    Raises:
-        DistrlccError: A process failed.
     """
     curves: list[list[NDArray[np.float64]]] = [[], []]
     for seed in range(config.seed, config.seed + seeds):
-        job = ParityJob(replace(config, seed=seed), updates)
+        seeded = replace(config, seed=seed)
         for curve, count in zip(curves, (1, processes), strict=True):
-            sums = np.sum([learned.rewards for learned in _learn(job, count)], axis=0)
-            quarters = np.array_split(sums, _QUARTERS)
+            sums = np.sum([one.rewards for one in _learn(seeded, updates, count)], axis=0)
+            quarters = np.array_split(sums, 4)
             curve.append(np.array([part[:, 0].sum() / part[:, 1].sum() for part in quarters]))
     return np.array(curves[0]), np.array(curves[1])
 
 
-def _learn(job: ParityJob, processes: int) -> list[Learned]:
+def _learn(config: RunConfig, updates: int, processes: int) -> list[Learned]:
     specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    return Launcher(learn_rank, job, specs, hosts=True).run().measured()
+    return Launcher(learn_rank, (config, updates), specs, hosts=True).run().measured()
 
 
-def learn_rank(spec: RankSpec, job: ParityJob) -> Learned:
-    """Train as one of the processes."""
-    config = job.config
+def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:
+    """Train some updates as one of the processes."""
+    config, updates = job
     group = ProcessGroup(spec, identity(config))
     share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
     state = env_run(config, share, group)
-    learned = Learned([], [], state.learner.weights(), np.zeros((job.updates, 2)))
+    actions, metrics, rewards = [], [], []
     with group:
         group.agree(0, ready=False)
-        for update in range(job.updates):
+        for update in range(updates):
             found = state.source.next(state.learner.weights(), None)
             assert found is not None
             rollout, stats = found
-            learned.rewards[update] = stats.reward, stats.steps
+            actions.append(rollout.actions.copy())
+            rewards.append((stats.reward, stats.steps))
             group.agree(update, ready=True)
-            metrics = state.learner.update(rollout)
-            learned.metrics.append(metrics)
-            learned.actions.append(rollout.actions.copy())
-    return replace(learned, weights=state.learner.weights())
+            metrics.append(state.learner.update(rollout))
+    return Learned(np.array(actions), metrics, state.learner.weights(), np.array(rewards))

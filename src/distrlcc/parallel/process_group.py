@@ -1,7 +1,7 @@
-"""The process group: the one context that joins, agrees, exchanges and tears down.
+"""The process group: the one context that joins, agrees, exchanges and leaves.
 
-Except for the store nothing else touches torch.distributed. Members agree once per update on who
-they are: a process that died, froze or was cut off is left out, one that joined is let in, and the
+Except for the store nothing else touches torch.distributed. Once per update the members form a
+quorum: a process that died, froze or was cut off is dropped, one that joined is admitted, and the
 group is built anew if it changed. Between two quorums every collective has a short time limit; one
 that fails raises `PeerLostError`, and the update is done again with the next quorum::
 
@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
-from distrlcc.parallel.interface import Interface, interface_towards
-from distrlcc.parallel.membership import SILENCE_SECONDS, Member, Membership
+from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.membership import Member, Membership
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import STORE_SECONDS, connect, master_needed
+from distrlcc.parallel.store import connect, master_needed
 from distrlcc.processes import let_threads_preempt
 
 _FAILURES = 5
@@ -50,7 +51,7 @@ class Quorum:
     left: tuple[Member, ...]
     joined: tuple[Member, ...]
     source: int
-    """Rank of a member whose weights are the newest."""
+    """Rank of a member that has the newest weights."""
     behind: bool
     """Whether a member's weights are older, so that the source's must be broadcast."""
     ready: bool
@@ -69,30 +70,25 @@ class ProcessGroup:
     """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
     def __init__(self, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> None:
-        """Prepare; enter the context to join. Slot 0 gives the others the run's id.
+        """Prepare; enter the context to join. The others receive slot 0's id of the ``run``.
 
         Raises:
             ConfigError: There is no such device or interface, or no route to the master.
         """
         self.spec, self._identity, self.run = spec, identity, run
         self.device = checked_device(spec.device)
-        self.interface: Interface = interface_towards(spec.address, spec.interface)
+        self.interface = interface_towards(spec.address, spec.interface)
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
-        self._group, self._announced, self._asked = "", 0.0, 0.0
+        self._group, self._asked = "", 0.0
         self._buffer = torch.zeros(0)
 
     @property
     def size(self) -> int:
         """Members of the last quorum."""
         return len(self.members)
-
-    @property
-    def me(self) -> Member:
-        """This member, as it was in the last quorum."""
-        return self.members[self.rank]
 
     @property
     def leads(self) -> bool:
@@ -106,18 +102,12 @@ class ProcessGroup:
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = self.interface.name
         os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
         let_threads_preempt(True)
-        self._store = self._connect()
+        self._store = connect(self.spec, self.interface, self.spec.join_seconds)
         try:
             with master_needed(self.spec):
-                handshake(self._store, self.spec, self._identity)
-                key = f"{self.spec.attempt}/run"
-                if self.spec.slot == 0:
-                    self._store.set(key, self.run)
-                else:
-                    self.run = receive(self._store, self.spec, key).decode()
+                self.run = handshake(self._store, self.spec, self._identity, self.run)
                 lighthouse = receive(self._store, self.spec, "lighthouse").decode()
                 self._membership = Membership(self.spec, lighthouse, self.interface.address)
-                self._membership.start()
                 self._wait_for_all()
         except BaseException:
             self.__exit__()
@@ -130,51 +120,23 @@ class ProcessGroup:
         if hasattr(self, "_membership"):
             self._membership.stop()
 
-    def _connect(self) -> Any:
-        """Connect to the master's store, once something listens there."""
-        wait = STORE_SECONDS if self._builds else self.spec.join_seconds
-        return connect(self.spec, self.interface, wait)
-
     def _wait_for_all(self) -> None:
         """Wait until every planned member is there; one that joins later does not wait."""
-        spec = self.spec
-        prefix = f"{spec.attempt}/here"
-        self._store.set(f"{prefix}/{spec.slot}", self.interface.address)
-        keys = [f"{prefix}/{slot}" for slot in range(spec.size)]
+        spec, store, begun = self.spec, self._store, f"{self.spec.attempt}/begun"
+        keys = [f"{spec.attempt}/here/{slot}" for slot in range(spec.size)]
+        store.set(f"{spec.attempt}/here/{spec.slot}", "")
         deadline = time.monotonic() + spec.join_seconds
-        while not self._store.check([f"{spec.attempt}/begun"]):
-            if self._store.check(keys):
-                self._store.set(f"{spec.attempt}/begun", "")
-                return
+        while not (store.check([begun]) or store.check(keys)):
             if time.monotonic() > deadline:
-                missing = [str(s) for s, key in enumerate(keys) if not self._store.check([key])]
-                line = f"{_ranks(missing)} did not come within {spec.join_seconds:.0f} s"
+                late = [str(slot) for slot, key in enumerate(keys) if not store.check([key])]
+                ranks = f"rank{'s' if len(late) > 1 else ''} {', '.join(late)}"
+                line = f"{ranks} did not come within {spec.join_seconds:.0f} s"
                 if not spec.elastic:
                     raise GroupError(f"{line}; start it, or give a longer --join-timeout")
-                self._store.set(f"{spec.attempt}/begun", "")
                 warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
-                return
-            time.sleep(0.05)
-
-    def announce(self, update: int, *, finished: bool = False) -> None:
-        """Announce to node 0's launcher, at most once a second, how far the run is; for rank 0."""
-        now = time.monotonic()
-        if not finished and now - self._announced < 1.0:
-            return
-        self._announced = now
-        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
-            self._store.set(f"{self.spec.attempt}/update", str(update))
-            if finished:
-                self._store.set(f"{self.spec.attempt}/finished", "")
-
-    def note_record(self, update: int) -> None:
-        """Note that an update's row of metrics is written; for rank 0."""
-        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
-            self._store.set(f"{self.spec.attempt}/recorded", str(update))
-
-    def newest_record(self) -> int:
-        """Return the newest update whose row a rank 0 has written; 0 if none is known."""
-        return int(self._read("recorded") or 0)
+                break
+            time.sleep(limits().tick)
+        store.set(begun, "")
 
     # Agreeing
 
@@ -182,15 +144,14 @@ class ProcessGroup:
         """Wait for all living members, and build the group anew if it is not what it was.
 
         Raises:
-            GroupError: Someone is gone and the run is not elastic, or the master is out of reach.
+            GroupError: A rank is gone and the run is not elastic, or the master is out of reach.
         """
         failures = 0
         while True:
             # Wait for all living members: which left and which joined since the last time?
-            self._asked = _awake_or_not()
-            members = self._membership.agree(
-                step, ready=ready, broken=self._broken, builds=self._builds, group=self._group
-            )
+            self._asked = _boot_time()
+            own = {"broken": self._broken, "builds": self._builds, "group": self._group}
+            members = self._membership.agree(step, ready=ready, **own)
             before = {member.name: member for member in self.members}
             now = {member.name: member for member in members}
             left = tuple(member for name, member in before.items() if name not in now)
@@ -209,7 +170,7 @@ class ProcessGroup:
                     failures += 1
                     if failures >= _FAILURES:
                         raise GroupError(
-                            f"the group cannot be built though nobody is gone: {error}"
+                            f"the group cannot be built though no rank is gone: {error}"
                         ) from None
                     continue
             self.members = members
@@ -234,7 +195,7 @@ class ProcessGroup:
         key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():
             if self._broken:
-                self._store = self._connect()
+                self._store = connect(self.spec, self.interface, limits().call)
             self._builds += 1
             if len(members) > 1:
                 dist.init_process_group(
@@ -246,22 +207,39 @@ class ProcessGroup:
                 )
         self._broken, self._rounds, self._group = False, 0, key
         if self.leads:
-            with suppress(RuntimeError):
-                self._store.set(f"{self.spec.attempt}/leader", self._membership.name)
+            self._write("leader", self._membership.name)
+
+    # Notes in the master's store, for launchers and for the next rank 0
+
+    def note_record(self, update: int) -> None:
+        """Note that an update's row of metrics is written; for rank 0."""
+        self._write("recorded", str(update))
+
+    def newest_record(self) -> int:
+        """Return the newest update whose row a rank 0 has written; 0 if none is known."""
+        return int(self._read("recorded") or 0)
+
+    def note_end(self) -> None:
+        """Note that the run has ended and is saved; for rank 0."""
+        self._write("finished", "")
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
-        if _awake_or_not() - self._asked < SILENCE_SECONDS / 2:
-            return True  # nobody was silent for long enough to be replaced; asking takes 1 ms
+        if _boot_time() - self._asked < limits().silence / 2:
+            return True  # it was not silent for long enough to be replaced; asking takes 1 ms
         leader = self._read("leader")
         return leader is None or leader == self._membership.name
+
+    def _write(self, key: str, value: str) -> None:
+        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
+            self._store.set(f"{self.spec.attempt}/{key}", value)
 
     def _read(self, key: str) -> str | None:
         """Return what the store has of this attempt; None if nothing, or if the master is gone."""
         key = f"{self.spec.attempt}/{key}"
         try:
             return bytes(self._store.get(key)).decode() if self._store.check([key]) else None
-        except RuntimeError:  # a master that is gone is seen at the next quorum
+        except RuntimeError:
             return None
 
     def _tear_down(self) -> None:
@@ -338,10 +316,10 @@ class ProcessGroup:
         try:
             return int(self._store.add(f"{self._group}/rollouts", amount))
         except RuntimeError:
-            return 0  # nobody is cut short then; a master that is gone is seen at the next quorum
+            return 0  # no rank is cut short then; a master that is gone is seen at the next quorum
 
 
-def _awake_or_not() -> float:
+def _boot_time() -> float:
     """Return a time, s, that goes on while the machine is suspended, where the system has one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -361,7 +339,3 @@ def checked_device(name: str) -> torch.device:
                 f"--gpu {number}: this machine {have}; give another index, or -1 for the CPU"
             )
     return torch.device(name)
-
-
-def _ranks(names: list[str]) -> str:
-    return f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -13,8 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher, mark_rank
 from distrlcc.parallel.process_group import checked_device
@@ -42,11 +44,7 @@ _STARTS = "distrlcc/starts"
 def open_directory(
     config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
 ) -> Iterator[RunDirectory]:
-    """Begin a run's directory, or open it to go on; at the end see that it is stored.
-
-    Raises:
-        DistrlccError: See `RunDirectory.create`, `RunDirectory.resume` and `stored`.
-    """
+    """Begin a run's directory, or open it to go on, and lock it; store its end at last."""
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
     storage = options.place(run or uuid.uuid4().hex)
@@ -58,26 +56,22 @@ def open_directory(
         )
         directory.storage = storage
         stack.enter_context(directory)
+        directory.lock()
         try:
             yield directory
         except DistrlccError:
-            if not options.resume:  # the same line shall do once what is wrong was mended
+            if not options.resume:  # so that the same command works once the cause is mended
                 directory.discard()
             raise
 
 
 def train_alone(state: RunState, options: RunOptions) -> int:
-    """Train in this process until the end; return the exit code.
-
-    Raises:
-        DistrlccError: See `open_directory`, `RunState.load` and `train`.
-    """
+    """Train in this process until the end; return the exit code."""
     config = state.config
     with (
         open_directory(config, options) as run,
         Progress(state.total_steps, max_seconds=config.max_seconds) as progress,
     ):
-        run.lock()
         if options.resume:
             state.load(run)
             run.rewind(state.counters.update)
@@ -112,45 +106,62 @@ def start_node(
     # Find what does not fit before anything is written.
     node = node or Node()
     specs = [
-        RankSpec(
+        _spec(
+            config,
+            group,
+            local,
             address=node.address,
             port=node.port,
             slot=node.index * processes + local,
             size=node.count * processes,
-            device=_device(group, local),
             elastic=group.elastic,
-            interface=group.interface,
-            join_seconds=group.join_seconds,
-            timeout_seconds=config.distributed.timeout_s,
         )
         for local in range(processes)
     ]
     for spec in specs:
         checked_device(spec.device)
     if isinstance(config, RunConfig):
-        agents = config.env.agents
-        share = Share.of(config.num_envs, specs[0].slot, specs[0].size, agents)
+        share = Share.of(config.num_envs, specs[0].slot, specs[0].size, config.env.agents)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
-    # Node 0 makes the run's directory; another node needs one only if one of its ranks leads.
-    run = uuid.uuid4().hex
-    with ExitStack() as stack:
-        out, storage = options.out, options.place(run)
-        if node.index == 0:
-            directory = stack.enter_context(open_directory(config, options, run))
-            directory.lock()
-            out, storage = directory.path, directory.storage
-            mark_run(out, run)
-        elif out is None:
-            out = Path("runs") / f"{config.recipe}-node{node.index}"
-        job = TrainJob(config, out, options.resume, options.tensorboard, run, storage)
+    # Start the ranks; those of node 0 have their directory already.
+    with _job(config, options, node.index) as job:
         launcher = Launcher(train_rank, job, specs, hosts=node.index == 0, restarts=group.restarts)
         outcome = launcher.run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
-        sys.stderr.write(
-            f"distrlcc: {done}. Go on with: distrlcc {config.command} {go_on(out, storage)}\n"
-        )
+        again = go_on(job.out, job.storage)
+        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc {config.command} {again}\n")
     return outcome.code
+
+
+def _spec(
+    config: RunConfig | ImitateConfig, group: GroupOptions, local: int, **place: Any
+) -> RankSpec:
+    """Return the spec of this machine's process ``local``."""
+    return RankSpec(
+        device="cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}",
+        interface=group.interface,
+        join_seconds=group.join_seconds,
+        timeout_seconds=config.distributed.timeout_s,
+        **place,
+    )
+
+
+@contextmanager
+def _job(config: RunConfig | ImitateConfig, options: RunOptions, node: int) -> Iterator[TrainJob]:
+    """Return the ranks' job; node 0 begins the run's directory, or opens it.
+
+    Another node needs a directory only if one of its ranks leads.
+    """
+    run = uuid.uuid4().hex
+    out = options.out or Path("runs") / f"{config.recipe}-node{node}"
+    job = TrainJob(config, out, options.resume, options.tensorboard, run, options.place(run))
+    if node:
+        yield job
+        return
+    with open_directory(config, options, run) as directory:
+        mark_run(directory.path, run)
+        yield replace(job, out=directory.path, storage=directory.storage)
 
 
 def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptions) -> int:
@@ -160,42 +171,32 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     then goes on from its last checkpoint.
 
     Raises:
-        DistrlccError: See `train_rank`; ``--out`` must be given.
+        ConfigError: There is no ``--out``.
     """
-    out = options.out
-    if out is None:
+    if options.out is None:
         raise ConfigError("under torchrun give --out DIR, the same for all ranks")
     die_with_parent(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and says SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and sends SIGTERM
     slot = int(os.environ["RANK"])
     mark_rank(slot)
-    resume, run = options.resume, uuid.uuid4().hex
     try:
         with ExitStack() as stack:
-            spec, master = torchrun_spec(config, group)
+            spec, master = _torchrun_spec(config, group)
             if master is not None:
                 stack.callback(master.close)
-                resume = resume or (spec.attempt > 0 and (out / "config.toml").exists())
-                options = replace(options, resume=resume)
-                stack.enter_context(open_directory(config, options, run)).lock()
-                mark_run(out, run)
-            storage = options.place(run)
-            job = TrainJob(config, out, resume, options.tensorboard, run, storage)
-            stopped = train_rank(spec, job)
+                if spec.attempt and (options.out / "config.toml").exists():
+                    options = replace(options, resume=True)
+            stopped = train_rank(spec, stack.enter_context(_job(config, options, slot)))
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
         return error.exit_code
     return 128 + stopped if stopped else 0
 
 
-def _device(group: GroupOptions, local: int) -> str:
-    return "cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}"
-
-
-def torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Master | None]:
+def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Master | None]:
     """Return this rank's spec; on rank 0 with the master that it serves.
 
-    The master's address is handed on through torchrun's own store. A store outlives a restart, and
+    The others find the master's address in torchrun's own store. That outlives a restart, and
     agents count restarts differently, so rank 0 counts them there, and the others try addresses
     until one answers: that of the attempt before belongs to a process that is gone.
 
@@ -216,45 +217,41 @@ def torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Mas
             timeout=timedelta(seconds=group.join_seconds),
         )
         if slot == 0:
+            # Serve the master of this attempt.
             attempt = int(store.add(_STARTS, 1)) - 1
             master = Master(interface_towards(address, group.interface).address, 0)
             master.begin(attempt)
             host, number = master.address, master.port
             store.set(_MASTER, f"{attempt}/{host}:{number}")
         else:
+            # Find it.
             deadline = time.monotonic() + group.join_seconds
             while True:
-                count, _, master_address = store.get(_MASTER).decode().partition("/")
-                host, _, digits = master_address.rpartition(":")
+                count, _, found = store.get(_MASTER).decode().partition("/")
+                host, _, digits = found.rpartition(":")
                 attempt, number = int(count), int(digits)
-                if _answers(host, number):
+                try:
+                    socket.create_connection((host, number), limits().call).close()
                     break
-                if time.monotonic() > deadline:
-                    raise GroupError(f"rank 0 at {host}:{number} does not answer", exit_code=2)
-                time.sleep(0.5)
+                except OSError:
+                    if time.monotonic() > deadline:
+                        line = f"rank 0 at {host}:{number} does not answer"
+                        raise GroupError(line, exit_code=2) from None
+                time.sleep(limits().tick)
     except RuntimeError as error:
         raise GroupError(
             f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
             exit_code=2,
         ) from None
-    spec = RankSpec(
+    spec = _spec(
+        config,
+        group,
+        int(environment["LOCAL_RANK"]),
         address=host,
         port=number,
         slot=slot,
         size=int(environment["WORLD_SIZE"]),
-        device=_device(group, int(environment["LOCAL_RANK"])),
         elastic=False,
-        interface=group.interface,
         attempt=attempt,
-        join_seconds=group.join_seconds,
-        timeout_seconds=config.distributed.timeout_s,
     )
     return spec, master
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), 2.0):
-            return True
-    except OSError:
-        return False

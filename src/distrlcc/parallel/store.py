@@ -6,26 +6,20 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.limits import limits
 from distrlcc.parallel.interface import Interface, interface_towards, resolve
-from distrlcc.parallel.membership import Lighthouse
+from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
 
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
-STORE_SECONDS = 15.0
-"""Time limit of one call, s."""
-_LEAVE_SECONDS = 2.0
-_WATCH_SECONDS, _GONE_SECONDS = 5.0, 90.0
-_BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS = 1.0, 20.0
-"""The same where the run ends with its master."""
-LINGER_SECONDS = 2.0
-"""Time that a master stays after its run, so that all hear how it ended, s."""
 
 
 class Master:
@@ -63,35 +57,30 @@ class Master:
             self.port,
             is_master=True,
             wait_for_workers=False,
-            timeout=timedelta(seconds=STORE_SECONDS),
+            timeout=timedelta(seconds=limits().call),
             master_listen_fd=listener.detach(),
         )
-        self._lighthouse: Lighthouse | None = None
+        self._lighthouse: Any = None
         if lighthouse:
             try:
-                self._lighthouse = Lighthouse(own, port + 1 if port else 0)
+                self._lighthouse = serve_lighthouse(own, port + 1 if port else 0)
             except GroupError:
                 del self._store
                 raise
-            self._store.set("lighthouse", f"{own}:{self._lighthouse.port}")
+            self._store.set("lighthouse", f"{own}:{self._lighthouse.address().rpartition(':')[2]}")
 
     def begin(self, attempt: int) -> None:
         """Let the members of an attempt join."""
         self._store.set("attempt", str(attempt))
 
-    def finished(self, attempt: int) -> bool:
-        """Say whether the run has ended."""
-        return bool(self._store.check([f"{attempt}/finished"]))
-
     def update(self, attempt: int) -> int:
-        """Return the last update that rank 0 announced; -1 if none."""
-        key = f"{attempt}/update"
-        return int(self._store.get(key)) if self._store.check([key]) else -1
+        """Return the last update that rank 0 has recorded; -1 if none."""
+        return _number(self._store, f"{attempt}/recorded")
 
     def close(self) -> None:
         """Stop listening."""
         if self._lighthouse is not None:
-            self._lighthouse.close()
+            self._lighthouse.shutdown()
         del self._store
 
 
@@ -121,7 +110,7 @@ def connect(spec: RankSpec, interface: Interface, wait: float) -> Any:
     address, port, begin = spec.address, spec.port, time.monotonic()
     while True:
         try:
-            with socket.create_connection((address, port), 2.0, (interface.address, 0)):
+            with socket.create_connection((address, port), limits().call, (interface.address, 0)):
                 break
         except OSError as error:
             waited = time.monotonic() - begin
@@ -132,30 +121,28 @@ def connect(spec: RankSpec, interface: Interface, wait: float) -> Any:
                     "--ip, --port and --interface",
                     exit_code=2,
                 ) from None
-            time.sleep(0.25)
-    # A server of another kind may let torch wait forever.
-    opened: list[Any] = []
-    thread = threading.Thread(target=_open_store, args=(address, port, opened), daemon=True)
-    thread.start()
-    thread.join(2 * STORE_SECONDS)
-    if opened and not isinstance(opened[0], RuntimeError):
-        return opened[0]
-    reason = f" ({opened[0]})" if opened else ""
-    raise GroupError(
-        f"what listens at {address}:{port} is not a distrlcc master{reason}; give another --port",
-        exit_code=2,
-    )
+            time.sleep(limits().tick)
+    # Open the store in a thread: a server of another kind may let torch wait forever.
+    opened: Future[Any] = Future()
+    limit = timedelta(seconds=limits().call)
 
+    def open_store() -> None:
+        try:
+            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+            opened.set_result(store)
+        except RuntimeError as error:
+            opened.set_exception(error)
 
-def _open_store(address: str, port: int, opened: list[Any]) -> None:
-    """Append a client of a store or an error; never returns where another kind of server is."""
-    limit = timedelta(seconds=STORE_SECONDS)
+    threading.Thread(target=open_store, daemon=True).start()
     try:
-        opened.append(
-            TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
-        )
-    except RuntimeError as error:
-        opened.append(error)
+        return opened.result(2 * limits().call)
+    except (RuntimeError, TimeoutError) as error:
+        reason = f" ({error})" if str(error) else ""
+        raise GroupError(
+            f"what listens at {address}:{port} is not a distrlcc master{reason}; give another "
+            "--port",
+            exit_code=2,
+        ) from None
 
 
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
@@ -169,61 +156,59 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
     deadline = time.monotonic() + spec.join_seconds
     with master_needed(spec):
         while time.monotonic() < deadline:
-            attempt = int(store.get("attempt")) if store.check(["attempt"]) else -1
-            if attempt >= least:
+            if (attempt := _number(store, "attempt")) >= least:
                 return attempt
-            time.sleep(0.1)
+            time.sleep(limits().tick)
     raise GroupError(
         f"the master at {spec.address}:{spec.port} did not start the run again within "
         f"{spec.join_seconds:.0f} s"
     )
 
 
+def _number(store: Any, key: str) -> int:
+    return int(store.get(key)) if store.check([key]) else -1
+
+
 class RunWatch:
-    """Asks the master now and then, from another machine's launcher, whether the run is over."""
+    """A launcher's thread that asks the master now and then whether the run is over."""
 
-    def __init__(self, spec: RankSpec, *, idle: bool, bound: bool) -> None:
-        """Enter the context to begin; ask nothing where ``idle``, as on the master's machine.
-
-        A run that is ``bound`` to its master is over once nothing listens there.
-        """
+    def __init__(self, spec: RankSpec, *, bound: bool) -> None:
+        """Enter the context to begin; a run that is ``bound`` to its master ends with it."""
         self.over = threading.Event()
         """Set once the run has ended, was started again, or its master is gone for good."""
         self.lost = False
-        """Whether a run that is bound to its master is over because that is gone."""
-        self._stop = threading.Event()
-        self._spec, self._idle, self._bound = spec, idle, bound
-        self._thread = threading.Thread(target=self._ask, name="run watch", daemon=True)
+        """Whether a bound run is over because its master is gone."""
+        self.progress = time.monotonic()
+        """When an update was last seen to be done."""
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(spec, bound), daemon=True)
 
     def __enter__(self) -> RunWatch:
-        if not self._idle:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():  # the interpreter's end would abort a thread inside of torch
-            self._thread.join(_LEAVE_SECONDS)
+        self._left.set()
+        self._thread.join(limits().kill)  # at the interpreter's end torch would abort in a thread
 
-    def _ask(self) -> None:
-        spec, heard = self._spec, time.monotonic()
-        interface = interface_towards(spec.address, spec.interface)
-        every, gone = _WATCH_SECONDS, _GONE_SECONDS
-        if self._bound:
-            every, gone = _BOUND_WATCH_SECONDS, _BOUND_GONE_SECONDS
-        while not self._stop.wait(every):
+    def _watch(self, spec: RankSpec, bound: bool) -> None:
+        update, heard = -1, time.monotonic()
+        # The ranks of an elastic run may come back before that, or give up first.
+        gone = limits().absence if bound else 2 * limits().absence
+        while not (self._left.wait(limits().retry) or self.over.is_set()):
             try:
-                store = connect(spec, interface, 0.0)
+                # A new connection each time: one that was cut recovers late.
+                store = connect(spec, interface_towards(spec.address, spec.interface), 0.0)
+                newest = _number(store, f"{spec.attempt}/recorded")
                 ended = store.check([f"{spec.attempt}/finished"])
-                again = int(store.get("attempt")) > spec.attempt
-            except (GroupError, RuntimeError) as error:
-                refused = isinstance(error.__context__, ConnectionRefusedError)
-                if (refused and self._bound) or time.monotonic() - heard > gone:
-                    self.lost = self._bound
+                if ended or _number(store, "attempt") > spec.attempt:
                     self.over.set()
-                    return
+            except (DistrlccError, RuntimeError) as error:
+                refused = isinstance(error.__context__, ConnectionRefusedError)
+                if (refused and bound) or time.monotonic() - heard > gone:
+                    self.lost = bound
+                    self.over.set()
             else:
                 heard = time.monotonic()
-                if ended or again:
-                    self.over.set()
-                    return
+                if newest > update:
+                    update, self.progress = newest, heard

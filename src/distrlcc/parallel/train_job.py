@@ -14,12 +14,11 @@ from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
-from distrlcc.runs.progress import Display, Progress
+from distrlcc.runs.progress import Display, Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
-from distrlcc.runs.remote_progress import RemoteProgress
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.run_state import RunState, env_run
+from distrlcc.runs.run_state import env_run
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import train
@@ -28,14 +27,14 @@ from distrlcc.storage import Storage
 
 @dataclass(frozen=True)
 class TrainJob:
-    """A run, as its processes are told of it."""
+    """A run, as its processes receive it."""
 
     config: RunConfig | ImitateConfig
     out: Path
     resume: bool = False
     tensorboard: bool = True
     run: str = ""
-    """Id of the run; known to node 0, which tells the others."""
+    """Id of the run; node 0's is valid for all."""
     storage: Storage | None = None
     """Where the durable copy goes."""
 
@@ -59,11 +58,7 @@ class TrainJob:
 def run_directory(
     config: RunConfig | ImitateConfig, out: Path, *, resume: bool, tensorboard: bool
 ) -> RunDirectory:
-    """Begin a run's directory, or open it to go on.
-
-    Raises:
-        DistrlccError: See `RunDirectory.create` and `RunDirectory.resume`.
-    """
+    """Begin a run's directory, or open it to go on; see `RunDirectory`."""
     if resume:
         return RunDirectory.resume(out, config, tensorboard=tensorboard)
     return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
@@ -93,16 +88,18 @@ def train_rank(
     """Train as one rank; return 0 or the signal that ended it.
 
     A ``feed`` receives what rank 0 would show here, a ``stopper`` the signals of another process.
-
-    Raises:
-        DistrlccError: See `train`, `ProcessGroup` and `new_run`.
     """
     # Find what does not fit before joining.
     config, stopper = job.config, stopper or Stopper(launched=True)
     kind, elastic = spec.device.partition(":")[0], "yes" if spec.elastic else "no"
     own = identity(config, processes=spec.size, device=kind, elastic=elastic)
     ranks = ProcessGroup(spec, own, job.run)
-    state = new_run(config, ranks)
+    if isinstance(config, ImitateConfig):
+        data = StoredData(Path(config.data))
+        state = imitation_run(config, data, spec.slot, spec.size, ranks)
+    else:
+        share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
+        state = env_run(config, share, ranks, spec.device)
     if job.resume and (spec.slot == 0 or _run_of(job.out) == job.run):
         with job.directory(job.run) as run:
             state.load(run)
@@ -118,11 +115,11 @@ def train_rank(
 
     # Join and train.
     group = ElasticGroup(ranks, stopper)
-    with ranks, stopper, Recorder(state, group, open_run, shared_only=True) as recorder:
+    with ranks, stopper, Recorder(state, ranks, open_run, shared_only=True) as recorder:
         if isinstance(state.source, SequenceSource):
             state.source.interrupted = recorder.interruption(stopper, group.greatest)
         stopped = train(state, group, recorder, stopper)
-    # The rank that saved says what came of it.
+    # The rank that saved prints the result.
     if recorder.policy_path:
         say = feed.say if feed is not None else sys.stdout.write
         say(state.summary() + "\n")
@@ -130,17 +127,3 @@ def train_rank(
             say(f"policy: {recorder.policy_path}\n")
         sys.stdout.flush()
     return stopped
-
-
-def new_run(config: RunConfig | ImitateConfig, ranks: ProcessGroup) -> RunState:
-    """Return a rank's part of a run.
-
-    Raises:
-        DistrlccError: See `env_run` and `imitation_run`.
-    """
-    spec = ranks.spec
-    if isinstance(config, ImitateConfig):
-        data = StoredData(Path(config.data))
-        return imitation_run(config, data, spec.slot, spec.size, ranks)
-    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
-    return env_run(config, share, ranks, spec.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +68,6 @@ def gaussian_entropy(log_std: Float32) -> float:
     return float((np.clip(log_std, *LOG_STD_RANGE) + 0.5 + _HALF_LOG_TAU).sum())
 
 
-def _relu(values: Float32) -> Float32:
-    return np.maximum(values, np.float32(0.0), out=values)
-
-
-def _tanh(values: Float32) -> Float32:
-    return np.tanh(values, out=values)
-
-
 class NumpyNetwork:
     """A policy's arrays, ready to be run: raw observations in, head and value out."""
 
@@ -87,9 +79,7 @@ class NumpyNetwork:
             (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"][:, None])
             for i in range(len(spec.dense))
         ]
-        self._activation: Callable[[Float32], Float32] = (
-            _relu if spec.activation == "relu" else _tanh
-        )
+        self._relu = spec.activation == "relu"
         if spec.state_size:
             self._weight_ih, self._weight_hh = arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]
             self._bias = (arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"])[:, None]
@@ -121,7 +111,10 @@ class NumpyNetwork:
         for weight, bias in self._dense:
             features = weight @ features
             features += bias
-            features = self._activation(features)
+            if self._relu:
+                np.maximum(features, np.float32(0.0), out=features)
+            else:
+                np.tanh(features, out=features)
         if self.spec.state_size:
             state = self._lstm(features, state)
             features = state[0].T
@@ -155,11 +148,7 @@ class NumpyPolicy(NumpyNetwork):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
-        """Read a policy file.
-
-        Raises:
-            PolicyFileError: If the file is not a whole policy of its own spec.
-        """
+        """Read a policy file; see :func:`load_policy`."""
         return cls(load_policy(path))
 
     def act(

@@ -51,11 +51,7 @@ def save_policy(path: str | os.PathLike[str], policy: PolicyFile) -> None:
     """
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
-    header = {
-        "spec": policy.spec.to_dict(),
-        "acting": policy.acting,
-        "notes": policy.notes,
-    }
+    header = {"spec": policy.spec.to_dict(), "acting": policy.acting, "notes": policy.notes}
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -117,18 +113,13 @@ def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]
 
 def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any]]) -> None:
     expected = expected_shapes(spec)
-    missing = sorted(set(expected) - set(arrays))
-    if missing:
-        raise PolicyFileError(
-            f"{path} lacks {', '.join(missing)}, which a {spec.kind} policy with hidden "
-            f"{spec.hidden} needs; it is damaged, copy it again"
-        )
-    extra = sorted(set(arrays) - set(expected))
-    if extra:
-        raise PolicyFileError(
-            f"{path} has {', '.join(extra)}, which a {spec.kind} policy with hidden {spec.hidden} "
-            "does not have; it is damaged, copy it again"
-        )
+    missing, extra = set(expected) - set(arrays), set(arrays) - set(expected)
+    for what, names in (("lacks", missing), ("has", extra)):
+        if names:
+            raise PolicyFileError(
+                f"{path} {what} {', '.join(sorted(names))}, unlike a {spec.kind} policy with "
+                f"hidden {spec.hidden}; it is damaged, copy it again"
+            )
     for name, shape in expected.items():
         if arrays[name].shape != shape:
             raise PolicyFileError(

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from distrlcc.config import check_fields, check_positive, from_dict
 from distrlcc.errors import ConfigError
 
 ActionKind = Literal["discrete", "continuous"]
 NetworkKind = Literal["mlp", "lstm"]
 Activation = Literal["relu", "tanh"]
-
-_CHOICES = {
-    "action_kind": ("discrete", "continuous"),
-    "kind": ("mlp", "lstm"),
-    "activation": ("relu", "tanh"),
-}
-
 
 PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
 """Options of a policy whose last input is a preference: the default, and the prices of delay that
@@ -27,11 +19,7 @@ PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy's inputs, outputs and network.
-
-    Raises:
-        ConfigError: If a value does not fit.
-    """
+    """A policy's inputs, outputs and network."""
 
     observation: str
     """Name of the observation the policy was trained on."""
@@ -57,29 +45,13 @@ class PolicySpec:
     """Anything else its user must know, such as the observation's options."""
 
     def __post_init__(self) -> None:
-        for name, valid in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in valid:
-                raise ConfigError(f"{name} {value!r} does not exist (valid: {', '.join(valid)})")
-        least_action = 2 if self.action_kind == "discrete" else 1
-        for name, least in (("observation_size", 1), ("action_size", least_action)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {value!r}: expected an integer of {least} or more")
-        widths = [h for h in self.hidden if isinstance(h, int) and 1 <= h <= 16384]
-        if not self.hidden or len(widths) < len(self.hidden):
+        check_fields(self, "observation_size", 1)
+        check_fields(self, "action_size", 2 if self.action_kind == "discrete" else 1)
+        if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise ConfigError(
                 f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
             )
-        for name in ("observation", "action"):
-            if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected a name")
-        for name in ("step_ms", "interval_rtts"):
-            value = getattr(self, name)
-            if value is None and name == "interval_rtts":
-                continue
-            if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} is {value!r}: expected a positive number")
+        check_positive(self, "step_ms" if self.interval_rtts is None else "step_ms interval_rtts")
         if PREFERENCE in self.options:
             self._check_preference()
 
@@ -111,7 +83,7 @@ class PolicySpec:
 
     @property
     def preference(self) -> float | None:
-        """What a user who says nothing prefers, from 0 (throughput) to 1 (delay).
+        """The preference of a user that states none, from 0 (throughput) to 1 (delay).
 
         None where the policy has no preference for its last input.
         """
@@ -120,25 +92,16 @@ class PolicySpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON-ready values."""
-        values = asdict(self)
-        values["hidden"] = list(self.hidden)
-        return values
+        return asdict(self) | {"hidden": list(self.hidden)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PolicySpec:
+    def from_dict(cls, values: dict[str, Any]) -> PolicySpec:
         """Build a spec from :meth:`to_dict`'s values.
 
         Raises:
             ConfigError: If a key is unknown or missing, or a value does not fit.
         """
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ConfigError(f"policy spec has unknown keys {', '.join(unknown)}")
-        try:
-            return cls(**{**values, "hidden": tuple(values.get("hidden", (64, 64)))})
-        except TypeError as error:
-            raise ConfigError(f"policy spec does not fit: {error}") from error
+        return from_dict(cls, values, source="policy spec")
 
 
 def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:

@@ -1,10 +1,8 @@
-"""What is measured of a recipe, so that somebody else can measure it again."""
+"""What is measured of a recipe, so that it can be measured again elsewhere."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from distrlcc.errors import unknown_name
 
 ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
 """What is scored of one flow on a link: keys of `distrlcc.evaluate.scores.METRICS`."""
@@ -69,12 +67,8 @@ class Experiment:
     """Its page in the documentation, if not that of its name."""
 
 
-def _oracle(*words: str) -> tuple[str, ...]:
-    """Return the command that collects 500,000 steps of the oracle's."""
-    data = ("--recipe", "gail", "--steps", "500000", "--out", "FOLDER/data")
-    return ("collect", "--scheme", "oracle", *data, *words)
-
-
+_COLLECT = ("collect", "--scheme", "oracle", "--recipe", "gail", "--steps", "500000")
+_PREPARE = (*_COLLECT, "--out", "FOLDER/data")
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
@@ -84,10 +78,10 @@ EXPERIMENTS: dict[str, Experiment] = {
             "gail",
             ("train", "gail", "--set", "gail.demonstrations=FOLDER/data"),
             OPEN,
-            prepare=_oracle("--disturb", "0"),
+            prepare=(*_PREPARE, "--disturb", "0"),
             blind=True,
         ),
-        Experiment("cloning", ("imitate", "FOLDER/data"), OPEN, prepare=_oracle(), page="gail"),
+        Experiment("cloning", ("imitate", "FOLDER/data"), OPEN, _PREPARE, page="gail"),
         Experiment(
             "dagger",
             ("train", "imitation", "--set", "max_seconds=0", "total_steps=4000000"),
@@ -110,14 +104,3 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
 }
 """By name: the recipes with results, and what stands beside GAIL."""
-
-
-def experiment(name: str) -> Experiment:
-    """Return an experiment.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
-    if name not in EXPERIMENTS:
-        raise unknown_name("recipe with results", name, EXPERIMENTS)
-    return EXPERIMENTS[name]

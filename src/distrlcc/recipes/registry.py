@@ -27,17 +27,13 @@ def recipe(name: str) -> RunConfig:
     Raises:
         ConfigError: There is no such recipe, or the file cannot be read.
     """
-    if name.endswith(".toml"):
-        return _from_file(Path(name))
-    if name not in RECIPES:
+    if name in RECIPES:
+        return RECIPES[name]()
+    if not name.endswith(".toml"):
         raise unknown_name("recipe", name, RECIPES)
-    return RECIPES[name]()
-
-
-def _from_file(path: Path) -> RunConfig:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(f"recipe {path} cannot be read: {reason}") from None
-    return from_toml(RunConfig, text, source=str(path))
+        raise ConfigError(f"recipe {name} cannot be read: {reason}") from None
+    return from_toml(RunConfig, text, source=name)

@@ -28,12 +28,11 @@ Command = Callable[[Sequence[str]], int]
 
 
 class StoppedError(Exception):
-    """A command ended with this exit code: what was done so far stays, to go on with."""
+    """A command ended with the exit code ``code``: what was done so far stays, to go on with."""
 
-    @property
-    def code(self) -> int:
-        """The exit code."""
-        return int(self.args[0])
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 @dataclass
@@ -60,52 +59,52 @@ class SeedRun:
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
 
 
+@dataclass(frozen=True)
 class Reproduction:
     """A folder with one run per seed; done again it goes on with what is missing."""
 
-    def __init__(
-        self, experiment: Experiment, folder: Path, command: Command, tell: Callable[[str], None]
-    ) -> None:
-        """Take what to train and score, where to, and what is told each step in a line."""
-        require_writable(folder)
-        self._experiment, self._folder = experiment, folder
-        self._command, self._tell = command, tell
+    experiment: Experiment
+    folder: Path
+    command: Command
+    tell: Callable[[str], None]
+    """Takes a line for each step."""
 
     def row(self, seeds: Sequence[int]) -> ResultRow:
         """Train and score what is not there yet, and return the row of all."""
+        require_writable(self.folder)
         self._prepare()
         runs = [self._run(seed) for seed in seeds]
-        benchmarks = self._experiment.benchmarks
+        benchmarks = self.experiment.benchmarks
         best = max(runs, key=lambda run: run.held_out_reward)
-        chosen = runs[0] if self._experiment.blind else best
+        chosen = runs[0] if self.experiment.blind else best
         return ResultRow(
-            recipe=self._experiment.name,
+            recipe=self.experiment.name,
             version=__version__,
             steps=max(run.steps for run in runs),
             seeds=tuple(run.seed for run in runs),
             cpu_minutes=tuple(run.cpu_seconds / 60.0 for run in runs),
             shipped=chosen.seed,
             scores={
-                benchmark.label: {
-                    metric: tuple(run.scores[benchmark.label][metric] for run in runs)
-                    for metric in benchmark.metrics
-                }
-                for benchmark in benchmarks
+                b.label: {m: tuple(run.scores[b.label][m] for run in runs) for m in b.metrics}
+                for b in benchmarks
             },
-            peers={benchmark.label: self._peers(benchmark) for benchmark in benchmarks},
+            peers={
+                b.label: {name: self._scores(contender_from_scheme(name), b) for name in b.peers}
+                for b in benchmarks
+            },
         )
 
     def ship(self, row: ResultRow, folder: Path = SHIPPED) -> None:
         """Put a row and its policy where the package has them."""
         require_writable(folder)
-        policy = self._folder / f"seed-{row.shipped}" / RUN_POLICY
+        policy = self.folder / f"seed-{row.shipped}" / RUN_POLICY
         write_atomically(folder / f"{row.recipe}.safetensors", policy.read_bytes())
         row.save(folder / f"{row.recipe}.json")
 
     def _prepare(self) -> None:
-        done = self._folder / "prepared"
-        if self._experiment.prepare and not done.exists():
-            words = self._placed(self._experiment.prepare)
+        done = self.folder / "prepared"
+        if self.experiment.prepare and not done.exists():
+            words = self._placed(self.experiment.prepare)
             if "--out" in words:  # left by one that was stopped
                 shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
             self._do(words)
@@ -119,8 +118,8 @@ class Reproduction:
             DatasetError: What is kept of it is damaged.
             StoppedError: The training ended early.
         """
-        kept, place = self._folder / f"seed-{seed}.json", self._folder / f"seed-{seed}"
-        words = [*self._placed(self._experiment.train), "--seed", str(seed), "--out", str(place)]
+        kept, place = self.folder / f"seed-{seed}.json", self.folder / f"seed-{seed}"
+        words = [*self._placed(self.experiment.train), "--seed", str(seed), "--out", str(place)]
         run = SeedRun(seed, words)
         if kept.exists():
             run = read_result(kept, SeedRun, "result of a run", "remove it")
@@ -142,7 +141,7 @@ class Reproduction:
                 run.cpu_seconds += process_time() - begin
                 run.save(kept)
         # What was not scored yet, or by other metrics.
-        for benchmark in self._experiment.benchmarks:
+        for benchmark in self.experiment.benchmarks:
             if set(run.scores.get(benchmark.label, {})) != set(benchmark.metrics):
                 contender = contender_from_file(str(place), set(), benchmark.prefer)
                 run.scores[benchmark.label] = self._scores(contender, benchmark)
@@ -151,7 +150,7 @@ class Reproduction:
 
     def _scores(self, contender: Contender, benchmark: Benchmark) -> dict[str, float]:
         scenarios = load_suite(benchmark.suite).scenarios("test", benchmark.links)
-        self._tell(f"scoring {contender.name} on {len(scenarios)} links of {benchmark.suite}")
+        self.tell(f"scoring {contender.name} on {len(scenarios)} links of {benchmark.suite}")
         if benchmark.metrics == RECOVERY:
             return recovery_scores(contender, scenarios)
         if benchmark.metrics != ALONE:
@@ -161,16 +160,11 @@ class Reproduction:
         # Means over links, those without a value left out.
         return {m: float(np.nanmean(measured.figures[m])) for m in benchmark.metrics}
 
-    def _peers(self, benchmark: Benchmark) -> dict[str, dict[str, float]]:
-        return {
-            name: self._scores(contender_from_scheme(name), benchmark) for name in benchmark.peers
-        }
-
     def _placed(self, words: Sequence[str]) -> list[str]:
-        return [word.replace("FOLDER", str(self._folder)) for word in words]
+        return [word.replace("FOLDER", str(self.folder)) for word in words]
 
     def _do(self, words: Sequence[str]) -> None:
-        self._tell(f"distrlcc {' '.join(words)}")
-        code = self._command(words)
+        self.tell(f"distrlcc {' '.join(words)}")
+        code = self.command(words)
         if code:
             raise StoppedError(code)

@@ -111,16 +111,12 @@ class ResultRow:
 
     @classmethod
     def load(cls, path: Path) -> ResultRow:
-        """Read what `save` wrote; raise `DatasetError` where that is missing or damaged."""
+        """Read what `save` wrote; raises DatasetError."""
         return read_result(path, cls, "row of results", "write it again")
 
 
 def read_result(path: Path, kind: type[_T], what: str, remedy: str) -> _T:
-    """Read a data class from JSON.
-
-    Raises:
-        DatasetError: The file is missing or damaged.
-    """
+    """Read a data class from JSON; raise `DatasetError` where that is missing or damaged."""
     try:
         # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
         return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), kind, strict=False)
@@ -140,15 +136,9 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.5g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return value
+    return list(map(_rounded, value)) if isinstance(value, list | tuple) else value
 
 
 def shipped_rows() -> dict[str, ResultRow]:
-    """Return the rows that come with the package, by recipe.
-
-    Raises:
-        DatasetError: One is damaged.
-    """
+    """Return the rows that come with the package, by recipe."""
     return {path.stem: ResultRow.load(path) for path in sorted(SHIPPED.glob("*.json"))}

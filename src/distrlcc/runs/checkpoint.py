@@ -50,11 +50,7 @@ def save_checkpoint(
 ) -> None:
     """Write a state atomically and durably over whatever is at ``path``.
 
-    Args:
-        path: The file; its folder must exist.
-        state: The tree; see the module.
-        config_toml: The configuration, compared on loading.
-        versions: Versions of packages, for people.
+    The configuration is compared on loading; versions of packages are for people.
 
     Raises:
         OutputError: The file cannot be written.
@@ -109,11 +105,7 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 
 def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, Any]:
-    """Read a state.
-
-    Args:
-        path: The file.
-        config_toml: Configuration that the file must be of; None takes any.
+    """Read a state, of any configuration if that is None.
 
     Raises:
         CheckpointError: The file is missing, truncated or corrupt (DamagedCheckpointError), of
@@ -141,7 +133,7 @@ def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, 
 
 
 def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> None:
-    """Refuse a foreign file, another version of the layout or another configuration."""
+    """Refuse a foreign file, another version of the layout and another configuration."""
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a distrlcc checkpoint")
     if metadata.get("version") != VERSION:

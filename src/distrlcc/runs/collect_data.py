@@ -18,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.config import to_toml
+from distrlcc.config import check_fields, to_toml
 from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import check_fields
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_expert
@@ -88,8 +87,15 @@ STRETCH = 50
 """Steps from one disturbance to the next."""
 
 
-class Disturbance:
-    """Random actions in an expert's trajectories, so that they show how to come back from errors.
+def disturbed(
+    actions: NDArray[Any],
+    space: gymnasium.Space[Any],
+    share: float,
+    seed: int,
+    episode: int,
+    step: int,
+) -> NDArray[Any]:
+    """Return the actions to take ``[N]``: the expert's, or random ones at a share of the steps.
 
     A policy that was shown only an expert's own states has never seen what its small errors lead to
     (DART, https://arxiv.org/abs/1703.09327). So each stretch of `STRETCH` steps begins with one
@@ -97,27 +103,20 @@ class Disturbance:
     the stretch is the expert's way back. What the expert would have done is recorded at every step.
     Draws are named by seed, environment, episode and step.
     """
-
-    def __init__(self, share: float, space: gymnasium.Space[Any], count: int, seed: int) -> None:
-        """Disturb a share of the steps of ``count`` environments with actions of a space."""
-        self._share, self._space = share, space
-        self._key, self._rows = stream_key(seed, "disturb"), np.arange(count)
-
-    def act(self, actions: NDArray[Any], episode: int, step: int) -> NDArray[Any]:
-        """Return the actions to take ``[N]``: the expert's, or random ones."""
-        if self._share == 0.0:
-            return actions
-        phase = STRETCH * uniform(self._key, self._rows, episode, 0)
-        stretch, age = np.divmod((step + phase).astype(np.int64), STRETCH)
-        lengths = 2.0 * self._share * STRETCH * uniform(self._key, self._rows, episode, 1, stretch)
-        draws = uniform(self._key, self._rows, episode, 2, stretch)
-        if isinstance(self._space, gymnasium.spaces.Discrete):
-            drawn: NDArray[Any] = (draws * int(self._space.n)).astype(actions.dtype)
-        else:
-            assert isinstance(self._space, gymnasium.spaces.Box)
-            low, high = float(self._space.low.min()), float(self._space.high.max())
-            drawn = (low + draws * (high - low)).astype(actions.dtype)
-        return np.where(age < np.rint(lengths), drawn, actions)
+    if share == 0.0:
+        return actions
+    key, rows = stream_key(seed, "disturb"), np.arange(len(actions))
+    phase = STRETCH * uniform(key, rows, episode, 0)
+    stretch, age = np.divmod((step + phase).astype(np.int64), STRETCH)
+    lengths = 2.0 * share * STRETCH * uniform(key, rows, episode, 1, stretch)
+    draws = uniform(key, rows, episode, 2, stretch)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        drawn: NDArray[Any] = (draws * int(space.n)).astype(actions.dtype)
+    else:
+        assert isinstance(space, gymnasium.spaces.Box)
+        low, high = float(space.low.min()), float(space.high.max())
+        drawn = (low + draws * (high - low)).astype(actions.dtype)
+    return np.where(age < np.rint(lengths), drawn, actions)
 
 
 class ExpertRounds:
@@ -154,10 +153,7 @@ class ExpertRounds:
             for scheme in config.schemes
         ]
         self.spaces = spaces_of(self._envs[0])
-        self._disturbance = Disturbance(
-            config.disturb, self._envs[0].single_action_space, self.count, config.seed
-        )
-        self._rounds = 0
+        self._config, self._rounds = config, 0
 
     def run(self) -> list[Episode]:
         """Run the next round and return its episodes, in the environments' order."""
@@ -170,6 +166,7 @@ class ExpertRounds:
 
     def _run(self, env: LinkVectorEnv) -> list[Episode]:
         count, size = self.count, self.spaces.observation_size
+        share, seed, space = self._config.disturb, self._config.seed, env.single_action_space
         observations = np.zeros((count, self._length, size), np.float32)
         actions, experts = self._actions(), self._actions()
         rewards = np.zeros((count, self._length), np.float32)
@@ -181,7 +178,7 @@ class ExpertRounds:
         while running.any():
             # Act as the expert, or now and then at random; record what the expert would have done.
             labels = info["expert_action"]
-            taken = self._disturbance.act(labels, self._rounds, t)
+            taken = disturbed(labels, space, share, seed, self._rounds, t)
             observations[:, t] = observation
             actions[:, t] = taken.reshape(actions[:, t].shape)
             experts[:, t] = labels.reshape(actions[:, t].shape)
@@ -208,13 +205,7 @@ class ExpertRounds:
 def collect_data(
     rounds: ExpertRounds, config: CollectConfig, out: Path, progress: Progress
 ) -> Manifest | int:
-    """Collect a data set.
-
-    Args:
-        rounds: Of the same configuration.
-        config: What to collect.
-        out: A new or empty folder.
-        progress: Where the user looks.
+    """Collect a data set in rounds of the same configuration, in a new or empty folder.
 
     Returns:
         The manifest that was written; or the number of the signal that ended it early, and nothing
@@ -235,10 +226,12 @@ def collect_data(
     )
     with DatasetWriter(out, rounds.spaces, origin, config.shard_steps) as writer, Stopper() as stop:
         while not _enough(writer, config):
+            # Run a round; a signal during it discards everything.
             episodes = rounds.run()
             if stop.signal:
                 writer.discard()
                 return stop.signal
+            # Write what is still wanted of it, and show means over its links.
             for episode in episodes:
                 if not _enough(writer, config):
                     writer.add(episode)

@@ -18,11 +18,11 @@ from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_state import RunState
-from distrlcc.runs.source import Stop, spec_in
+from distrlcc.runs.source import Source, Stop, spec_in
 from distrlcc.seeding import stream_key, uniform
 
 
-class SequenceSource:
+class SequenceSource(Source):
     """A `Source` whose batches are epochs: a rank's share of each minibatch of a data set."""
 
     def __init__(
@@ -30,11 +30,7 @@ class SequenceSource:
     ) -> None:
         """Choose the validation episodes and cut all into sequences.
 
-        Args:
-            config: The run's.
-            data: The data set, opened by this rank.
-            rank: This process's number.
-            size: Processes that share the minibatches.
+        ``size`` ranks share the minibatches; each has opened the data set itself.
 
         Raises:
             ConfigError: The configuration does not fit the data set.
@@ -84,21 +80,10 @@ class SequenceSource:
         steps = sum(int(training.counts(part).sum()) for part in own)
         return epoch, CollectStats(steps=float(steps))
 
-    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
-        """There is nothing to log beside what was learned."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """An epoch follows from its number."""
-        return {}
-
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Go on with the epoch after those that were done."""
+        """Go on with the epoch after those that were done; it follows from its number."""
         self._epoch = int(state["counters"]["update"])
         return True
-
-    def close(self, update: int) -> None:
-        """Nothing is held that would outlive this process."""
 
 
 def imitation_run(
@@ -108,14 +93,7 @@ def imitation_run(
     size: int = 1,
     reducer: Reducer | None = None,
 ) -> RunState:
-    """Return a run that imitates an expert.
-
-    Args:
-        config: The run's.
-        data: The data set, opened by this rank.
-        rank: This process's number.
-        size: Processes that share the minibatches.
-        reducer: Exchanges with other ranks.
+    """Return a run that imitates an expert; see `SequenceSource`.
 
     Raises:
         ConfigError: The configuration does not fit the data set.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import numbers
 import os
 from collections.abc import Mapping
@@ -14,9 +15,6 @@ from distrlcc.errors import OutputError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-
-_BLOCK_BYTES = 1 << 16
 
 
 class MetricsLog:
@@ -38,12 +36,9 @@ class MetricsLog:
             cut_after(self.path, update)
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Append an update's metrics.
+        """Append an update's metrics: numbers, texts or lists of them.
 
-        Args:
-            update: Updates done, this one counted.
-            metrics: Numbers (NumPy's too), texts or lists of them; what is not finite is written
-                as null. Only numbers go to TensorBoard.
+        What is not finite is written as null. Only numbers go to TensorBoard.
 
         Raises:
             OutputError: They cannot be written.
@@ -52,12 +47,7 @@ class MetricsLog:
         self._show(update, metrics)
 
     def log_more(self, update: int, metrics: Mapping[str, Any], more: Mapping[str, float]) -> None:
-        """Add to the update that was logged last.
-
-        Args:
-            update: Its number.
-            metrics: What was logged of it.
-            more: What is added.
+        """Add more to the metrics of the update that was logged last.
 
         Raises:
             OutputError: It cannot be written.
@@ -123,24 +113,18 @@ def jsonable(value: Any) -> Any:
 def cut_after(path: Path, update: int) -> None:
     """Drop the lines at a file's end that are torn, or of later updates.
 
-    Args:
-        path: A JSON object per line, each with its ``update``, in order; there may be millions.
-        update: The last that is kept.
+    Each line is a JSON object with its ``update``, in order; there may be millions.
     """
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
-        tail = b""
-        while end or tail:
-            begin = tail.rfind(b"\n", 0, -1) + 1
-            if not begin and end:  # the line's start is still to be read
-                block = min(end, _BLOCK_BYTES)
-                end = file.seek(end - block)
-                tail = file.read(block) + tail
-            elif _kept(tail[begin:], update):
-                break
-            else:
-                tail = tail[:begin]
-        file.truncate(end + len(tail))
+        if end:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                while end:
+                    begin = text.rfind(b"\n", 0, end - 1) + 1
+                    if _kept(text[begin:end], update):
+                        break
+                    end = begin
+        file.truncate(end)
 
 
 def _kept(line: bytes, update: int) -> bool:

@@ -16,14 +16,10 @@ class RunOptions:
     resume: bool = False
     tensorboard: bool = True
     storage: str = ""
-    """URL of the place where its durable copy goes; see `distrlcc.storage`."""
+    """URL of its durable copy; see `distrlcc.storage`."""
 
     def place(self, run: str) -> Storage | None:
-        """Return the run's place there; None without a storage or a name.
-
-        Args:
-            run: Id of the run's processes.
-        """
+        """Return the place of a run's processes there; None without a storage or a name."""
         if not self.storage or self.out is None:
             return None
         return Storage(self.storage, self.out.resolve().name, run)

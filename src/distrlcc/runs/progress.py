@@ -13,10 +13,13 @@ when something is reported, so no thread competes with training.
 from __future__ import annotations
 
 import math
+import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -35,24 +38,10 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 LINE_SECONDS = 10.0
 """Time between two plain lines, s."""
-
+MOST_LINES = 10_000
+"""Lines that are kept for another process, at most."""
 _REDRAW_SECONDS = 0.1
 _SPEED_SECONDS = 15.0
-
-
-class Display(Protocol):
-    """Where a run is shown: a `Progress` here, or one in another process."""
-
-    below: Callable[[], Table] | None
-
-    def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
-        """Report an update; see `Progress.update`."""
-
-    def note(self, line: str) -> None:
-        """Show a line that stays."""
-
-    def redraw(self) -> None:
-        """Show what has changed below."""
 
 
 class _Console(Console):
@@ -210,6 +199,87 @@ class Progress:
         if self._max_seconds:
             times.append(self._max_seconds - self._seconds())
         return _duration(max(min(times), 0.0)) if times else ""
+
+
+@dataclass
+class News:
+    """What a run has to show in another process."""
+
+    lines: list[str] = field(default_factory=list)
+    """Lines that stay."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The newest of each."""
+    alarm: str | None = None
+    table: Table | None = None
+    said: list[str] = field(default_factory=list)
+    """Text for standard output."""
+
+
+class RemoteProgress:
+    """Keeps what a `Progress` would show until the process that shows it fetches `news`."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self.below: Callable[[], Table] | None = None
+        self._news = News()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> RemoteProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Keep what was not fetched."""
+
+    def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
+        """See `Progress.update`."""
+        with self._lock:
+            self._news.metrics.update(metrics)
+            self._news.alarm = alarm
+
+    def note(self, line: str) -> None:
+        """See `Progress.note`."""
+        with self._lock:
+            self._news.lines = [*self._news.lines[-MOST_LINES:], line]
+
+    def take_warnings(self, prefix: str = "") -> None:
+        """Show this process's warnings as lines from now on; ``prefix`` comes first in each."""
+
+        def taken(message: Any, category: type[Warning], *_: Any) -> None:
+            kind = "" if category is UserWarning else f"{category.__name__}: "
+            self.note(f"{prefix}{kind}{message}")
+
+        warnings.showwarning = taken  # type: ignore[assignment]
+
+    def redraw(self) -> None:
+        """See `Progress.redraw`; the table is made when it is fetched."""
+
+    def say(self, text: str) -> None:
+        """Keep text for standard output."""
+        with self._lock:
+            self._news.said.append(text)
+
+    def news(self) -> News:
+        """Return what came since the last call."""
+        with self._lock:
+            news, self._news = self._news, News()
+        news.table = self.below() if self.below is not None else None
+        return news
+
+
+def show(news: News, progress: Progress) -> None:
+    """Show what was fetched, except what is for standard output."""
+    for line in news.lines:
+        progress.note(line)
+    if news.table is not None:
+        table = news.table
+        progress.below = lambda: table
+    if news.metrics:
+        progress.update(news.metrics, news.alarm)
+    progress.redraw()
+
+
+Display = Progress | RemoteProgress
+"""Where a run is shown: here, or in another process."""
 
 
 def _short(value: float) -> str:

@@ -20,40 +20,37 @@ that becomes rank 0, with the number of updates whose lines are kept."""
 
 
 class Leader(Protocol):
-    """Says whether this process is rank 0; see `distrlcc.runs.train.Group`."""
+    """Says whether this process is rank 0, which scores, logs and saves; one alone always is."""
 
     @property
     def leads(self) -> bool:
-        """Whether it was at the newest update."""
-        ...
+        """Whether it was rank 0 at the newest update."""
+        return True
 
     def still_leads(self) -> bool:
-        """Say whether it was not replaced since."""
-        ...
+        """Say whether it was not replaced while it was suspended."""
+        return True
 
     def note_record(self, update: int) -> None:
         """Note for a later rank 0 that an update's row is written."""
-        ...
+        return
 
     def newest_record(self) -> int:
         """Return the newest update whose row a rank 0 has written."""
-        ...
+        return 0
 
 
 class Recorder:
-    """Writes a run's directory and shows its progress, while this process is rank 0."""
+    """Writes a run's directory and shows its progress while this process is rank 0."""
 
     def __init__(
         self, state: RunState, group: Leader, open_run: OpenRun, *, shared_only: bool = False
     ) -> None:
-        """Take what to record and where; a context manager.
+        """Record a state's updates; a context manager.
 
-        Args:
-            state: What is trained.
-            group: Asked before and after each scoring, before anything is written: another rank may
-                have taken over while this one was suspended.
-            open_run: Opens the directory before the first update that is recorded here.
-            shared_only: Save only what all ranks share, as several processes do.
+        The group is asked before and after each scoring, before anything is written: another rank
+        may have taken over while this one was suspended. Several processes save ``shared_only``
+        what all ranks share.
         """
         self._state, self._group, self._open_run = state, group, open_run
         self._shared_only = shared_only
@@ -84,9 +81,7 @@ class Recorder:
     ) -> Stop:
         """Return what shows the steps in the middle of an update, and breaks it off on a signal.
 
-        Args:
-            stopper: Hears of signals.
-            agree: Returns a signal that any rank has heard, given this one's; all ranks call it.
+        All ranks call ``agree`` with the signal that they have heard; it returns one of any rank.
         """
 
         def interrupted(steps: int) -> bool:
@@ -104,6 +99,7 @@ class Recorder:
             metrics: What is logged and shown; ``events`` among them were shown already.
             events: What is shown at once, and logged.
         """
+        # Keep the row of this update and of the one before.
         state, update = self._state, self._state.counters.update
         metrics["seconds"] = state.counters.seconds
         happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from distrlcc.config import check_fields
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
@@ -14,7 +15,6 @@ from distrlcc.learn.config import (
     GailConfig,
     ImitationConfig,
     PPOConfig,
-    check_fields,
 )
 
 MAX_ENVS = 2**20
@@ -79,7 +79,7 @@ class DistributedConfig:
 
 @dataclass(frozen=True)
 class ActorsConfig:
-    """Who acts where in the actor-learner topology; of no matter to the others."""
+    """The workers of the actor-learner topology; of no matter to the others."""
 
     nodes: tuple[tuple[str, ...], ...] = (
         ("0", "1", "2", "3"),
@@ -149,21 +149,21 @@ class ResourcesConfig:
     """Few machines or many; STRICT: on one, or each process on another."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "workers max_workers", 0, prefix="resources.")
+        check_fields(self, "workers max_workers", 0)
         amounts = "worker_cpus worker_gpus learner_cpus learner_gpus"
-        check_fields(self, amounts, 0, MAX_AMOUNT, prefix="resources.")
+        check_fields(self, amounts, 0, MAX_AMOUNT)
         if self.learner_gpus > 1.0:
             raise ConfigError(
-                f"resources.learner_gpus is {self.learner_gpus}: expected at most 1; a learner "
+                f"learner_gpus is {self.learner_gpus}: expected at most 1; a learner "
                 "computes on one, so give more learners"
             )
         if self.worker_gpus > 1.0 and self.worker_gpus % 1.0:
             raise ConfigError(
-                f"resources.worker_gpus is {self.worker_gpus}: expected a share or a whole number"
+                f"worker_gpus is {self.worker_gpus}: expected a share or a whole number"
             )
         for name in ("worker_custom", "learner_custom"):
             for text in getattr(self, name):
-                _amount(f"resources.{name}", text)
+                _amount(name, text)
 
     def worker(self, cpus: float) -> Needs:
         """Return what a worker needs, with so many cores where none are named."""
@@ -258,9 +258,6 @@ class RunConfig:
         check_fields(self, "total_steps checkpoint_every", 1, MAX_VALUE)
         check_fields(self, "max_seconds seed", 0, MAX_VALUE)
         check_fields(self, "num_envs", 1, MAX_ENVS)
-        for section in (self.ppo, self.dagger, self.gail):
-            if section is not None:
-                section.validate()
 
     def _check_sections(self) -> None:
         if (self.ppo is None) == (self.dagger is None):

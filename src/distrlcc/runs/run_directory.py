@@ -1,21 +1,8 @@
 """A run's folder: what ran, what it measured, and all it needs to go on.
 
-::
-
-    runs/quickstart-20260131-120000/
-    ├── config.toml              the exact configuration; its presence marks a run
-    ├── versions.json            packages, platform, seeds, command, and when it was resumed
-    ├── metrics.jsonl            one JSON object per update
-    ├── workers.jsonl            one per second and worker, where workers act for a trainer
-    ├── tensorboard/             the same, as event files
-    ├── checkpoints/
-    │   ├── latest.safetensors   all state after the newest saved update
-    │   ├── previous.safetensors the one before, used if the latest is damaged
-    │   └── best.safetensors     the best by held-out score
-    └── policy.safetensors       the policy file (written by ``policy``)
-
-Files are written whole under a temporary name and renamed, but for those that are appended to.
-After a resume, lines of updates later than the checkpoint are dropped, so no update occurs twice.
+docs/training.md shows what is in it. Files are written whole under a temporary name and renamed,
+except those that are appended to. After a resume, lines of updates later than the checkpoint are
+dropped, so no update occurs twice.
 """
 
 from __future__ import annotations
@@ -34,11 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from distrlcc.config import from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.files import write_atomically
-from distrlcc.runs.checkpoint import (
-    DamagedCheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-)
+from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from distrlcc.runs.identity import package_versions, versions
 from distrlcc.runs.metrics_log import MetricsLog, cut_after
 from distrlcc.storage import StorageKeeper
@@ -55,7 +38,7 @@ class RunDirectory:
     """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
 
     def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
-        """Take a folder that exists; :meth:`create` and :meth:`resume` check that it fits."""
+        """Open a folder; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
         self.storage: Storage | None = None
         """Where its durable copy goes."""
@@ -70,17 +53,13 @@ class RunDirectory:
     ) -> RunDirectory:
         """Begin a run in a new or empty folder.
 
-        Args:
-            path: The folder.
-            config: The configuration, written to ``config.toml``. Its class may name keys that a
-                later resume may change, as ``EXTENDABLE``.
-            seed: The run's seed, written to ``versions.json``.
-            tensorboard: Whether to write TensorBoard event files.
+        The class of the configuration may name, as ``EXTENDABLE``, keys that a resume may change.
 
         Raises:
             ConfigError: The configuration does not fit its own types.
             OutputError: The folder holds a run or something else, or cannot be written.
         """
+        # Refuse a folder that holds something else.
         run = cls(path, config, tensorboard=tensorboard)
         text = to_toml(config)
         if path.exists() and not path.is_dir():
@@ -96,6 +75,7 @@ class RunDirectory:
                 raise OutputError(
                     f"{path} is not empty and is not a run: give an empty or new folder as --out"
                 )
+            # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
             (path / "checkpoints").mkdir()
         except OSError as error:
@@ -109,10 +89,7 @@ class RunDirectory:
     ) -> RunDirectory:
         """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
 
-        Args:
-            out: The folder.
-            config: The run's configuration; where extendable keys differ, they are the run's now.
-            tensorboard: Whether to write TensorBoard event files.
+        Where extendable keys differ, those given are the run's from now on.
 
         Raises:
             CheckpointError: The run has another configuration; names the keys that differ.
@@ -155,12 +132,7 @@ class RunDirectory:
         return self.path / "checkpoints" / f"{name}.safetensors"
 
     def save(self, state: Mapping[str, Any], *, best: bool = False) -> Path:
-        """Save a checkpoint atomically; the former latest becomes the previous one.
-
-        Args:
-            state: What :func:`distrlcc.runs.checkpoint.save_checkpoint` can store.
-            best: Write ``best`` instead of ``latest``.
-        """
+        """Save a checkpoint as the best, or as the latest; the one before becomes the previous."""
         path = self.checkpoint_path("best" if best else "latest")
         try:
             path.parent.mkdir(exist_ok=True)
@@ -173,10 +145,7 @@ class RunDirectory:
         return path
 
     def load(self) -> dict[str, Any] | None:
-        """Load the newest whole checkpoint: the previous one where the latest is damaged.
-
-        Returns:
-            The state, or None if the run has not saved one yet.
+        """Load the newest whole checkpoint, if the run has saved one yet.
 
         Raises:
             CheckpointError: No checkpoint is whole, or it is from another configuration.
@@ -200,11 +169,7 @@ class RunDirectory:
         return None
 
     def rewind(self, update: int) -> None:
-        """Begin to go on: note it, and drop metrics later than an update; after :meth:`load`.
-
-        Args:
-            update: Updates done in the checkpoint; lines of updates 1 to ``update`` are kept.
-        """
+        """Begin to go on after an update: note it, and drop later metrics; after :meth:`load`."""
         write_atomically(self.path / "config.toml", to_toml(self._config).encode())
         with suppress(OSError, ValueError, AttributeError, TypeError):
             # A lost note of versions does not stop a run.
@@ -219,7 +184,7 @@ class RunDirectory:
         write_atomically(self.path / "versions.json", (json.dumps(noted, indent=2) + "\n").encode())
 
     def store(self) -> None:
-        """Let the newest checkpoint and all else be stored, where there is a storage; at once."""
+        """Begin to store the newest checkpoint and all else, where there is a storage."""
         if self.storage is None:
             return
         self.metrics.flush()
@@ -242,15 +207,11 @@ class RunDirectory:
             self.path.rmdir()
 
     def lock(self) -> None:
-        """Keep other processes from writing here until :meth:`close`.
-
-        Raises:
-            OutputError: Another process trains this run.
-        """
+        """Keep other processes from writing here until :meth:`close`; see `take_lock`."""
         self._lock = take_lock(self.path)
 
     def close(self) -> None:
-        """Close the files that are appended to, and let go of the lock."""
+        """Close the files that are appended to, and release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -52,23 +52,15 @@ def build_learner(
     return learner
 
 
-_SHAPE = [
-    "observation",
-    "observation_size",
-    "action",
-    "action_kind",
-    "action_size",
-    "kind",
-    "hidden",
-    "activation",
-]
+_SHAPE = "observation observation_size action action_kind action_size kind hidden activation"
+"""Parts of a spec that must be the same for weights to fit."""
 
 
 def _starting_weights(path: str, spec: PolicySpec) -> Weights:
     """Return a policy file's weights, to train a policy of a spec from."""
     policy = load_policy(find_policy(path))
     given, wanted = policy.spec.to_dict(), spec.to_dict()
-    names = [name for name in _SHAPE if given[name] != wanted[name]]
+    names = [name for name in _SHAPE.split() if given[name] != wanted[name]]
     if names:
         has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))
         raise PolicyFileError(
@@ -107,14 +99,9 @@ class RunState:
         total_steps: int,
         notes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Put a run together.
+        """Put a run together, which is shown to end at ``total_steps``.
 
-        Args:
-            config: The run's.
-            source: Where batches come from.
-            learner: What learns from them.
-            total_steps: Steps that the run ends at, to be shown.
-            notes: Written into the policy file, too.
+        The notes go into the policy file.
         """
         self.config, self.source, self.learner = config, source, learner
         self.spec, self._notes, self.total_steps = source.spec, dict(notes or {}), total_steps
@@ -196,7 +183,7 @@ class RunState:
         }
 
     def paused(self) -> bool:
-        """Say whether rank 0 scored alone after the newest update."""
+        """Say whether rank 0 scores alone after the newest update."""
         return self.counters.update > 0 and self.config.scores_at(self.counters.update)
 
     def policy(self) -> PolicyFile:
@@ -319,13 +306,9 @@ def env_run(
     reducer: Reducer | None = None,
     device: str = "cpu",
 ) -> RunState:
-    """Return a run whose environments are in this process.
+    """Return a run whose environments, all or a share of them, are in this process.
 
-    Args:
-        config: The run's.
-        share: Environments to own; all by default.
-        reducer: Exchanges with other ranks.
-        device: Where the learner computes; acting is NumPy's.
+    The learner computes on the device; acting is NumPy's.
 
     Raises:
         ConfigError: Something in the configuration does not exist or fit.

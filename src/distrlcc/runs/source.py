@@ -22,16 +22,17 @@ Stop = Callable[[int], bool]
 
 
 class Source(Protocol):
-    """Environments here, workers elsewhere, or a data set."""
+    """Environments here, workers elsewhere, or a data set.
+
+    The methods that have a body here need none in a source with nothing to log, keep or close.
+    """
 
     spec: PolicySpec
 
     def next(self, weights: Weights, stop: Stop | None) -> tuple[Any, CollectStats] | None:
-        """Return the next batch and what was seen, or None where there will be no more.
+        """Return the next batch and what was seen, or None if there will be no more.
 
-        Args:
-            weights: The newest; they act from now on.
-            stop: Cuts the batch short; None: never.
+        The weights act from now on; ``stop`` cuts the batch short.
         """
         ...
 
@@ -40,29 +41,27 @@ class Source(Protocol):
 
         Args:
             stats: Sums over all ranks.
-            seconds: Time that this batch and its update took, s.
+            seconds: Duration of this batch and its update, s.
         """
-        ...
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs beside the learner."""
-        ...
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Go on from a run's whole state, which may lack this source's part.
 
-        Returns:
-            Whether data that the learner keeps of its batches are of this source.
+        Say whether data that the learner keeps of its batches are of this source.
         """
         ...
 
     def close(self, update: int) -> Exception | None:
-        """Let go of everything; return why there were no more batches, if that is an error.
+        """Close everything; return why there were no more batches, if that is an error.
 
-        Args:
-            update: Updates done: a batch that came after this one was not learned from.
+        A batch that came after ``update`` updates were done was not learned from.
         """
-        ...
+        return None
 
 
 @dataclass(frozen=True)
@@ -95,15 +94,11 @@ class Share:
         return cls(first * agents, (links * (slot + 1) // size - first) * agents)
 
 
-class EnvSource:
+class EnvSource(Source):
     """A `Source` that steps environments in this process."""
 
     def __init__(self, config: RunConfig, share: Share | None = None) -> None:
-        """Build the environments.
-
-        Args:
-            config: The run's.
-            share: Environments to own; all by default.
+        """Build the environments of a share, of all by default.
 
         Raises:
             ConfigError: Something in the configuration does not exist or fit.
@@ -159,9 +154,6 @@ class EnvSource:
             self.collector.begin_at(state["counters"]["update"] * self._config.rollout_length)
         return same  # a DAgger learner's data are of the environments, too
 
-    def close(self, update: int) -> None:
-        """Nothing is held that would outlive this process."""
-
 
 def spaces_of(env: LinkVectorEnv) -> Spaces:
     """Return what an environment's agents see and do."""
@@ -196,7 +188,7 @@ def spec_in(
 
 
 def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
-    """Allocate what a run's learner learns from, of so many environments."""
+    """Allocate the rollout that a run's learner learns from."""
     return Rollout.allocate(
         spec, config.rollout_length, environments, config.sequence_length, config.outcomes
     )

@@ -1,13 +1,6 @@
-"""The training loop, which every way of training runs. Read `train` top to bottom.
+"""The training loop, which every way of training runs: read `train` from top to bottom.
 
-======================  ===================================  =====================================
-way                     `Source`                             `Group`
-======================  ===================================  =====================================
-one process             `EnvSource`                          `Alone`
-many equal processes    `EnvSource`, a share on each         `parallel.decentralized.ElasticGroup`
-actors and a learner    `actors.actor_source.ActorSource`    `Alone`
-imitation               `imitation.SequenceSource`           either
-======================  ===================================  =====================================
+docs/architecture.md has a table of which `Source`, `Learner` and `Group` make each way.
 """
 
 from __future__ import annotations
@@ -18,7 +11,7 @@ from typing import Any, Protocol
 
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError
-from distrlcc.runs.recorder import Recorder
+from distrlcc.runs.recorder import Leader, Recorder
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
 from distrlcc.runs.stopper import Stopper
@@ -40,26 +33,9 @@ class Agreed:
 class Group(Protocol):
     """The ranks that learn together."""
 
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which scores, logs and saves."""
-        ...
-
-    def still_leads(self) -> bool:
-        """Say whether rank 0 was not replaced while it was suspended."""
-        ...
-
-    def note_record(self, update: int) -> None:
-        """Note for a later rank 0 that an update's row is written."""
-        ...
-
-    def newest_record(self) -> int:
-        """Return the newest update whose row a rank 0 has written."""
-        ...
-
     def stop(self, state: RunState) -> Stop | None:
         """Return what cuts the next batch short where the others wait for it."""
-        ...
+        return None
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
@@ -82,31 +58,15 @@ class Group(Protocol):
         ...
 
 
-class Alone:
-    """A `Group` of one."""
-
-    leads = True
+class Alone(Group, Leader):
+    """A `Group` of one, which leads."""
 
     def __init__(self, stopper: Stopper, *, score_stopped: bool = True) -> None:
         """Take what hears of signals, and whether a run that one has ended is scored once more."""
         self._stopper, self._score_stopped = stopper, score_stopped
 
-    def still_leads(self) -> bool:
-        """There is no other rank."""
-        return True
-
-    def note_record(self, update: int) -> None:
-        """Nobody takes over."""
-
-    def newest_record(self) -> int:
-        """Nobody was rank 0 before."""
-        return 0
-
-    def stop(self, state: RunState) -> None:
-        """No other rank waits for a batch."""
-
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
-        """Learn; see `Group`."""
+        """See `Group`."""
         if batch is None:
             return None
         before = state.learner.shared_state()
@@ -130,11 +90,7 @@ class Alone:
 def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -> int:
     """Train until the steps, the time or a user say stop, and save.
 
-    Args:
-        state: What is trained, with the source of its batches.
-        group: The ranks that learn together; joined.
-        recorder: Scores, logs and saves on rank 0.
-        stopper: Hears of signals; entered.
+    The group is joined, and the stopper entered.
 
     Returns:
         0, or the number of the signal that ended the run or this rank's part in it.
@@ -149,8 +105,8 @@ def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -
     state.start_clock()
     begin = collected = time.perf_counter()
     while True:
-        # Learn from what every rank has collected. At first a rank has no batch: it meets the
-        # others, and takes their state if they are further.
+        # Learn from what every rank has collected. At first a rank has no batch: it joins the
+        # others, and takes their state if they are ahead.
         agreed = group.update(state, batch, stats)
         if agreed is not None:
             learned = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import Any
 
 from distrlcc.control.state import CWND
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import Agent, Reference
+from distrlcc.sim.reference import Reference
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 
@@ -57,15 +57,14 @@ def _kernel(link: Link, window: float, n_envs: int, steps: int) -> tuple[float, 
     return seconds / packets * 1e9, n_envs * steps / seconds
 
 
-def _reference(link: Link, window: float, steps: int = 100) -> float:
+def _reference(link: Link, window: float) -> float:
     reference = Reference(Scenario("bench", link, (Flow(cwnd=window),)))
     reference.run(50 * STEP_NS)
     before = len(reference.records)
     begin = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(100):
         for flow in reference.flows:
-            assert isinstance(flow.controller, Agent)
-            flow.controller.cwnd = window
+            flow.held.cwnd = window
         reference.run(STEP_NS)
     seconds = time.perf_counter() - begin
     return seconds / (len(reference.records) - before) * 1e9

@@ -18,7 +18,7 @@ import numpy as np
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import Agent, Reference
+from distrlcc.sim.reference import Reference
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.types import IntervalStats
@@ -135,12 +135,7 @@ def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
 
 
 def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | None:
-    """Run a script on both; return the first difference, or None.
-
-    Args:
-        script: Scenario and actions.
-        kernel: Another `advance` in the kernel's place (tests plant mutants).
-    """
+    """Run a script on both; return the first difference, or None. Tests plant another kernel."""
     scenario = script.scenario
     reference = Reference(scenario)
     simulator = Simulator(
@@ -151,8 +146,8 @@ def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | N
         zip(script.steps_ns, script.windows, script.pacing, strict=True)
     ):
         for k, flow in enumerate(reference.flows):
-            if scenario.flows[k].scheme == "agent" and isinstance(flow.controller, Agent):
-                flow.controller.cwnd, flow.controller.pacing_rate = windows[k], pacing[k]
+            if scenario.flows[k].scheme == "agent":
+                flow.held.cwnd, flow.held.pacing_rate = windows[k], pacing[k]
                 simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]
         reference.run(length)
         simulator.advance(length)

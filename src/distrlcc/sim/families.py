@@ -1,4 +1,4 @@
-"""The links behind the named suites: Aurora's, Indigo's, Genet's and those of several flows.
+"""The links behind the named suites: random, cellular, Aurora's, Indigo's, Genet's and shared ones.
 
 Each generated link's parameters are draws that are named by suite, split and index.
 """
@@ -40,6 +40,63 @@ def between(u: float, low: float, high: float) -> float:
 def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
     """Return a bandwidth-delay product in packets."""
     return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
+
+
+_PACKETS_EACH = 4.0
+"""Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
+
+
+def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
+    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP; all flows have room."""
+    rtt = round(10.0 + 90.0 * u[1], 3)
+    least = max(5.0, _PACKETS_EACH * flows / bdp_packets(1.0, rtt))
+    rate = round(between(u[0], least, 100.0), 3)
+    queue = max(2, round(between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
+    return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
+
+
+def varied_link(split: str, index: int) -> Scenario:
+    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter."""
+    u = draws("random", split, index, 5)
+    link = random_link(u, loss=round(0.01 * u[4], 6) if u[3] < 0.25 else 0.0)
+    return Scenario(f"random/{split}/{index}", link, seed=index)
+
+
+def changing_link(split: str, index: int) -> Scenario:
+    """Random links whose rate and delay step every 1.5 to 4 s."""
+    u = draws("dynamic", split, index, 44)
+    rate = round(between(u[0], 5.0, 60.0), 3)
+    delay = round(5.0 + 35.0 * u[1], 3)
+    queue = max(8, round(between(u[2], 1.0, 4.0) * bdp_packets(rate, 2 * delay)))
+    changes, time = [], 0.0
+    for k in range(10):
+        a, b, c, d = u[4 + 4 * k : 8 + 4 * k]
+        time += 1.5 + 2.5 * a
+        new_rate = round(min(80.0, max(3.0, rate * 4.0 ** (2 * b - 1))), 3)
+        new_delay = round(min(60.0, max(5.0, delay * 2.0 ** (2 * c - 1))), 3)
+        kind = int(3 * d)
+        changes.append(
+            Change(
+                round(time, 3),
+                rate_mbps=new_rate if kind != 1 else None,
+                delay_ms=new_delay if kind != 0 else None,
+            )
+        )
+    link = Link(rate_mbps=rate, delay_ms=delay, queue_packets=queue, changes=tuple(changes))
+    return Scenario(f"dynamic/{split}/{index}", link, duration_s=20.0, seed=index)
+
+
+def cellular_link(split: str, index: int) -> Scenario:
+    """Generated cellular-like traces, RTT 20-100 ms, queue of 50-500 packets."""
+    u = draws("cellular", split, index, 4)
+    seed = len(SPLITS) * (index % 256) + SPLITS.index(split)
+    link = Link(
+        trace=f"cellular:{seed}",
+        trace_start_s=round(60 * u[0], 3),
+        delay_ms=round(10 + 40 * u[1], 3),
+        queue_packets=round(between(u[2], 50, 500)),
+    )
+    return Scenario(f"cellular/{split}/{index}", link, duration_s=20.0, seed=index)
 
 
 def training_link(split: str, index: int) -> Scenario:
@@ -135,17 +192,6 @@ GRID: tuple[tuple[str, Link], ...] = (
 # `fair` trains on ``shared-rtt`` and ``beside-cubic`` too, of the split ``train``.
 MOST_FLOWS = 4
 """Flows on any of these links."""
-_PACKETS_EACH = 4.0
-"""Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
-
-
-def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
-    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP; all flows have room."""
-    rtt = round(10.0 + 90.0 * u[1], 3)
-    least = max(5.0, _PACKETS_EACH * flows / bdp_packets(1.0, rtt))
-    rate = round(between(u[0], least, 100.0), 3)
-    queue = max(2, round(between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
-    return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
 
 
 def _time(low: float, high: float, u: float) -> float:

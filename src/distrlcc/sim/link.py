@@ -35,13 +35,7 @@ class TraceLink:
     """Told the time of every opportunity, used or not."""
 
     def __init__(self, times: Sequence[int], queue: Queue, *, base: int = 0) -> None:
-        """Start at the trace's time zero.
-
-        Args:
-            times: Opportunities, not decreasing; the last is the period.
-            queue: Where packets wait.
-            base: Time of the trace's zero.
-        """
+        """Start at the trace's time zero, which is at ``base``; the last time is the period."""
         self._queue = queue
         self.follow(times, base=base)
         self._transit: Packet | None = None
@@ -112,12 +106,7 @@ class RateLink:
     """
 
     def __init__(self, schedule: Sequence[tuple[int, int]], queue: Queue) -> None:
-        """Start idle at time zero.
-
-        Args:
-            schedule: (time, bit/s) in order of time; the first time is 0.
-            queue: Where packets wait; its limit counts the packet in service.
-        """
+        """Start idle at time zero, the first of the schedule of (time, bit/s)."""
         self._changes = list(schedule[1:])
         self._rate = schedule[0][1]
         self._queue = queue

@@ -112,12 +112,9 @@ class CoDel(DropTail):
     ) -> None:
         """Start empty.
 
-        Args:
-            target: Waiting time that is acceptable for good.
-            interval: How long it may be exceeded before the first drop.
-            packets: Limit; an arrival above it is dropped as by a droptail.
-            bytes_: Limit likewise.
-            on_drop: Told the time and the packet of every drop in `pop`.
+        ``target`` is the waiting time that is acceptable for good, ``interval`` how long it may be
+        exceeded before the first drop; ``on_drop`` is told the time and packet of each drop in
+        `pop`.
         """
         super().__init__(packets, bytes_)
         self._target, self._interval = target, interval
@@ -289,10 +286,8 @@ class QueueSpec:
     ) -> Queue:
         """Make an empty queue.
 
-        Args:
-            unit: One millisecond in the link's unit of time.
-            generator: Draws PIE's lottery.
-            on_drop: Told the time and the packet of every drop that is not an arrival's.
+        ``unit`` is one millisecond in the link's unit of time; ``generator`` draws PIE's lottery;
+        ``on_drop`` is told the time and the packet of every drop that is not an arrival's.
         """
         times = {name: value * unit for name, value in self.times_ms}
         if self.kind == "drophead":

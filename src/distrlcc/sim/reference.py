@@ -13,6 +13,7 @@ import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.sim.link import NEVER, RateLink, TraceLink
@@ -20,7 +21,7 @@ from distrlcc.sim.queues import DropTail, Packet
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 
 # Ties at one time, in order.
 LINK, BOUNDARY, ACK, PACED, TIMER, BEGIN = range(6)
@@ -47,22 +48,10 @@ class Record:
     ack: int = -1
 
 
-class Agent:
-    """Window and rate set from outside; the oracle's window is set at each step's start."""
-
-    def __init__(self, flow: Flow) -> None:
-        self.cwnd = INITIAL_CWND if flow.cwnd is None else flow.cwnd
-        mbps = flow.pacing_mbps or 0.0
-        self.pacing_rate = mbps * 1e6 / (8 * PACKET_BYTES)
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Leave the window as it was set."""
+def first_held(flow: Flow) -> Held:
+    """Return the window and the pacing rate that an agent starts with."""
+    rate = (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES)
+    return Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd, rate)
 
 
 class _Flow:
@@ -71,7 +60,9 @@ class _Flow:
         self.start = round(flow.start_s * NANOSECONDS)
         self.stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
         self.extra = round(flow.extra_rtt_ms * 1e6)
-        self.controller: Agent | SchemeController = Agent(flow)
+        self.held = first_held(flow)
+        """What an agent holds, and the oracle, whose window is set at each step's start."""
+        self.controller: Controller = self.held
         self.sender: Sender | None = None
         """None before it starts."""
         self.stats: IntervalStats | None = None
@@ -83,9 +74,8 @@ class _Flow:
 
     def begin(self, step_start: int, now: int) -> Sender:
         if self.flow.scheme not in ("agent", "oracle"):
-            cwnd = INITIAL_CWND if self.flow.cwnd is None else self.flow.cwnd
             self.controller = SchemeController(
-                self.flow.scheme, now=now, seed=self.seed, parameter=cwnd
+                self.flow.scheme, now=now, seed=self.seed, parameter=self.held.cwnd
             )
         self.sender = Sender(self.controller, SIMULATOR_OPTIONS, now=now, step_start=step_start)
         return self.sender
@@ -121,8 +111,8 @@ class Reference:
         while self.link.next_time() <= self.now:
             self._link_event()
         for flow in self.flows:
-            if flow.flow.scheme == "oracle" and isinstance(flow.controller, Agent):
-                flow.controller.cwnd = self.best_window(flow, end)
+            if flow.flow.scheme == "oracle":
+                flow.held.cwnd = self.best_window(flow, end)
             if flow.sender is not None:
                 flow.sender.on_action(now=self.now)
                 self._continue(flow, flow.sender)

@@ -21,22 +21,18 @@ Declarative and frozen, so that it can be written to TOML and read back::
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
+from distrlcc.config import check_fields
 from distrlcc.control.schemes import scheme_id
 from distrlcc.errors import ConfigError
+from distrlcc.types import PACKET_BYTES
 
 MIN_RATE_MBPS = 1e-3
 MAX_RATE_MBPS = 400_000.0
 MAX_DELAY_MS = 60_000.0
 MAX_QUEUE_PACKETS = 10_000_000
 MAX_SEED = 2**48
-
-
-def _check(name: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and not (math.isfinite(value) and low <= value <= high):
-        raise ConfigError(f"{name} is {value}; expected {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)
@@ -50,11 +46,11 @@ class Change:
     loss: float | None = None
 
     def __post_init__(self) -> None:
-        _check("changes.at_s", self.at_s, 1e-9, 1e6)
+        check_fields(self, "at_s", 1e-9, 1e6, prefix="changes.")
         if self.rate_mbps != 0:
-            _check("changes.rate_mbps", self.rate_mbps, MIN_RATE_MBPS, MAX_RATE_MBPS)
-        _check("changes.delay_ms", self.delay_ms, 0.0, MAX_DELAY_MS)
-        _check("changes.loss", self.loss, 0.0, 1.0)
+            check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS, prefix="changes.")
+        check_fields(self, "delay_ms", 0, MAX_DELAY_MS, prefix="changes.")
+        check_fields(self, "loss", 0, 1, prefix="changes.")
 
 
 @dataclass(frozen=True)
@@ -84,13 +80,13 @@ class Link:
     def __post_init__(self) -> None:
         if (self.rate_mbps is None) == (self.trace is None):
             raise ConfigError("link: give either rate_mbps or trace")
-        _check("link.rate_mbps", self.rate_mbps, MIN_RATE_MBPS, MAX_RATE_MBPS)
-        _check("link.trace_start_s", self.trace_start_s, 0.0, 1e7)
-        _check("link.delay_ms", self.delay_ms, 0.0, MAX_DELAY_MS)
-        _check("link.loss", self.loss, 0.0, 1.0)
-        _check("link.queue_packets", self.queue_packets, 1, MAX_QUEUE_PACKETS)
-        _check("link.queue_bytes", self.queue_bytes, 1504, MAX_QUEUE_PACKETS * 1504)
-        _check("link.best_cwnd", self.best_cwnd, 1.0, 1e9)
+        check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS)
+        check_fields(self, "trace_start_s", 0, 1e7)
+        check_fields(self, "delay_ms", 0, MAX_DELAY_MS)
+        check_fields(self, "loss", 0, 1)
+        check_fields(self, "queue_packets", 1, MAX_QUEUE_PACKETS)
+        check_fields(self, "queue_bytes", PACKET_BYTES, MAX_QUEUE_PACKETS * PACKET_BYTES)
+        check_fields(self, "best_cwnd", 1, 1e9)
         times = [change.at_s for change in self.changes]
         if times != sorted(set(times)):
             raise ConfigError(f"link.changes: times {times} do not increase")
@@ -119,11 +115,10 @@ class Flow:
 
     def __post_init__(self) -> None:
         scheme_id(self.scheme)
-        _check("flows.start_s", self.start_s, 0.0, 1e6)
-        _check("flows.stop_s", self.stop_s, 0.0, 1e6)
-        _check("flows.extra_rtt_ms", self.extra_rtt_ms, 0.0, MAX_DELAY_MS)
-        _check("flows.cwnd", self.cwnd, 1.0, 1e9)
-        _check("flows.pacing_mbps", self.pacing_mbps, 1e-6, MAX_RATE_MBPS)
+        check_fields(self, "start_s stop_s", 0, 1e6, prefix="flows.")
+        check_fields(self, "extra_rtt_ms", 0, MAX_DELAY_MS, prefix="flows.")
+        check_fields(self, "cwnd", 1, 1e9, prefix="flows.")
+        check_fields(self, "pacing_mbps", 1e-6, MAX_RATE_MBPS, prefix="flows.")
 
 
 @dataclass(frozen=True)
@@ -138,8 +133,8 @@ class Scenario:
     """Seed of the random loss and of the schemes' random phases."""
 
     def __post_init__(self) -> None:
-        _check("duration_s", self.duration_s, 0.1, 1e5)
-        _check("seed", self.seed, 0, MAX_SEED)
+        check_fields(self, "duration_s", 0.1, 1e5)
+        check_fields(self, "seed", 0, MAX_SEED)
         if not 1 <= len(self.flows) <= 64:
             raise ConfigError(f"{self.name}: {len(self.flows)} flows; expected 1 to 64")
         first = self.flows[0]

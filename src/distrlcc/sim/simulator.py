@@ -184,9 +184,7 @@ class Simulator:
             place = self._trace_places[trace.name] = self._traces_used
             self._traces_used += len(trace.times_ns)
             if self._traces_used > len(self.traces):
-                grown = np.zeros(2 * self._traces_used, np.int64)
-                grown[:place] = self.traces[:place]
-                self.traces = grown
+                self.traces = _enlarged(self.traces, 2 * self._traces_used)
             self.traces[place : self._traces_used] = trace.times_ns
         return place
 
@@ -196,9 +194,7 @@ class Simulator:
             start, self._departures_used = self._departures_used, self._departures_used + limit
             self._departure_rings[n] = start, limit
             if self._departures_used > len(self.departures):
-                grown = np.zeros(2 * self._departures_used, np.int64)
-                grown[: len(self.departures)] = self.departures
-                self.departures = grown
+                self.departures = _enlarged(self.departures, 2 * self._departures_used)
         self.departures[start : start + limit] = -1
         return start
 
@@ -264,7 +260,7 @@ class Simulator:
 
     def _make_room(self, n: int) -> None:
         if self.log.shape[0] and self.log[0, 0] + 1 >= self.log.shape[0]:
-            self.log = np.concatenate([self.log, np.zeros_like(self.log)])
+            self.log = _enlarged(self.log, 2 * len(self.log))
             return
         first = n * self.n_flows
         pending = self.flows[first : first + self.n_flows, col.PENDING]
@@ -274,9 +270,7 @@ class Simulator:
         start = self._ring_used
         self._ring_used += 2 * size
         if self._ring_used > len(self.ring):
-            grown = np.zeros((max(self._ring_used, len(self.ring) * 3 // 2), col.RECORD), np.int64)
-            grown[: len(self.ring)] = self.ring
-            self.ring = grown
+            self.ring = _enlarged(self.ring, max(self._ring_used, len(self.ring) * 3 // 2))
         counts = np.arange(row[col.HEAD], row[col.TAIL])
         old = row[col.RING_START] + (counts & (size - 1))
         self.ring[start + (counts & (2 * size - 1))] = self.ring[old]
@@ -309,6 +303,11 @@ class Simulator:
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
         self._optional = self.ewmas if self.ewmas.size else None, self._optional[1]
         self._kernel = None
+
+
+def _enlarged(array: IntArray, length: int) -> IntArray:
+    rest = np.zeros((length - len(array), *array.shape[1:]), np.int64)
+    return np.concatenate([array, rest])
 
 
 def _compiled_kernel(variant: str) -> Any:

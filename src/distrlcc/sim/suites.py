@@ -19,22 +19,8 @@ from typing import Any
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.sim.families import (
-    GRID,
-    LINKS,
-    MOST_FLOWS,
-    SHARED,
-    SPLITS,
-    SWEEP_S,
-    SWEEPS,
-    bdp_packets,
-    between,
-    draws,
-    genet_link,
-    random_link,
-    training_link,
-)
-from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim import families
+from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import NANOSECONDS
 
@@ -75,55 +61,11 @@ class Suite:
         return [self.build(split, index) for index in range(count)]
 
 
-def _random(split: str, index: int) -> Scenario:
-    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter."""
-    u = draws("random", split, index, 5)
-    link = random_link(u, loss=round(0.01 * u[4], 6) if u[3] < 0.25 else 0.0)
-    return Scenario(f"random/{split}/{index}", link, seed=index)
-
-
-def _dynamic(split: str, index: int) -> Scenario:
-    """Random links whose rate and delay step every 1.5 to 4 s."""
-    u = draws("dynamic", split, index, 44)
-    rate = round(between(u[0], 5.0, 60.0), 3)
-    delay = round(5.0 + 35.0 * u[1], 3)
-    queue = max(8, round(between(u[2], 1.0, 4.0) * bdp_packets(rate, 2 * delay)))
-    changes, time = [], 0.0
-    for k in range(10):
-        a, b, c, d = u[4 + 4 * k : 8 + 4 * k]
-        time += 1.5 + 2.5 * a
-        new_rate = round(min(80.0, max(3.0, rate * 4.0 ** (2 * b - 1))), 3)
-        new_delay = round(min(60.0, max(5.0, delay * 2.0 ** (2 * c - 1))), 3)
-        kind = int(3 * d)
-        changes.append(
-            Change(
-                round(time, 3),
-                rate_mbps=new_rate if kind != 1 else None,
-                delay_ms=new_delay if kind != 0 else None,
-            )
-        )
-    link = Link(rate_mbps=rate, delay_ms=delay, queue_packets=queue, changes=tuple(changes))
-    return Scenario(f"dynamic/{split}/{index}", link, duration_s=20.0, seed=index)
-
-
-def _cellular(split: str, index: int) -> Scenario:
-    """Generated cellular-like traces, RTT 20-100 ms, queue of 50-500 packets."""
-    u = draws("cellular", split, index, 4)
-    seed = len(SPLITS) * (index % 256) + SPLITS.index(split)
-    link = Link(
-        trace=f"cellular:{seed}",
-        trace_start_s=round(60 * u[0], 3),
-        delay_ms=round(10 + 40 * u[1], 3),
-        queue_packets=round(between(u[2], 50, 500)),
-    )
-    return Scenario(f"cellular/{split}/{index}", link, duration_s=20.0, seed=index)
-
-
 def _given(scenario: Scenario, split: str, index: int) -> Scenario:
     """Return a given link as a split has it: ``test`` as it is, the others with other losses."""
     if split == "test":
         return scenario
-    draw = draws(scenario.name, split, index, 2)
+    draw = families.draws(scenario.name, split, index, 2)
     link = scenario.link
     if link.trace is not None:
         period = load_trace(link.trace).period_ns / NANOSECONDS
@@ -145,25 +87,25 @@ def _links(name: str, links: Iterable[tuple[str, Link]], duration_s: float) -> S
 
 
 SUITES: dict[str, Suite] = {
-    "random": Suite("random", _random, TEST_LINKS),
-    "dynamic": Suite("dynamic", _dynamic, TEST_LINKS),
-    "cellular": Suite("cellular", _cellular, 64),
-    "genet": Suite("genet", genet_link, TEST_LINKS),
-    "aurora": Suite("aurora", training_link, TEST_LINKS),
-    "aurora-sweep": _links("aurora-sweep", SWEEPS, SWEEP_S),
-    "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(LINKS)), 10.0),
-    "indigo-grid": _links("indigo-grid", GRID, 30.0),
-    **{name: Suite(name, build, TEST_LINKS, MOST_FLOWS) for name, build in SHARED.items()},
+    "random": Suite("random", families.varied_link, TEST_LINKS),
+    "dynamic": Suite("dynamic", families.changing_link, TEST_LINKS),
+    "cellular": Suite("cellular", families.cellular_link, 64),
+    "genet": Suite("genet", families.genet_link, TEST_LINKS),
+    "aurora": Suite("aurora", families.training_link, TEST_LINKS),
+    "aurora-sweep": _links("aurora-sweep", families.SWEEPS, families.SWEEP_S),
+    "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(families.LINKS)), 10.0),
+    "indigo-grid": _links("indigo-grid", families.GRID, 30.0),
+    **{
+        name: Suite(name, build, TEST_LINKS, families.MOST_FLOWS)
+        for name, build in families.SHARED.items()
+    },
 }
 
 
 def trace_suite(paths: list[str]) -> Suite:
     """Make a suite of trace files: 20 ms one-way delay, a queue of 100 packets, one period each.
 
-    A period below `MIN_TRACE_S` is repeated until then.
-
-    Raises:
-        TraceError: A file is no trace.
+    A period below `MIN_TRACE_S` is repeated until then. A bad file is a `TraceError`.
     """
     scenarios = []
     for path in paths:
@@ -254,8 +196,8 @@ def scenario_by_id(identifier: str) -> Scenario:
     if suite is None:
         raise unknown_name("suite", suite_name, SUITES)
     split = rest[0] if len(rest) == 2 else "test"
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
+    if split not in families.SPLITS:
+        raise unknown_name("split", split, families.SPLITS)
     if not rest or not rest[-1].isdigit():
         raise ConfigError(f"scenario {identifier!r}: expected SUITE/INDEX or SUITE/SPLIT/INDEX")
     index, size = int(rest[-1]), suite.size(split)
@@ -265,11 +207,7 @@ def scenario_by_id(identifier: str) -> Scenario:
 
 
 def check_agents(scenario: Scenario, most: int = 1) -> None:
-    """Refuse a scenario whose first flows are not its only agents, or that has too many.
-
-    Args:
-        scenario: What is to be run.
-        most: Agents that a link may have, K.
+    """Refuse a scenario whose first flows are not its only agents, or that has more than ``most``.
 
     Raises:
         ConfigError: They are not.
@@ -318,7 +256,7 @@ def best_cwnd(scenario: Scenario) -> float:
     if link.best_cwnd is not None:
         return link.best_cwnd
     rtt_ms = 2 * link.delay_ms + scenario.flows[0].extra_rtt_ms
-    return 1.0 + math.ceil(round(bdp_packets(mean_rate_mbps(scenario), rtt_ms), 6))
+    return 1.0 + math.ceil(round(families.bdp_packets(mean_rate_mbps(scenario), rtt_ms), 6))
 
 
 def mean_rate_mbps(scenario: Scenario) -> float:

@@ -22,7 +22,7 @@ from distrlcc.runs.identity import package_versions
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.train import iterate
 from distrlcc.tune.report import Report, Segment, decode, extended
-from distrlcc.tune.space import parse_space, with_values
+from distrlcc.tune.space import space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
 STATE, POLICY, REPORT = "state.safetensors", "policy.safetensors", "report.json"
@@ -36,7 +36,7 @@ class Member:
     def __init__(self, config: TuneConfig, values: Mapping[str, Any], number: int) -> None:
         """Build the trainer; raises ConfigError where the values of its keys do not fit."""
         self._config, self._number = config, number
-        self._values = {key: values[key] for key in parse_space(config.space, config.flag)}
+        self._values = {key: values[key] for key in space_of(config)}
         self.trainer = env_run(with_values(config.run, self._values))
         self.schedule = extended((), Segment(0, number, self._values))
 
@@ -82,9 +82,8 @@ class Member:
 
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""
-        state, versions = self.trainer.state_dict(), package_versions()
-        save_checkpoint(folder / STATE, state, versions=versions)
-        config = self.trainer.config
+        config, state = self.trainer.config, self.trainer.state_dict()
+        save_checkpoint(folder / STATE, state, versions=package_versions())
         notes = {
             "recipe": config.recipe,
             "seed": config.seed,

@@ -1,17 +1,6 @@
 """What a tuner leaves: reports, the best policy and recipe with its schedule, a table, a figure.
 
-::
-
-    runs/tune-quickstart-20260131-120000/
-    ├── config.toml           exactly what ran
-    ├── versions.json         packages, platform, seed, command
-    ├── checkpoints/          members' checkpoints and Ray Tune's state, unless --storage is given
-    ├── reports.jsonl         every member's every report
-    ├── best.json             the best report
-    ├── policy.safetensors    its policy
-    ├── best.toml             its recipe, with the schedule of its values
-    ├── population.png, .svg  scores and values over time
-    └── table.txt             the table that was printed
+docs/tuning.md lists the files.
 """
 
 from __future__ import annotations
@@ -39,22 +28,21 @@ _SCHEDULED = ("ppo.lr", "ppo.entropy_coeff", "dagger.lr")
 
 
 class Recorder:
-    """Keeps every report, and the best policy as soon as it is known; tells the user."""
+    """Keeps every report, and the best policy as soon as it is known; shows lines to the user."""
 
     def __init__(
         self, folder: Path, config: TuneConfig, show: Callable[[str], None] | None = None
     ) -> None:
-        """Read what earlier attempts have written; ``show`` takes lines for the user."""
+        """Read what earlier attempts have written."""
         self._folder, self._config, self._show = folder, config, show
         earlier = read_reports(folder / REPORTS)
         self._attempt = max((report.attempt + 1 for report in earlier), default=0)
         self.best = read_best(folder)
-        self._count = len(earlier)
-        self._shown = -_LINE_SECONDS
+        self._count, self._shown = len(earlier), -_LINE_SECONDS
 
     def record(self, report: Report) -> None:
         """Append a report; raises OutputError."""
-        path = self._folder / REPORTS
+        path, config, best = self._folder / REPORTS, self._config, self.best or report
         try:
             with path.open("ab") as file:
                 file.write(msgspec.json.encode(replace(report, attempt=self._attempt)) + b"\n")
@@ -66,7 +54,6 @@ class Recorder:
         self._count += 1
         if self._show is not None and time.monotonic() - self._shown >= _LINE_SECONDS:
             self._shown = time.monotonic()
-            config, best = self._config, self.best or report
             values = " ".join(f"{key}={short(value)}" for key, value in report.values.items())
             self._show(
                 f"report {self._count}  member {report.member} update {report.update}/"
@@ -83,29 +70,26 @@ class Recorder:
 
 
 def read_best(folder: Path) -> Report | None:
-    """Return the report of the kept policy, or None if there is none yet."""
+    """Return the report of the kept policy, or None if there is none yet; raises OutputError."""
     path = folder / BEST
     try:
-        return decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
+        return decode(path.read_bytes()) if path.exists() else None
     except (OSError, ValueError) as error:
         raise OutputError(f"cannot read {path}: {error}; remove it to keep a new best") from None
-
-
-def standings(reports: Sequence[Report], mode: str) -> list[tuple[Report, Report]]:
-    """Return each member's best and last report, the best member first."""
-    members: dict[int, list[Report]] = {}
-    for report in reports:
-        members.setdefault(report.member, []).append(report)
-    worth = _worth(mode)
-    found = [(max(members[member], key=worth), members[member][-1]) for member in sorted(members)]
-    return sorted(found, key=lambda pair: -worth(pair[0]))
 
 
 def _worth(mode: str) -> Callable[[Report], float]:
     """Return what the best report has most of."""
     return lambda report: report.score if mode == "max" else -report.score
+
+
+def standings(reports: Sequence[Report], mode: str) -> list[tuple[Report, Report]]:
+    """Return each member's best and last report, the best member first."""
+    worth = _worth(mode)
+    members = sorted({report.member for report in reports})
+    each = [[report for report in reports if report.member == member] for member in members]
+    found = [(max(own, key=worth), own[-1]) for own in each]
+    return sorted(found, key=lambda pair: -worth(pair[0]))
 
 
 def table(config: TuneConfig, reports: Sequence[Report], failures: Mapping[int, str]) -> str:
@@ -138,12 +122,8 @@ def best_config(config: RunConfig, report: Report) -> RunConfig:
     """
     found = with_values(config, report.values)
     per_update = steps_per_update(config)
-    for key in _SCHEDULED:
-        points = [
-            (segment.update * per_update, float(segment.values[key]))
-            for segment in report.schedule
-            if key in segment.values
-        ]
+    for key in (key for key in _SCHEDULED if key in report.values):
+        points = [(s.update * per_update, float(s.values[key])) for s in report.schedule]
         if len({value for _, value in points}) > 1:
             section, _, name = key.partition(".")
             changed = replace(getattr(found, section), **{f"{name}_schedule": _stairs(points)})
@@ -179,16 +159,11 @@ def recipe_text(config: TuneConfig, report: Report) -> str:
 def write_outcome(
     folder: Path, config: TuneConfig, failures: Mapping[int, str], *, draw: bool = True
 ) -> str | None:
-    """Write recipe, table and figure of what was reported so far.
+    """Write recipe, table and figure of what was reported so far; return the table's text.
 
-    Args:
-        folder: The tuner's.
-        config: The tuner's.
-        failures: Why members failed, by their numbers.
-        draw: False leaves the figure out, which takes seconds that a stop may not have.
-
-    Returns:
-        The text that was written to ``table.txt``; None if there is no report yet.
+    Where there is no report yet, nothing is written, and None is returned. Without ``draw`` the
+    figure is left out, which takes seconds that a stop may not have. ``failures`` says why members
+    failed, by their numbers.
     """
     reports, best = read_reports(folder / REPORTS), read_best(folder)
     if not reports or best is None:

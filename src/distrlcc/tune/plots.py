@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from distrlcc.evaluate.figures import encode
 from distrlcc.tune.report import Report, pieces
-from distrlcc.tune.space import parse_space
+from distrlcc.tune.space import space_of
 from distrlcc.tune.tune_config import TuneConfig
 
 _NO_SCORE = 1e29
@@ -24,13 +24,9 @@ def population_figures(
     config: TuneConfig, reports: Sequence[Report], best: Report
 ) -> dict[str, bytes]:
     """Return ``population.png`` and ``.svg``; the lineage of the best report is highlighted."""
-    png, svg = BytesIO(), BytesIO()
-    settings: Any = {"font.size": 8.5, "svg.fonttype": "path", "svg.hashsalt": "distrlcc"}
-    with mpl.rc_context(settings):
+    with mpl.rc_context({"font.size": 8.5}):
         figure = _figure(config, reports, best)
-        figure.savefig(png, format="png", dpi=200)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return {"population.png": png.getvalue(), "population.svg": svg.getvalue()}
+        return {f"population.{kind}": encode(figure, kind) for kind in ("png", "svg")}
 
 
 def lineage(reports: Sequence[Report], best: Report) -> list[Report]:
@@ -44,7 +40,7 @@ def lineage(reports: Sequence[Report], best: Report) -> list[Report]:
 
 
 def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figure:
-    space = parse_space(config.space, config.flag)
+    space = space_of(config)
     figure = Figure((4.8, 2.2 + 1.15 * len(space)), layout="constrained")
     ratios = (1.8, *(1.0 for _ in space))
     top, *below = figure.subplots(1 + len(space), 1, sharex=True, height_ratios=ratios)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import tempfile
-import time
+from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,67 +22,93 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from distrlcc.errors import OutputError
+from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.errors import ConfigError, OutputError
+from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
-from distrlcc.storage import is_folder
+from distrlcc.storage import is_folder, storage_filesystem
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
-from distrlcc.tune.space import Space, explorer, parse_space
-from distrlcc.tune.tune_config import SAMPLERS, TuneConfig, steps_per_update
+from distrlcc.tune.space import Space, explorer, space_of
+from distrlcc.tune.tune_config import TuneConfig, steps_per_update
+from distrlcc.tune.tuner import stop_in_time
 
-_SNAPSHOT_SECONDS = 1.0
-"""Time between two snapshots of Ray Tune's state."""
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours hears SIGTERM and SIGHUP, too
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports.jsonl holds all that they would write
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_GLOBAL_CHECKPOINT_S": str(_SNAPSHOT_SECONDS),
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
+_SAMPLERS = {
+    "tpe": "TPESampler",
+    "cmaes": "CmaEsSampler",
+    "gp": "GPSampler",
+    "qmc": "QMCSampler",
+    "nsga2": "NSGAIISampler",
+    "nsga3": "NSGAIIISampler",
+}
+"""Optuna's classes."""
+_WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
+"""Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
 
-def fit(
+def run(
     config: TuneConfig,
-    place: tuple[Any, str],
-    recorder: Recorder,
-    stopper: Stopper,
+    directory: RunDirectory,
+    options: RayOptions,
     *,
-    resume: bool,
-) -> dict[int, str] | None:
-    """Run a tuner until all members are done or the stopper has heard a signal.
-
-    Args:
-        config: The tuner's.
-        place: File system and path of the members' checkpoints.
-        recorder: Takes reports and policies.
-        stopper: Hears the stop.
-        resume: Go on with what is there.
+    resume: bool = False,
+    show: Callable[[str], None] | None = None,
+) -> tuple[int, dict[int, str]]:
+    """Run a tuner that `prepare` has checked, until it is done or stopped; ``show`` takes lines.
 
     Returns:
-        Why members failed, by their numbers; None after a stop.
+        The number of the signal that ended it early, or 0; why members failed, by their numbers.
 
     Raises:
-        OutputError: What is there cannot be resumed.
+        ConfigError: Ray is not installed, or has fewer cores than one member wants.
+        GroupError: There is no such cluster.
+        OutputError: The storage does not answer or cannot be written, or cannot be resumed.
     """
-    os.environ.update(_ENVIRONMENT)
-    _quiet(logging.CRITICAL)  # what matters is told by others
-    token = _WATCH.set(_Watch(recorder, stopper))
-    try:
-        results: Any = _tuner(config, *place, resume=resume).fit()
-    except _Interrupted:
-        return None
-    finally:
-        _WATCH.reset(token)
-    errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
-    return {number: text.splitlines()[-1] for number, text in errors.items()}
+    # Open what is written to.
+    place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
+    recorder, stopper = Recorder(directory.path, config, show), Stopper()
+    # Connect to Ray, and stop in time even where Ray does not.
+    late = (
+        "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
+        f"{config.command} --resume --out {directory.path}"
+    )
+    with stop_in_time(stopper, late), ray_session(options) as ray:
+        cores = float(ray.cluster_resources().get("CPU", 0.0))
+        if cores < config.cpus_per_trial:
+            raise ConfigError(
+                f"a member wants {config.cpus_per_trial:g} cores and Ray has {cores:g}: give "
+                "--cpus-per-trial, which may be a fraction"
+            )
+        # Run.
+        os.environ.update(_ENVIRONMENT)
+        _quiet(logging.CRITICAL)  # what matters is told by others
+        token = _WATCH.set((recorder, stopper))
+        try:
+            with stopper:
+                results: Any = _tuner(config, *place, resume=resume).fit()
+        finally:
+            _WATCH.reset(token)
+        if stopper.signal:
+            return stopper.signal, {}
+        errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
+    return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
 
 
 def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> tune.Tuner:
     """Return a tuner that goes on; one that begins, if none was saved before."""
+    # Members run the same function, whether the tuner begins or goes on.
     trainable = tune.with_resources(_member_process(config), {"cpu": config.cpus_per_trial})
     elsewhere = None if is_folder(filesystem) else filesystem
+    # Go on with what Ray Tune has saved, if it has.
     if resume:
         place = f"{path}/{config.name}"
         try:
@@ -94,7 +120,8 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
                 )
         except (OSError, ValueError, EOFError) as error:
             raise OutputError(f"{place} cannot be resumed: {error}") from None
-    space = parse_space(config.space, config.flag)
+    # Or begin.
+    space = space_of(config)
     return tune.Tuner(
         trainable,
         param_space={key: distribution.domain() for key, distribution in space.items()},
@@ -172,13 +199,11 @@ def _member_number(name: str) -> int:
 
 def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
     """Return the arguments of Ray's ``TuneConfig`` that choose trials and stop them."""
-    seed = config.run.seed % 2**32
-    if config.pbt is not None:
-        generator = BasicVariantGenerator(random_state=seed)
-        return {"scheduler": Population(config, space), "search_alg": generator}
-    search = config.search
-    assert search is not None
-    chosen: dict[str, Any] = {"max_concurrent_trials": search.concurrent or None}
+    seed, search = config.run.seed % 2**32, config.search
+    chosen: dict[str, Any] = {"search_alg": BasicVariantGenerator(random_state=seed)}
+    if search is None:
+        return chosen | {"scheduler": Population(config, space)}
+    chosen["max_concurrent_trials"] = search.concurrent or None
     if search.asha:  # in steps, since updates of trials with different rollouts are not alike
         total = config.run.total_steps
         chosen["scheduler"] = ASHAScheduler(
@@ -189,13 +214,12 @@ def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
             brackets=search.brackets,
         )
     if search.sampler == "random":
-        chosen["search_alg"] = BasicVariantGenerator(random_state=seed)
         return chosen
     import optuna  # noqa: PLC0415 - an optional extra, slow to import
     from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = getattr(optuna.samplers, SAMPLERS[search.sampler])(seed=seed)
+    sampler = getattr(optuna.samplers, _SAMPLERS[search.sampler])(seed=seed)
     return chosen | {"search_alg": OptunaSearch(sampler=sampler)}
 
 
@@ -231,23 +255,21 @@ class Population(PopulationBasedTraining):
         # Keep one order, however they come: where scores are equal, it decides.
         ordered = sorted(self._trial_state.items(), key=lambda item: item[0].trial_id)
         self._trial_state = dict(ordered)
-        # Restore its state from its last checkpoint.
+        # Restore its state from its last checkpoint, and let it wait for the next look at all.
         checkpoint = trial.latest_checkpoint_result
         result = checkpoint.metrics if checkpoint is not None else {}
-        if self._time_attr not in result or self._metric not in result or trial.is_finished():
-            return
-        state = self._trial_state[trial]
-        time_ = result[self._time_attr]
-        self._save_trial_state(state, time_, result, trial)
-        state.last_perturbation_time = time_
-        if not self._synch:
-            return
-        # Let it wait for the next look at all members.
-        trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that shall wait
+        if self._time_attr in result and self._metric in result and not trial.is_finished():
+            state, time = self._trial_state[trial], result[self._time_attr]
+            self._save_trial_state(state, time, result, trial)
+            state.last_perturbation_time = time
+            if self._synch:
+                trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that wait
+        # The next look is the first that not all have behind them; some may have no checkpoint yet.
         times = [s.last_train_time for t, s in self._trial_state.items() if not t.is_finished()]
-        first = max(self._perturbation_interval, self._burn_in_period)
-        looks = max((min(times) - first) // self._perturbation_interval + 1, 0)
-        self._next_perturbation_sync = first + looks * self._perturbation_interval
+        if self._synch and times:
+            first = max(self._perturbation_interval, self._burn_in_period)
+            looks = max((min(times) - first) // self._perturbation_interval + 1, 0)
+            self._next_perturbation_sync = first + looks * self._perturbation_interval
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Decide as Ray does, with draws that depend on the seed and on when, not on what ran."""
@@ -275,32 +297,14 @@ class Population(PopulationBasedTraining):
         tune_controller._mark_trial_to_checkpoint(trial)
 
 
-class _Interrupted(KeyboardInterrupt):
-    """The user or the system said stop, and Ray Tune's state was saved after that."""
-
-
-@dataclass
-class _Watch:
-    """What a tuner that runs is watched with."""
-
-    recorder: Recorder
-    stopper: Stopper
-    heard: float | None = None
-    """When the stop was first seen."""
-
-
-_WATCH: ContextVar[_Watch] = ContextVar("WATCH")
-"""That of this process: Ray pickles callbacks and restores them, so they hold nothing."""
-
-
 class _Watcher(tune.Callback):
-    """Gives reports and policies to the recorder, and hears the stop."""
+    """Gives reports and policies to the recorder, and a stop to Ray Tune."""
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         if "report" in result:
-            _WATCH.get().recorder.record(decode(result["report"]))
+            _WATCH.get()[0].record(decode(result["report"]))
 
     def on_checkpoint(
         self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any
@@ -309,11 +313,10 @@ class _Watcher(tune.Callback):
             with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/{name}") as file:
                 return bytes(file.read())
 
-        _WATCH.get().recorder.keep(decode(read(REPORT)), lambda: read(POLICY))
+        _WATCH.get()[0].keep(decode(read(REPORT)), lambda: read(POLICY))
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        watch = _WATCH.get()
-        if watch.stopper.signal:  # stop once a snapshot has been taken
-            watch.heard = watch.heard or time.monotonic()
-            if time.monotonic() - watch.heard > 1.3 * _SNAPSHOT_SECONDS:
-                raise _Interrupted
+        # Ray Tune saves its state and ends; a member that copied one whose checkpoint is still
+        # being saved would copy again after a resume.
+        if _WATCH.get()[1].signal and not any(trial.is_saving for trial in trials):
+            signal.raise_signal(signal.SIGUSR1)

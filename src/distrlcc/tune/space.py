@@ -37,7 +37,7 @@ _BOUNDS = {
     "loguniform": "finite numbers above 0 with a below b, as in loguniform:1e-5:1e-2",
     "int": "whole numbers with a below b, as in int:1:8",
 }
-_FORMS = "uniform:a:b, loguniform:a:b, int:a:b or choice:x,y,…"
+FORMS = "uniform:a:b, loguniform:a:b, int:a:b or choice:x,y,…"
 MUTABLE = {
     "ppo": "lr entropy_coeff clip_param gamma lambda_ vf_loss_coeff vf_clip_param grad_clip "
     "kl_target minibatch_size num_epochs vtrace_rho vtrace_c",
@@ -72,7 +72,7 @@ class Distribution:
         if kind == "choice":
             return cls("choice", choices=_choices(text, rest))
         if kind not in _BOUNDS:
-            raise ConfigError(f"distribution {text!r}: expected {_FORMS}")
+            raise ConfigError(f"distribution {text!r}: expected {FORMS}")
         try:
             low, high = (float(int(b)) if kind == "int" else float(b) for b in rest.split(":"))
         except ValueError:
@@ -104,20 +104,12 @@ class Distribution:
         return getattr(tune, self.kind)(self.low, self.high)
 
     def mutation(self) -> Any:
-        """Return it as Ray's population-based training mutates it: a choice is an ordered list.
-
-        Others are functions, since Ray samples its own domains from NumPy's global generator.
-        """
+        """Return it as Ray's population-based training mutates it: a choice is an ordered list."""
         return list(self.choices) if self.kind == "choice" else self._draw
 
     def _draw(self) -> Any:
-        """Draw a number from Python's global generator, which the scheduler seeds."""
-        if self.kind == "int":
-            return random.randint(int(self.low), int(self.high))
-        if self.kind == "loguniform":
-            drawn = random.uniform(math.log(self.low), math.log(self.high))
-            return self.bounded(math.exp(drawn))
-        return random.uniform(self.low, self.high)
+        # Ray would draw from NumPy's global generator; the scheduler seeds Python's.
+        return self.domain().sample(random_state=random.getrandbits(32))
 
 
 Space = Mapping[str, Distribution]
@@ -144,16 +136,31 @@ def parse_space(texts: Sequence[str], flag: str) -> Space:
     return found
 
 
-def checked_space(config: TuneConfig) -> Space:
-    """Return a tuner's space, if its keys can be tuned and its values fit; raises ConfigError."""
-    space = parse_space(config.space, config.flag)
-    (check_mutable if config.pbt is not None else check_searchable)(space, config.run)
-    return space
+def space_of(config: TuneConfig) -> Space:
+    """Return what a tuner tunes; raises ConfigError where that is malformed."""
+    return parse_space(config.space, config.flag)
 
 
-def check_mutable(space: Space, config: RunConfig) -> None:
-    """Check that every key may change while a member trains; raises ConfigError."""
-    _check_fits(space, config)
+def check_space(config: TuneConfig) -> None:
+    """Check that a tuner's keys can be tuned and that its values fit; raises ConfigError."""
+    space = space_of(config)
+    if config.pbt is None:
+        _check_comparable(space)
+    # Every key exists and takes its distribution's values.
+    for key, distribution in space.items():
+        section, _, name = f"{key}_schedule".partition(".")
+        if getattr(getattr(config.run, section, None), name, None) is not None:
+            raise ConfigError(
+                f"{key} has no effect beside {key}_schedule: add --set {key}_schedule=none"
+            )
+        for value in distribution.ends():
+            with_values(config.run, {key: value})
+    if config.pbt is not None:
+        _check_mutable(space, config.run)
+
+
+def _check_mutable(space: Space, config: RunConfig) -> None:
+    """Check that every key may change while a member trains."""
     section = "ppo" if config.ppo is not None else "dagger"
     allowed = [f"{section}.{name}" for name in MUTABLE[section].split()]
     for key in space:
@@ -164,25 +171,12 @@ def check_mutable(space: Space, config: RunConfig) -> None:
             )
 
 
-def check_searchable(space: Space, config: RunConfig) -> None:
-    """Check that trials with different values can be compared; raises ConfigError."""
+def _check_comparable(space: Space) -> None:
+    """Check that trials with different values can be compared."""
     for key in space:
         for reason, keys in _APART.items():
             if any(key == k or (k[-1] == "." and key.startswith(k)) for k in keys.split()):
                 raise ConfigError(f"--search {key}: {reason}; give it with --set")
-    _check_fits(space, config)
-
-
-def _check_fits(space: Space, config: RunConfig) -> None:
-    """Check that every key exists and takes its distribution's values."""
-    for key, distribution in space.items():
-        section, _, name = f"{key}_schedule".partition(".")
-        if getattr(getattr(config, section, None), name, None) is not None:
-            raise ConfigError(
-                f"{key} has no effect beside {key}_schedule: add --set {key}_schedule=none"
-            )
-        for value in distribution.ends():
-            with_values(config, {key: value})
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -197,10 +191,7 @@ def short(value: Any) -> str:
 
 
 def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values], Values]:
-    """Return Ray's ``custom_explore_fn``: what Ray mutated stays within the bounds of a space.
-
-    The user's ``own`` function has the last word: it takes and returns values by key.
-    """
+    """Return Ray's ``custom_explore_fn``: it keeps values within bounds, and asks ``own`` last."""
 
     def explore(values: Values) -> Values:
         bounded = {key: space[key].bounded(value) for key, value in values.items()}

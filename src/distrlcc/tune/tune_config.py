@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import check_fields, check_positive
 from distrlcc.runs.run_config import RunConfig
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
@@ -15,16 +15,6 @@ Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 TimeAttr = Literal["update", "steps", "training_iteration", "time_total_s"]
 """What Ray Tune measures a member's progress by; ``training_iteration`` counts reports."""
 Sampler = Literal["tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3"]
-SAMPLERS: dict[Sampler, str] = {
-    "tpe": "TPESampler",
-    "random": "RandomSampler",
-    "cmaes": "CmaEsSampler",
-    "gp": "GPSampler",
-    "qmc": "QMCSampler",
-    "nsga2": "NSGAIISampler",
-    "nsga3": "NSGAIIISampler",
-}
-"""Optuna's classes."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +115,11 @@ class TuneConfig:
             )
 
     @property
+    def command(self) -> str:
+        """The command that it is of, as ``tune pbt``."""
+        return "tune search" if self.pbt is None else "tune pbt"
+
+    @property
     def flag(self) -> str:
         """The command's argument that a key and its distribution come from."""
         return "--search" if self.pbt is None else "--mutate"
@@ -132,10 +127,7 @@ class TuneConfig:
     @property
     def members(self) -> int:
         """Number of members or trials."""
-        if self.pbt is not None:
-            return self.pbt.population
-        assert self.search is not None
-        return self.search.trials
+        return self.pbt.population if self.pbt else self.search.trials if self.search else 0
 
     @property
     def updates(self) -> int:

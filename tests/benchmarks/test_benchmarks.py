@@ -1,0 +1,180 @@
+"""Each benchmark in one short run: figures that make sense; wrong flags; Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import COMMANDS
+from benchmarks.exchange import measure_exchange, project
+from distrlcc.cli.main import main
+from distrlcc.errors import ConfigError
+from distrlcc.recipes.registry import recipe
+
+SMALL = "num_envs=4 ppo.rollout_length=16 ppo.minibatch_size=64 network.hidden=[8]"
+SCALING = "scaling --processes 2 --rounds 1"
+SETTINGS = f"--set {SMALL} env.episode_s=0.5 held_out.seconds=0.1"
+SLOW = "--slow 2 --slow-pace 0 --slow-steps"
+UPDATE = 2 * 4 * 16
+
+
+def _bench(words: str, *more: str) -> int:
+    return main([*words.split(), *more], "bench", COMMANDS, "benchmarks.bench_")
+
+
+def _measured(tmp_path: Path, words: str, *more: str) -> Any:
+    """Return the figures of a benchmark."""
+    target = tmp_path / "figures.json"
+    assert _bench(words, *more, "--json", str(target)) == 0
+    return json.loads(target.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_scaling_and_a_slow_process(tmp_path: Path) -> None:
+    words = f"{SCALING} {SLOW} {6 * UPDATE} --slow-seeds 1"
+    result = _measured(tmp_path, f"{words} {SETTINGS}")
+    assert result["scaling"].keys() == {"1", "2"}
+    one, two = (result["scaling"][count] for count in "12")
+    assert one == {"env_steps_per_second": two["one_env_steps_per_second"], "efficiency": 1.0}
+    # Of one round its own ratio is the median, and there is no interval.
+    assert two["efficiency_by_round"] == [two["efficiency"]]
+    assert two["efficiency_mean_interval"] is None
+    ratio = two["env_steps_per_second"] / (2 * two["one_env_steps_per_second"])
+    assert two["efficiency"] == pytest.approx(ratio)
+    assert two["efficiency_side_by_side"] > 0
+    assert 0 < two["share_exchange"] < 1
+    assert 0 <= two["share_wait"] < 1
+
+    slow = result["slow"]
+    assert (slow["processes"], slow["factor"], slow["pace_ms"]) == (2, 2.0, 0.0)
+    (without,), (with_it,) = slow["without"], slow["with"]
+    assert slow["ratio"] == pytest.approx(with_it / without)
+    assert slow["cut_short_without"] == [0.0]
+    assert 0 <= slow["cut_short_with"][0] <= 2
+    gain, low, high = slow["reward_gain"]
+    assert gain == pytest.approx(slow["reward_with"] - slow["reward_without"])
+    assert low <= gain <= high
+
+
+@pytest.mark.slow
+@pytest.mark.net
+def test_an_exchange_between_hosts() -> None:
+    try:
+        (model,) = measure_exchange((2,), (0.0,))
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert 0.0 < model.seconds(2, 64) < model.seconds(2, 600_000)
+    lines: list[str] = []
+    found = project(1e5, recipe("quickstart"), 6_000, model, lines.append)
+    assert len(lines) == 1 + len(found["processes"])
+    assert found["efficiency"] == sorted(found["efficiency"], reverse=True)
+
+
+@pytest.mark.slow
+def test_two_workers_deliver_what_they_act(tmp_path: Path) -> None:
+    words = "actors --workers 2 --seconds 6 --set dagger.rollout_length=64"
+    (row,) = _measured(tmp_path, words)["actors"]
+    assert row["workers"] == 2
+    assert min(row["steps_per_second"], row["acted_per_second"]) > 0.0
+    assert 0.0 < row["busy_share"] <= 1.0
+    assert row["publish_ms_median"] <= row["publish_ms_p99"]
+
+
+@pytest.mark.slow
+def test_threads_and_torch_rpc(tmp_path: Path) -> None:
+    words = "engines --engines in-process,torch-rpc --workers 2 --seconds 0.2"
+    rows = _measured(tmp_path, words)["engines"]
+    assert set(rows) == {"in-process", "torch-rpc"}
+    for row in rows.values():
+        assert min(row["calls_per_second"], row["segments_per_second"]) > 0.0
+        assert 0.0 < row["broadcast_ms_median"] <= row["broadcast_ms_p99"]
+
+
+@pytest.mark.slow
+def test_real_packets(tmp_path: Path) -> None:
+    told = _measured(tmp_path, "net --seconds 1 --flows 1", "--rates", "")
+    assert told["sender"]["packets_per_second"] > 0
+    assert 0.0 <= told["steps"]["alone"]["within_1ms"] <= 1.0
+    (world,) = told["real_time"]
+    assert world["flows"] == 1
+    assert 0.0 < world["steps_per_second"] <= 101.0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+    tiny = f"""--set {SMALL} held_out.links=1 held_out.seconds=0.2 env.suites=["random"]
+        env.suite_weights=[] env.episode_s=1.0"""
+    words = f"tune --population 2 --interval 1 --updates 2 --seeds 0 {tiny}"
+    pbt, random = _measured(tmp_path, words, "--out", str(tmp_path / "out"))["tune"]
+    assert (pbt["method"], random["method"]) == ("pbt", "random")
+    assert pbt["steps"] == random["steps"] == 2 * 2 * 4 * 16
+    assert all(one["best"] >= one["final"] >= one["median"] for one in (pbt, random))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.net
+def test_a_cluster_of_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+    figures = _measured(tmp_path, "cluster")["cluster"]
+    refused = {what for what, step in figures.items() if step.get("exit_code") == 2}
+    assert refused == {"join with another token", "join where nothing listens", "stop host 1"}
+    assert {"start", "join", "doctor", "no process is left there"} <= figures.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (f"{SCALING} --processes 1", "--processes 1: expected a count from 2 to 64"),
+        (f"{SCALING} --processes 2,x", "--processes: '2,x': expected different whole numbers"),
+        (f"{SCALING} --slow 0.5", "'0.5' is not a number from 1 to 100"),
+        (f"{SCALING} {SLOW} {5 * UPDATE - 1}", f"--slow-steps {5 * UPDATE - 1}: expected"),
+        (f"{SCALING} --json /proc/none/x", "cannot write"),
+        ("tune --out b --seeds 1,1", "expected different whole numbers"),
+        ("net --rates x", "expected different numbers from 0.1"),
+        ("engines --engines rpc", "unknown engine 'rpc'"),
+    ],
+)
+def test_wrong_flags_are_one_line_before_anything_is_measured(
+    capfd: pytest.CaptureFixture[str], words: str, says: str
+) -> None:
+    settings = SETTINGS if words.startswith(SCALING) else ""
+    assert _bench(f"{words} {settings}") == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("distrlcc: error: ")
+    assert says in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["scaling", "parity"])
+def test_ctrl_c_is_one_line(
+    capfd: pytest.CaptureFixture[str], conftest: ModuleType, command: str
+) -> None:
+    scaling = command == "scaling"
+
+    def interrupt() -> None:
+        conftest.wait_until(lambda: bool(conftest.rank_processes(os.getpid())), 60, "a start")
+        time.sleep(4.0 if scaling else 1.0)  # in training, or while they start
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    parity = f"check parity --updates 1000000 {SETTINGS}"
+    code = _bench(f"{SCALING} --rounds 1000 {SETTINGS}") if scaling else main(parity.split())
+    thread.join()
+    assert code == 130
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == "distrlcc: error: ended by SIGINT; nothing was measured\n"
