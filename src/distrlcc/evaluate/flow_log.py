@@ -247,7 +247,7 @@ def _first_full(log: Log, path: Path) -> int:
 
 def _link_at(link: Link, times_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return what packets that left then met: the delay both ways, ms, service, ms, and loss."""
-    begins = [-1, *(round(change.at_s * NANOSECONDS) for change in link.changes)]
+    begins = [0, *(round(change.at_s * NANOSECONDS) for change in link.changes)]
     rows = []
     for begin in begins:
         delay, loss = conditions_at(link, begin)
