@@ -51,7 +51,7 @@ def evaluate(
         kept += series
     stacked = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
     links = tuple(s.name for s in scenarios)
-    return SchemeScores(contender.name, links, learned=contender.learned, **stacked), kept
+    return SchemeScores(contender.name, links, stacked, contender.learned), kept
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -189,7 +189,6 @@ def _measure(
         "p95_queueing_delay_ms": histogram_percentile(queueing_bins, 0.95),
         "mean_rtt_ms": mean_rtt,
         "p95_rtt_ms": histogram_percentile(rtt_bins, 0.95),
-        "base_rtt_ms": base_ms,
         "queueing_delay_rtt": queueing_ms / base_ms,
         "loss": (dropped + random_lost) / np.maximum(sent, 1),
         "excess_loss": dropped / np.maximum(sent, 1),
