@@ -24,7 +24,7 @@ def add_list(parser: Parser) -> None:
 
 def run_list(args: Namespace) -> int:
     """List what can be named: recipes, suites, schemes, observations, actions, rewards."""
-    from distrlcc.control.schemes import SCHEMES
+    from distrlcc.control.state import SCHEMES
     from distrlcc.env.actions import ACTIONS
     from distrlcc.env.observations import OBSERVATIONS
     from distrlcc.env.rewards import REWARDS

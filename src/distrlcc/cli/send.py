@@ -17,9 +17,8 @@ from typing import Any
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
-from distrlcc.control.schemes import SCHEMES, SchemeController
 from distrlcc.control.state import INITIAL_CWND
-from distrlcc.errors import ConfigError, LinkError, unknown_name
+from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import check_writable, require_writable, write_atomically
 from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step
@@ -83,6 +82,8 @@ def _picture(text: str) -> Path:
 
 def run(args: Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
+    from distrlcc.control.schemes import SchemeController
+
     # Refuse what cannot work before anything runs.
     name, controller, step_ns = _controller(args)
     request = Request(
@@ -161,16 +162,14 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
         contender = contender_from_file(args.policy, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
-    if args.scheme in ("agent", "oracle"):
-        known = [name for name in SCHEMES if name not in ("agent", "oracle")]
-        raise unknown_name("scheme", args.scheme, known)
-    cwnd = args.cwnd if args.cwnd is not None else INITIAL_CWND
-    # Compile what the first acknowledgements would have to wait for.
-    now, trial = time.monotonic_ns(), SchemeController(args.scheme, parameter=cwnd)
-    trial.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
-    trial.on_timeout(now=now + 1, sent=10)
+    from distrlcc.control.schemes import SchemeController
+
+    cwnd = INITIAL_CWND if args.cwnd is None else args.cwnd
+    scheme = SchemeController(args.scheme, seed=args.seed, parameter=cwnd)
+    # Compile what the first acknowledgements would have to wait for; it begins anew afterwards.
     now = time.monotonic_ns()
-    scheme = SchemeController(args.scheme, now=now, seed=args.seed, parameter=cwnd)
+    scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
+    scheme.on_timeout(now=now + 1, sent=10)
     return args.scheme, scheme, lambda _: 10_000_000
 
 

@@ -1,4 +1,4 @@
-"""One flow's controller state: a float64 row whose first elements every scheme shares.
+"""The schemes' names, and one flow's state: a float64 row whose first elements every scheme shares.
 
 A scheme is a module of compiled functions over the row ``s``, which take of these arguments what
 they need:
@@ -10,6 +10,14 @@ they need:
 ``now`` and ``rtt`` are int64 nanoseconds, counts are int64 packets (see `distrlcc.types.Ack`),
 ``rate`` is float64 packets per second. The sender reads ``s[CWND]`` and ``s[PACING]`` afterwards.
 """
+
+from distrlcc.errors import unknown_name
+
+_NAMES = ("agent", "oracle", "fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat")
+SCHEMES: dict[str, int] = {name: number for number, name in enumerate(_NAMES)}
+"""Number of each scheme by its name. The window of ``agent`` comes from outside, such as a policy;
+that of ``oracle`` is set by the simulator from the link at each step; that of ``fixed`` is the
+parameter."""
 
 CWND = 0
 """Congestion window, packets; the sender keeps fewer than ``floor(s[CWND])`` in flight."""
@@ -28,3 +36,14 @@ INITIAL_CWND = 10.0
 
 MIN_CWND = 2.0
 """Least window of the learned and rule-based schemes, packets (a timeout may go to 1)."""
+
+
+def scheme_id(name: str) -> int:
+    """Return a scheme's number.
+
+    Raises:
+        ConfigError: No scheme has the name; the message lists near and valid ones.
+    """
+    if name not in SCHEMES:
+        raise unknown_name("scheme", name, SCHEMES)
+    return SCHEMES[name]
