@@ -8,7 +8,7 @@ from distrlcc.cli.run_arguments import run_config
 from distrlcc.errors import DatasetError
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
-from distrlcc.recipes.reproduction import Reproduction, StoppedError
+from distrlcc.recipes.reproduction import Reproduction
 from distrlcc.recipes.result_row import ResultRow
 from distrlcc.sim.suites import SUITES
 
@@ -60,7 +60,7 @@ def test_what_was_stopped_goes_on_and_comes_out_the_same(tiny: Experiment, tmp_p
     assert [line[3] for line in commands.lines] == ["0", "1"]
 
     commands.stop = True
-    with pytest.raises(StoppedError) as stopped:
+    with pytest.raises(SystemExit) as stopped:
         _reproduce(tiny, tmp_path / "again", commands)
     assert stopped.value.code == 130
     commands.stop = False
