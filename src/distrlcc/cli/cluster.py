@@ -26,7 +26,6 @@ _SHOW_TOKEN = "print the cluster's token in the line to paste"
 
 
 def add_start(parser: Parser) -> None:
-    """Add the arguments of ``cluster start``."""
     add = parser.add
     text = "address of this machine that the others reach; needed where there are several"
     add("--ip IP", text, default="")
@@ -114,7 +113,6 @@ def _resource(text: str) -> tuple[str, float]:
 
 
 def add_join(parser: Parser) -> None:
-    """Add the arguments of ``cluster join``."""
     parser.add("head HOST:PORT", "the cluster's head")
     _add_share(parser)
     text = "join again by itself whenever the head was lost, or gave this machine up"
@@ -146,7 +144,6 @@ def run_join(args: Namespace) -> int:
 
 
 def add_status(parser: Parser) -> None:
-    """Add the arguments of ``cluster status``."""
     parser.add("--show-token", _SHOW_TOKEN, bool)
     add_json(parser, "the machines")
 

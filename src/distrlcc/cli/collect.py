@@ -21,7 +21,6 @@ from distrlcc.recipes.registry import recipe
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     text = "the expert: oracle, cubic, bbr, …; of several (cubic,bbr,copa) each link has the best"
     add("--scheme NAME", text, required=True)

@@ -37,7 +37,6 @@ _ROOTLESS = (
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
     parser.epilog = _EXAMPLES
     add = parser.add

@@ -35,7 +35,6 @@ _EMULATED_LINKS = 4
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_contenders(parser, AGAINST, real=EMULATED_AGAINST)
     add = parser.add
     text = (

@@ -21,7 +21,6 @@ SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_contenders(parser, "cubic,bbr,vegas,copa")
     add = parser.add
     text = (

@@ -18,7 +18,6 @@ KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards")
 
 
 def add_list(parser: Parser) -> None:
-    """Add the arguments of ``list``."""
     parser.add("kind", "only this kind", choices=KINDS, nargs="?")
 
 
@@ -40,7 +39,6 @@ def run_list(args: Namespace) -> int:
 
 
 def add_policies(parser: Parser) -> None:
-    """Add the arguments of ``policies``."""
     add_json(parser, "the list")
 
 
@@ -76,7 +74,6 @@ def run_policies(args: Namespace) -> int:
 
 
 def add_results(parser: Parser) -> None:
-    """Add the arguments of ``results``."""
     parser.add("--markdown", "print the page's source", bool)
 
 

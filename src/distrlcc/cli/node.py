@@ -36,7 +36,6 @@ _ONLY = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     # The run, and this machine's place in it.
     add_run_arguments(parser)
     add = parser.add

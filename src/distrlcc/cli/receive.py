@@ -23,7 +23,6 @@ _ODD = ("refused", "other_version", "malformed", "stray")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     text = f"where (default: 0.0.0.0:{PORT}); port 0 takes any"
     add("--listen ADDR[:PORT]", text, default=f"0.0.0.0:{PORT}")

@@ -18,7 +18,6 @@ from distrlcc.errors import ConfigError, unknown_name
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     add("recipe RECIPE", "one with results; see 'policies'")
     add("--seeds N", "train with the seeds 0 to N - 1", whole(1, 10), 3)

@@ -38,13 +38,11 @@ def add_run_arguments(parser: Parser) -> None:
 
 
 def add_assignments(parser: Parser, what: str) -> None:
-    """Add ``--set``."""
     text = f"change a key of the {what}; may be repeated"
     parser.add("--set KEY=VALUE", text, list, dest="assignments")
 
 
 def add_group_arguments(parser: Parser) -> None:
-    """Add the arguments of several processes."""
     add = parser.add
     add("--no-elastic", "end all processes when one of them is gone", bool)
     text = (

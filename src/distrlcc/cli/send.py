@@ -37,7 +37,6 @@ _EVERY_SECONDS = 0.5
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     # Where to, what steers, and how long.
     add = parser.add
     add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")

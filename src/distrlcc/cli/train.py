@@ -41,7 +41,6 @@ _OF_LEARNERS = ("max_workers", "learner_cpus", "learner_gpus", "learner_resource
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_run_arguments(parser)
     add = parser.add
     text = "start from its weights; short for --set start_from="

@@ -30,7 +30,6 @@ from distrlcc.tune.tune_config import (
 
 
 def add_pbt(parser: Parser) -> None:
-    """Add the arguments of ``tune pbt``."""
     _add_tuner(parser, "--mutate")
     add = parser.add
     add("--population N", "members", int, 8)
@@ -89,7 +88,6 @@ def _factors(text: str) -> tuple[float, float]:
 
 
 def add_search(parser: Parser) -> None:
-    """Add the arguments of ``tune search``."""
     _add_tuner(parser, "--search")
     add = parser.add
     add("--trials N", "", int, 16)
