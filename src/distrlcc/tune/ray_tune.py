@@ -30,7 +30,7 @@ from distrlcc.storage import is_folder, storage_filesystem
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
-from distrlcc.tune.space import Space, explorer, space_of
+from distrlcc.tune.space import explorer, space_of
 from distrlcc.tune.tune_config import TuneConfig, steps_per_update
 from distrlcc.tune.tuner import stop_in_time
 
@@ -60,8 +60,8 @@ def run(
     directory: RunDirectory,
     options: RayOptions,
     *,
-    resume: bool = False,
-    show: Callable[[str], None] | None = None,
+    resume: bool,
+    show: Callable[[str], None],
 ) -> tuple[int, dict[int, str]]:
     """Run a tuner that `prepare` has checked, until it is done or stopped; ``show`` takes lines.
 
@@ -91,12 +91,9 @@ def run(
         # Run.
         os.environ.update(_ENVIRONMENT)
         _quiet(logging.CRITICAL)  # what matters is told by others
-        token = _WATCH.set((recorder, stopper))
-        try:
-            with stopper:
-                results: Any = _tuner(config, *place, resume=resume).fit()
-        finally:
-            _WATCH.reset(token)
+        _WATCH.set((recorder, stopper))
+        with stopper:
+            results: Any = _tuner(config, *place, resume=resume).fit()
         if stopper.signal:
             return stopper.signal, {}
         errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
@@ -121,10 +118,9 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
         except (OSError, ValueError, EOFError) as error:
             raise OutputError(f"{place} cannot be resumed: {error}") from None
     # Or begin.
-    space = space_of(config)
     return tune.Tuner(
         trainable,
-        param_space={key: distribution.domain() for key, distribution in space.items()},
+        param_space={key: found.domain() for key, found in space_of(config).items()},
         tune_config=tune.TuneConfig(
             metric="score",
             mode=config.mode,
@@ -132,7 +128,7 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
             reuse_actors=True,
             trial_name_creator=_member_name,
             trial_dirname_creator=_member_name,
-            **_chooser(config, space),
+            **_chooser(config),
         ),
         run_config=tune.RunConfig(
             name=config.name,
@@ -197,12 +193,12 @@ def _member_number(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
+def _chooser(config: TuneConfig) -> dict[str, Any]:
     """Return the arguments of Ray's ``TuneConfig`` that choose trials and stop them."""
     seed, search = config.run.seed % 2**32, config.search
     chosen: dict[str, Any] = {"search_alg": BasicVariantGenerator(random_state=seed)}
     if search is None:
-        return chosen | {"scheduler": Population(config, space)}
+        return chosen | {"scheduler": Population(config)}
     chosen["max_concurrent_trials"] = search.concurrent or None
     if search.asha:  # in steps, since updates of trials with different rollouts are not alike
         total = config.run.total_steps
@@ -230,7 +226,7 @@ class Population(PopulationBasedTraining):
     restored: where members are looked at together, it then waits for ever.
     """
 
-    def __init__(self, config: TuneConfig, space: Space) -> None:
+    def __init__(self, config: TuneConfig) -> None:
         """Take a tuner's configuration."""
         pbt = config.pbt
         assert pbt is not None
@@ -239,11 +235,11 @@ class Population(PopulationBasedTraining):
             time_attr=pbt.time_attr,
             perturbation_interval=pbt.interval,
             burn_in_period=pbt.burn_in,
-            hyperparam_mutations={key: space[key].mutation() for key in space},
+            hyperparam_mutations={k: found.mutation() for k, found in space_of(config).items()},
             quantile_fraction=pbt.quantile,
             resample_probability=pbt.resample,
             perturbation_factors=pbt.factors,
-            custom_explore_fn=explorer(space, config.run, pbt.explore),
+            custom_explore_fn=explorer(config),
             log_config=pbt.log_config,
             require_attrs=pbt.require_attrs,
             synch=pbt.synch,
