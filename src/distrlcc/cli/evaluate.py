@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import require_writable, write_atomically
 
@@ -151,15 +151,14 @@ def _scenarios(args: Namespace) -> list[Scenario]:
 
 def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
     """Return the places of the links that the report draws over time; the first two by default."""
-    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
     if not names:
         return tuple(range(min(2, len(scenarios))))
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in places:
-            first = ", ".join(list(places)[:3])
+    known = [scenario.name for scenario in scenarios]
+    for name in names_in(names):
+        if name not in known:
+            first = ", ".join(known[:3])
             raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
-    return tuple(places[name] for name in chosen)
+    return tuple(map(known.index, names_in(names)))
 
 
 def _measure(
@@ -258,10 +257,4 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
 
 
 def _preferences(text: str) -> list[float]:
-    try:
-        values = [float(word) for word in names_in(text)]
-    except ValueError:
-        values = [-1.0]
-    if not all(0.0 <= value <= 1.0 for value in values):
-        raise ConfigError(f"--prefer {text}: expected numbers from 0 to 1, as in 0,0.5,1")
-    return list(dict.fromkeys(values))
+    return list(dict.fromkeys(map(number(0.0, 1.0), names_in(text))))

@@ -60,11 +60,7 @@ def add_group_arguments(parser: Parser) -> None:
 
 
 def run_config(args: Namespace) -> RunConfig:
-    """Return the configuration that the arguments say.
-
-    Raises:
-        ConfigError: There is no such recipe or key, or no run to resume.
-    """
+    """Return the configuration that the arguments say."""
     settings = assignments(args)
     if args.resume:
         settings.insert(0, 'start_from=""')  # the checkpoint has newer weights
@@ -108,11 +104,7 @@ def group_options(args: Namespace) -> GroupOptions:
 
 
 def read_nodes(path: str) -> list[list[str]]:
-    """Read each machine's links from a TOML file.
-
-    Raises:
-        ConfigError: It is malformed.
-    """
+    """Read each machine's links from a TOML file."""
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

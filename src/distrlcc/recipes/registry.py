@@ -288,14 +288,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
 
 
 def recipe(name: str) -> RunConfig:
-    """Return a recipe's configuration.
-
-    Args:
-        name: A recipe's, or a file of one that ends in ``.toml``, such as a run's ``config.toml``.
-
-    Raises:
-        ConfigError: There is no such recipe, or the file cannot be read.
-    """
+    """Return a recipe by its name, or by a ``.toml`` file, as a run has; raises ConfigError."""
     if name in RECIPES:
         return RECIPES[name]()
     if not name.endswith(".toml"):

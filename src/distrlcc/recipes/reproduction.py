@@ -20,7 +20,7 @@ from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
-from distrlcc.recipes.result_row import ResultRow, Scores, read_result
+from distrlcc.recipes.result_row import ResultRow, read_result
 from distrlcc.sim.suites import load_suite
 
 
@@ -40,8 +40,8 @@ class SeedRun:
     """Environment steps, once it is trained, as is the next."""
     held_out_reward: float = 0.0
     """On the validation links, by which training chose among its checkpoints."""
-    scores: Scores = field(default_factory=dict)
-    """By benchmark and metric; what was not scored yet is missing."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Means over links by benchmark and metric; what was not scored yet is missing."""
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
