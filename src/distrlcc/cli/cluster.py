@@ -124,18 +124,14 @@ def run_join(args: Namespace) -> int:
 
     distrlcc cluster join 10.0.0.1:6379
     """
-
-    def ask() -> str:
-        asks = sys.stdin.isatty()
-        return getpass.getpass(f"Token of the cluster at {args.head}: ").strip() if asks else ""
-
+    asked = f"Token of the cluster at {args.head}: "
     node = join(
         args.head,
         interface=args.interface,
         flags=_ray_flags(args),
         allow_public=args.allow_public,
         rejoin=args.rejoin,
-        ask_token=ask,
+        ask_token=lambda: getpass.getpass(asked).strip() if sys.stdin.isatty() else "",
     )
     print(f"This machine, {node.address} ({node.interface}), is in the cluster of {args.head}.")
     print(f"Let the other machines reach ports {node.ports} here.")

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
@@ -30,10 +31,6 @@ _EXAMPLES = """examples:
   distrlcc emulate --scenario random/test/17 -- ./sender
   distrlcc emulate --emulator mahimahi --up 12 --down 12 --delay 20 -- ./sender
 """
-_ROOTLESS = (
-    "distrlcc: without root COMMAND reaches only what --outside starts, or what runs with it "
-    "under unshare -Urn"
-)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -98,16 +95,19 @@ def run(args: Namespace) -> int:
         if not is_privileged():
             enter_user_namespace()
             if args.outside is None:
-                print(_ROOTLESS, file=sys.stderr)
+                note(
+                    "distrlcc: without root COMMAND reaches only what --outside starts, or what "
+                    "runs with it under unshare -Urn"
+                )
         job = Job(link, command, _outside(args.outside), up, down, ("distrlcc", *sys.argv[1:]))
         code, start_error = run_shell(job, os.environ)
     # Say what failed.
     failures = [log.failure for log in (*up, *down) if log.failure]
-    for failure in failures:
-        print(f"distrlcc: error: {failure}", file=sys.stderr)
     if start_error is not None:
         what = "command not found" if code == 127 else start_error.strerror
-        print(f"distrlcc: error: {command[0]}: {what}", file=sys.stderr)
+        failures.append(f"{command[0]}: {what}")
+    for failure in failures:
+        note(f"distrlcc: error: {failure}")
     return code or int(bool(failures))
 
 

@@ -17,7 +17,6 @@ from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.udp_socket import UdpSocket, resolve, shown
 from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
-from distrlcc.transport.handshake import Session
 
 _ODD = ("refused", "other_version", "malformed", "stray")
 
@@ -41,9 +40,6 @@ def run(args: Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=out, flush=True)
 
-    def begin(session: Session) -> None:
-        say(f"{shown(session.address)} begins")
-
     def end(received: Received) -> None:
         if args.json or args.count:
             ended.append(received)
@@ -56,7 +52,11 @@ def run(args: Namespace) -> int:
     # Serve.
     with UdpSocket(bind=resolve(args.listen, "--listen", PORT)) as socket:
         server = ReceiveServer(
-            socket, silence_s=args.timeout, count=args.count, on_begin=begin, on_end=end
+            socket,
+            silence_s=args.timeout,
+            count=args.count,
+            on_begin=lambda session: say(f"{shown(session.address)} begins"),
+            on_end=end,
         )
         say(f"listening on {shown(socket.address)} (UDP)")
         run_soon()

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.output import add_json, emit_json, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
@@ -125,16 +125,15 @@ def run(args: Namespace) -> int:
         except LinkError as error:
             if not stopper.signal:
                 raise
-            print(f"distrlcc: error: {error}", file=sys.stderr)
+            note(f"distrlcc: error: {error}")
             return 128 + stopper.signal
     # Sum up.
     line.end()
     print(_summary(name, sent), file=out)
     if sent.late:
-        print(
+        note(
             f"distrlcc: {sent.late_share:.1%} of the steps began more than 1 ms late: this machine "
-            "was too busy for these figures to count",
-            file=sys.stderr,
+            "was too busy for these figures to count"
         )
     if args.plot is not None:
         from distrlcc.evaluate.figures import encode
@@ -145,7 +144,7 @@ def run(args: Namespace) -> int:
         write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
     emit_json(args.json, {"name": name} | _figures(sent))
     if sent.failure:
-        print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
+        note(f"distrlcc: error: {sent.failure}")
     return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
 
 

@@ -42,15 +42,8 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
-_SAMPLERS = {
-    "tpe": "TPESampler",
-    "cmaes": "CmaEsSampler",
-    "gp": "GPSampler",
-    "qmc": "QMCSampler",
-    "nsga2": "NSGAIISampler",
-    "nsga3": "NSGAIIISampler",
-}
-"""Optuna's classes."""
+_SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
+"""Optuna's classes, less ``Sampler``."""
 _WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
 """Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
@@ -215,7 +208,7 @@ def _chooser(config: TuneConfig) -> dict[str, Any]:
     from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = getattr(optuna.samplers, _SAMPLERS[search.sampler])(seed=seed)
+    sampler = getattr(optuna.samplers, f"{_SAMPLERS[search.sampler]}Sampler")(seed=seed)
     return chosen | {"search_alg": OptunaSearch(sampler=sampler)}
 
 
