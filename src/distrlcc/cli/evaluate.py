@@ -135,7 +135,6 @@ def run(args: Namespace) -> int:
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    """Return the links that the arguments name."""
     from distrlcc.sim.suites import check_agents, load_suite, trace_suite
 
     scenarios: list[Scenario] = []

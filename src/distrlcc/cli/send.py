@@ -100,13 +100,10 @@ def run(args: Namespace) -> int:
     line, stopper = _LiveLine(wire_bytes), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
 
-    def stopping() -> bool:
-        return bool(stopper.signal)
-
     def begin() -> None:
         """Wait for the start time, if one is to be named, and let a scheme's time begin."""
         if args.hold:
-            wait_for_start(out, stopping=stopping)
+            wait_for_start(out, stopping=lambda: bool(stopper.signal))
         if isinstance(controller, SchemeController):
             controller.begin(now=time.monotonic_ns())
 
@@ -119,7 +116,7 @@ def run(args: Namespace) -> int:
                 request,
                 step_ns=step_ns,
                 on_step=line.show,
-                stopping=stopping,
+                stopping=lambda: bool(stopper.signal),
                 on_open=begin,
             )
         except LinkError as error:

@@ -104,7 +104,6 @@ def run(args: Namespace) -> int:
 
 
 def _on_ray(config: RunConfig, args: Namespace) -> int:
-    """Train on Ray as the arguments say; return the exit code."""
     from distrlcc.cluster.ranks import train_ranks_on_ray
     from distrlcc.cluster.session import RayOptions
     from distrlcc.cluster.trainer import train_actors_on_ray
@@ -124,7 +123,6 @@ def _on_ray(config: RunConfig, args: Namespace) -> int:
 
 
 def _refuse(args: Namespace, names: tuple[str, ...], why: str) -> None:
-    """Refuse arguments that mean nothing here."""
     for name in names:
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} {why}")

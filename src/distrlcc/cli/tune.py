@@ -183,7 +183,6 @@ def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
 
 
 def _run_tuner(args: Namespace, command: str) -> int:
-    """Begin or go on with a tuner, ``pbt`` or ``search``; return the exit code."""
     # Find what does not fit before what takes seconds to import.
     if args.address and args.cpus is not None:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")

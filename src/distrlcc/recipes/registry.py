@@ -89,21 +89,19 @@ def fair() -> RunConfig:
     RTT. Discounts reach over a second, as shares need that long to become equal. Beside CUBIC they
     learn to tell flows that fill the queue from their like.
     """
-    steps = 12_000_000
-    return RunConfig(
+    config, steps = best(), 12_000_000
+    return replace(
+        config,
         recipe="fair",
-        num_envs=256,
         total_steps=steps,
-        env=EnvConfig(
+        env=replace(
+            config.env,
             suites=("shared", "shared-rtt", "beside-cubic", "random", "cellular", "dynamic"),
             suite_weights=(0.4, 0.1, 0.2, 0.1, 0.1, 0.1),
-            observation="scale-free-recent",
-            action="fine",
             reward=RewardConfig(delay_weight=1.5, window_weight=0.5, fairness_weight=0.55),
             episode_s=12.0,
             agents=4,
         ),
-        network=NetworkConfig(kind="lstm", hidden=(64, 32)),
         held_out=HeldOutConfig(seconds=12.0),
         ppo=PPOConfig(
             gamma=0.99,

@@ -1,13 +1,4 @@
-"""What is tuned: keys, what each value is drawn from, and which keys may be.
-
-::
-
-    ppo.lr=loguniform:1e-5:1e-2               between two bounds above 0, evenly in the logarithm
-    ppo.entropy_coeff=uniform:0:0.02          between two bounds
-    ppo.num_epochs=int:1:8                    a whole number, both bounds included
-    network.hidden=choice:[64,64],[128]       one of several numbers, words or lists; in mutation a
-                                              neighbour in this order
-"""
+"""What is tuned: keys, what each value is drawn from (docs/tuning.md), and which keys may be."""
 
 from __future__ import annotations
 
