@@ -148,8 +148,8 @@ class Reproduction:
         # Means over links, those without a value left out.
         return {m: float(np.nanmean(getattr(measured, m))) for m in benchmark.metrics}
 
-    def _placed(self, words: Sequence[str]) -> list[str]:
-        return [word.replace("FOLDER", str(self.folder)) for word in words]
+    def _placed(self, command: str) -> list[str]:
+        return [word.replace("FOLDER", str(self.folder)) for word in command.split()]
 
     def _do(self, words: Sequence[str]) -> None:
         self.tell(f"distrlcc {' '.join(words)}")
