@@ -66,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
     add("--begin", text, default="start", choices=("start", "data"))
     add("--seed N", "of losses and of PIE (default: 0)", whole(0, 2**48))
     text = "run this program outside meanwhile, such as a server; sh -c '…' for a shell line"
-    add("--outside COMMAND", text)
+    add("--outside COMMAND", text, _words)
     add("--emulator", "which one", default="own", choices=("own", "mahimahi"))
     add("command COMMAND", "what runs behind the link (default: $SHELL)", nargs=REMAINDER)
 
@@ -82,8 +82,9 @@ def run(args: Namespace) -> int:
             raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
         if args.log_port:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
-        outside = _outside(args.outside)
-        return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down, outside=outside)
+        return run_mahimahi(
+            link, command, log_up=args.log, log_down=args.log_down, outside=args.outside
+        )
     if args.log_down is not None and link.down.times is None:
         raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
     # Run behind it.
@@ -99,7 +100,7 @@ def run(args: Namespace) -> int:
                     "distrlcc: without root COMMAND reaches only what --outside starts, or what "
                     "runs with it under unshare -Urn"
                 )
-        job = Job(link, command, _outside(args.outside), up, down, ("distrlcc", *sys.argv[1:]))
+        job = Job(link, command, args.outside, up, down, ("distrlcc", *sys.argv[1:]))
         code, start_error = run_shell(job, os.environ)
     # Say what failed.
     failures = [log.failure for log in (*up, *down) if log.failure]
@@ -126,9 +127,7 @@ def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Pa
     return up, down
 
 
-def _outside(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
+def _words(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:

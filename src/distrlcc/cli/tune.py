@@ -40,12 +40,8 @@ def add_pbt(parser: Parser) -> None:
     add("--burn-in T", "before the first look, in --time-attr (default: 0)", float, 0.0)
     add("--quantile Q", "share of the worst, which copy as many of the best; 0 to 0.5", float, 0.25)
     add("--resample P", "probability of drawing a value anew instead of perturbing it", float, 0.25)
-    add(
-        "--factors F,F",
-        "one of them is multiplied with a number to perturb it",
-        _factors,
-        "1.2,0.8",
-    )
+    text = "one of them is multiplied with a number to perturb it"
+    add("--factors F,F", text, _factors, "1.2,0.8")
     text = "a function of your own: takes the perturbed values by key, returns them"
     add("--explore MODULE:FUNCTION", text, default="")
     add("--synch", "look at all members at the same time", bool)
