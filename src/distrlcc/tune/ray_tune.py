@@ -139,6 +139,7 @@ def _member_process(tuner: TuneConfig) -> Any:
     """Return the function that Ray Tune runs for each member, in a process of its own."""
 
     def train(config: dict[str, Any]) -> None:
+        _quiet(logging.WARNING)  # no notes on every checkpoint on the user's terminal
         member = Member(tuner, config, _member_number(tune.get_context().get_trial_name()))
         checkpoint = tune.get_checkpoint()
         if checkpoint is not None:
@@ -157,16 +158,7 @@ def _member_process(tuner: TuneConfig) -> Any:
                 member.save(Path(folder), report)
                 tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 
-    train.__mixins__ = (_Quiet,)  # type: ignore[attr-defined]  # bases that Ray's wrapper takes
     return train
-
-
-class _Quiet:
-    """Keeps Ray's notes on every checkpoint from the user's terminal."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        _quiet(logging.WARNING)
-        super().setup(config)  # type: ignore[misc]  # Ray's wrapper has one
 
 
 def _quiet(level: int) -> None:
