@@ -34,11 +34,11 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def end(process: subprocess.Popen[str], seconds: float = 240.0) -> tuple[int, str, str]:
     """Wait for a command; return exit code, output and errors."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()  # what Ray started ends with it
-        pytest.fail(f"not ended within {seconds:.0f} s: {process.communicate(timeout=20.0)[1]}")
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        finally:
+            process.kill()  # what Ray started ends with it
     return process.returncode, out, err
 
 

@@ -74,14 +74,12 @@ def run_config(args: Namespace) -> RunConfig:
         else:
             began = RunDirectory.read_config(args.out, RunConfig)
         return override(began if args.recipe is None else recipe(args.recipe), settings)
-    taken = [word for word in args.assignments if "=" not in word]
-    if args.recipe is None and taken:
-        raise ConfigError(
-            f"no recipe; {taken[-1]!r} was taken for one of --set's KEY=VALUE: put RECIPE before "
-            "--set"
-        )
     if args.recipe is None:
-        raise ConfigError("no recipe; expected a name of 'distrlcc list recipes'")
+        taken = [word for word in args.assignments if "=" not in word]
+        why = "expected a name of 'distrlcc list recipes'"
+        if taken:
+            why = f"{taken[-1]!r} was taken for one of --set's KEY=VALUE: put RECIPE before --set"
+        raise ConfigError(f"no recipe; {why}")
     return override(recipe(args.recipe), settings)
 
 
