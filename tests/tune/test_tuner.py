@@ -42,10 +42,6 @@ def end(process: subprocess.Popen[str], seconds: float = 240.0) -> tuple[int, st
     return process.returncode, out, err
 
 
-def count(path: Path) -> int:
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
-
-
 def left(marker: bytes) -> list[Path]:
     """Return the processes that have a text in their environment."""
     found = []
@@ -105,7 +101,7 @@ def test_stopped_killed_and_resumed_is_the_same(
     out = tmp_path / "t"
     reports = out / "reports.jsonl"
     process = start(*SYNCH.split(), *TINY.split(), "--out", str(out))
-    wait_until(lambda: count(reports) >= 2, 90, "reports")
+    wait_until(lambda: len(read_reports(reports)) >= 2, 90, "reports")
     process.terminate()
     code, _, err = end(process, 20.0)
     assert code == 143, err
@@ -113,9 +109,9 @@ def test_stopped_killed_and_resumed_is_the_same(
     assert "Traceback" not in err
     wait_until(lambda: not left(mark), 30, "all processes end")
 
-    done = count(reports)
+    done = len(read_reports(reports))
     process = start("tune", "pbt", "--resume", "--out", str(out))
-    wait_until(lambda: count(reports) > done, 90, "a further report")
+    wait_until(lambda: len(read_reports(reports)) > done, 90, "a further report")
     process.kill()
     process.communicate(timeout=20.0)
 
