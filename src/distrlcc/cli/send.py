@@ -120,10 +120,9 @@ def run(args: Namespace) -> int:
                 on_open=begin,
             )
         except LinkError as error:
-            if not stopper.signal:
-                raise
-            note(f"distrlcc: error: {error}")
-            return 128 + stopper.signal
+            if stopper.signal:
+                error.exit_code = 128 + stopper.signal
+            raise
     # Sum up.
     line.end()
     print(_summary(name, sent), file=out)
