@@ -234,7 +234,7 @@ def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
     def flip(commit: Any, state: Any, stats: Any) -> None:
         commit(state, stats)
         if spec.slot == 1 and state.counters.update == job.update:
-            state.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
+            state.learner.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
     _wrap("runs.run_state", "RunState", "commit", flip)
 

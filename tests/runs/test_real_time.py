@@ -71,15 +71,6 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_dagger_trains_in_real_time(tmp_path: Path) -> None:
-    _train(tmp_path / "run", "imitation", "--world", "emulated", "--set", *OF_DAGGER)
-    lines = rows(tmp_path / "run")
-    assert lines[-1]["steps"] == 512
-    assert lines[-1]["imitation_loss"] > 0
-    assert "late_steps" in lines[-1]
-
-
-@pytest.mark.long
 def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
     words = ("--world", "emulated", "--processes", "2", "--set", *OF_PPO, "total_steps=256")
     _train(tmp_path / "run", "quickstart", *words)
@@ -100,6 +91,7 @@ def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
     assert lines[-1]["steps"] >= 512
     assert lines[-1]["workers"] == 2.0
     assert lines[-1]["imitation_loss"] > 0
+    assert "late_steps" in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +126,5 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(
 def test_late_steps_of_ranks_add_up() -> None:
     assert "late_steps" not in CollectStats(steps=100.0).metrics()
     stats = CollectStats(steps=100.0, timed_steps=100.0, late_steps=2.0)
-    stats.merge(
-        CollectStats.from_vector(CollectStats(timed_steps=50.0, late_steps=4.0).to_vector())
-    )
+    stats.merge(CollectStats(timed_steps=50.0, late_steps=4.0))
     assert stats.metrics()["late_steps"] == pytest.approx(6 / 150)

@@ -82,9 +82,8 @@ def run(args: Namespace) -> int:
             raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
         if args.log_port:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
-        return run_mahimahi(
-            link, command, log_up=args.log, log_down=args.log_down, outside=args.outside
-        )
+        logs = (args.log, args.log_down)
+        return run_mahimahi(link, command, logs=logs, outside=args.outside)
     if args.log_down is not None and link.down.times is None:
         raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
     # Run behind it.

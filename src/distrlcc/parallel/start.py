@@ -44,7 +44,10 @@ _STARTS = "distrlcc/starts"
 def open_directory(
     config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
 ) -> Iterator[RunDirectory]:
-    """Begin a run's directory, or open it to go on, and lock it; store its end at last."""
+    """Begin a run's directory, or open it to go on, and lock it; store its end at last.
+
+    Where it is opened again by another process, ``run`` names the run.
+    """
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
     storage = options.place(run or uuid.uuid4().hex)
@@ -57,6 +60,8 @@ def open_directory(
         directory.storage = storage
         stack.enter_context(directory)
         directory.lock()
+        if run:
+            mark_run(directory.path, run)
         try:
             yield directory
         except DistrlccError:
@@ -160,7 +165,6 @@ def _job(config: RunConfig | ImitateConfig, options: RunOptions, node: int) -> I
         yield job
         return
     with open_directory(config, options, run) as directory:
-        mark_run(directory.path, run)
         yield replace(job, out=directory.path, storage=directory.storage)
 
 
