@@ -58,6 +58,7 @@ _MODULES = (
     "distrlcc.runs.train",
     "distrlcc.parallel.launcher",
     "distrlcc.actors.torch_rpc",
+    "distrlcc.evaluate.emulated",
     "distrlcc.evaluate.report",
     "torch.distributed.rpc",
 )

@@ -36,7 +36,6 @@ _ONLY = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     # The run, and this machine's place in it.
     add_run_arguments(parser)
     add = parser.add
@@ -142,11 +141,7 @@ def _actors(args: Namespace, node: Node) -> int:
 
 
 def actors_config(args: Namespace) -> RunConfig:
-    """Return the configuration, with lists of links for the machines that there are.
-
-    Raises:
-        ConfigError: There are lists for fewer.
-    """
+    """Return the configuration, with lists of links for the machines that there are."""
     config = run_config(args)
     count, known = args.node_num, len(config.actors.nodes)
     if count > known:
@@ -158,11 +153,7 @@ def actors_config(args: Namespace) -> RunConfig:
 
 
 def newest_run(recipe: str) -> Path:
-    """Return the newest run of a recipe in ``runs/``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return the newest run of a recipe in ``runs/``."""
     found = []
     for path in Path("runs").glob("*/checkpoints/latest.safetensors"):
         run = path.parent.parent
