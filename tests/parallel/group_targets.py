@@ -116,7 +116,7 @@ def exercise(spec: RankSpec, job: Job) -> dict[str, Any]:
         found["first"] = group.agree(0, ready=spec.slot == 1), group.rank, group.size
         found["sum"] = group.sum(np.array([1.0, 10.0**group.rank, 1e300]))
         found["means"] = [_mean(group, weights) for weights in ((1, 3, 0), (0, 0, 5), (0, 0, 0))]
-        payloads = [b"x", b"", bytes(range(256)) * 4096]
+        payloads = [b"x", b"yz", bytes(range(256)) * 4096]
         found["broadcasts"] = [
             group.broadcast(payloads[source] if group.rank == source else b"mine", source)
             == payloads[source]
@@ -285,7 +285,7 @@ def main() -> None:
     kind, folder = sys.argv[1:3]
     specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
     try:
-        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
+        outcome = Launcher(simple, Job(kind, Path(folder)), specs).run()
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(outcome.code)

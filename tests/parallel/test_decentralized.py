@@ -53,7 +53,7 @@ def _run(
         for slot in range(size)
     ]
     job = Disturbed(TrainJob(config, out, tensorboard=False), what, update)
-    outcome = Launcher(disturbed, job, specs, hosts=True).run()
+    outcome = Launcher(disturbed, job, specs).run()
     assert (outcome.code, outcome.results) == (0, dict.fromkeys(ended or range(size), 0))
 
 

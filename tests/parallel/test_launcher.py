@@ -39,7 +39,7 @@ def _run(folder: Path, kind: str, *, elastic: bool = True, restarts: int = 0) ->
     """Run a kind of job on two ranks."""
     specs = [RankSpec("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
     job = group_targets.Job(kind, folder)
-    return Launcher(group_targets.simple, job, specs, hosts=True, restarts=restarts).run()
+    return Launcher(group_targets.simple, job, specs, restarts=restarts).run()
 
 
 def _pids(folder: Path) -> list[int]:

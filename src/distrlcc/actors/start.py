@@ -80,7 +80,7 @@ def start_actors(
         if leads:
             directory = stack.enter_context(open_directory(config, options))
             run = replace(run, out=directory.path, storage=directory.storage)
-        outcome = Launcher(rpc_rank, run, specs, hosts=leads, led=True).run()
+        outcome = Launcher(rpc_rank, run, specs, led=True).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"

@@ -15,7 +15,7 @@ from distrlcc.cluster.session import RayOptions
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
-from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
+from distrlcc.parallel.train_job import TrainJob, train_rank
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
@@ -59,7 +59,6 @@ def train_ranks_on_ray(
     with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
         assert run.directory is not None
         out, storage = run.directory.path, run.directory.storage
-        mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
         # Plan the ranks; elastic ones beyond the plan join when there is room.
         count = len(run.room.learners) if elastic else processes

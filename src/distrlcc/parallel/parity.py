@@ -105,7 +105,7 @@ def learning_curves(
 
 def _learn(config: RunConfig, updates: int, processes: int) -> list[Learned]:
     specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    return Launcher(learn_rank, (config, updates), specs, hosts=True).run().measured()
+    return Launcher(learn_rank, (config, updates), specs).run().measured()
 
 
 def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:

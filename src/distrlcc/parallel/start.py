@@ -44,7 +44,10 @@ _STARTS = "distrlcc/starts"
 def open_directory(
     config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
 ) -> Iterator[RunDirectory]:
-    """Begin a run's directory, or open it to go on, and lock it; store its end at last."""
+    """Begin a run's directory, or open it to go on, and lock it; store its end at last.
+
+    Where several processes may write to it in turn, it bears the id of their ``run``.
+    """
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
     storage = options.place(run or uuid.uuid4().hex)
@@ -57,6 +60,8 @@ def open_directory(
         directory.storage = storage
         stack.enter_context(directory)
         directory.lock()
+        if run:
+            mark_run(directory.path, run)
         try:
             yield directory
         except DistrlccError:
@@ -125,8 +130,7 @@ def start_node(
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with _job(config, options, node.index) as job:
-        launcher = Launcher(train_rank, job, specs, hosts=node.index == 0, restarts=group.restarts)
-        outcome = launcher.run()
+        outcome = Launcher(train_rank, job, specs, restarts=group.restarts).run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
@@ -160,7 +164,6 @@ def _job(config: RunConfig | ImitateConfig, options: RunOptions, node: int) -> I
         yield job
         return
     with open_directory(config, options, run) as directory:
-        mark_run(directory.path, run)
         yield replace(job, out=directory.path, storage=directory.storage)
 
 
@@ -221,17 +224,16 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             attempt = int(store.add(_STARTS, 1)) - 1
             master = Master(interface_towards(address, group.interface).address, 0)
             master.begin(attempt)
-            host, number = master.address, master.port
-            store.set(_MASTER, f"{attempt}/{host}:{number}")
+            found = f"{attempt} {master.address} {master.port}"
+            store.set(_MASTER, found)
         else:
             # Find it.
             deadline = time.monotonic() + group.join_seconds
             while True:
-                count, _, found = store.get(_MASTER).decode().partition("/")
-                host, _, digits = found.rpartition(":")
-                attempt, number = int(count), int(digits)
+                found = store.get(_MASTER).decode()
+                _, host, number = found.split()
                 try:
-                    socket.create_connection((host, number), limits().call).close()
+                    socket.create_connection((host, int(number)), limits().call).close()
                     break
                 except OSError:
                     if time.monotonic() > deadline:
@@ -243,15 +245,16 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
             exit_code=2,
         ) from None
+    count, host, number = found.split()
     spec = _spec(
         config,
         group,
         int(environment["LOCAL_RANK"]),
         address=host,
-        port=number,
+        port=int(number),
         slot=slot,
         size=int(environment["WORLD_SIZE"]),
         elastic=False,
-        attempt=attempt,
+        attempt=int(count),
     )
     return spec, master
