@@ -195,7 +195,7 @@ class Disturbed:
 
 def disturbed(spec: RankSpec, job: Disturbed) -> int:
     """Train; ``job.what`` says what goes wrong meanwhile."""
-    from distrlcc.parallel.train_job import train_rank
+    from distrlcc.parallel.start import train_rank
 
     globals()[f"_{job.what}"](spec, job)
     return train_rank(spec, job.train)

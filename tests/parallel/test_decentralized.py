@@ -27,7 +27,7 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
 from distrlcc.parallel.parity import check_parity, learning_curves
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.train_job import TrainJob
+from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint

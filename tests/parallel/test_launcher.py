@@ -25,14 +25,12 @@ SIZE = 2
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Check that processes, ports and signal handlers are after a test what they were before."""
+    """Check that processes and signal handlers are after a test what they were before."""
     monkeypatch.setenv("DISTRLCC_LIMITS", "stop=3")
-    ports = set(_listening(os.getpid()))  # of servers that other tests' fixtures keep
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert not [pid for pid in _pids(tmp_path) if find_process(pid)]
-    wait_until(lambda: ports >= set(_listening(os.getpid())), 30, "the end of the servers' threads")
 
 
 def _run(folder: Path, kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
@@ -44,18 +42,6 @@ def _run(folder: Path, kind: str, *, elastic: bool = True, restarts: int = 0) ->
 
 def _pids(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in folder.glob("*.pid") if path.read_text()]
-
-
-def _listening(pid: int) -> list[str]:
-    """Return the TCP ports that a process listens on."""
-    own = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            own.add(os.readlink(link))
-        except OSError:
-            continue
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 
 
 def test_results_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

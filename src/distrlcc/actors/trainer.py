@@ -11,7 +11,6 @@ from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Engine
 from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.limits import limits
-from distrlcc.parallel.train_job import run_directory
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import RunConfig
@@ -38,7 +37,7 @@ class ActorRun:
 
     def directory(self) -> RunDirectory:
         """Open the run's directory."""
-        directory = run_directory(self.config, self.out, resume=True, tensorboard=self.tensorboard)
+        directory = RunDirectory.resume(self.out, self.config, tensorboard=self.tensorboard)
         directory.storage = self.storage
         return directory
 

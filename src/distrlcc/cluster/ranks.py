@@ -14,8 +14,8 @@ from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.session import RayOptions
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.start import TrainJob, train_rank
 from distrlcc.parallel.store import Master
-from distrlcc.parallel.train_job import TrainJob, train_rank
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse

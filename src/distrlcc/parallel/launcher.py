@@ -42,12 +42,6 @@ class _Child:
     connection: Connection
     sent: tuple[str, Any] = ("nothing", None)
 
-    def read(self) -> None:
-        """Receive what it sends at its end: a large result would otherwise keep it waiting."""
-        with suppress(EOFError, OSError):
-            if self.connection.poll():
-                self.sent = self.connection.recv()
-
 
 @dataclass
 class Outcome:
@@ -172,7 +166,9 @@ class Launcher:
                 wait([child.process.sentinel for child in self._children], limits().tick)
                 for child in list(self._children):
                     ended = child.process.exitcode is not None
-                    child.read()
+                    with suppress(EOFError, OSError):
+                        if child.connection.poll():  # a large result keeps it waiting
+                            child.sent = child.connection.recv()
                     if ended:
                         self._children.remove(child)
                         found = self._judge(child, stopper)
