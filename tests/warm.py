@@ -93,9 +93,7 @@ class WarmServer:
         with self._lock:
             adopt_orphans()
             try:
-                socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
-                for place in range(0, len(message), 1 << 16):
-                    self._socket.send(message[place : place + (1 << 16)])
+                socket.send_fds(self._socket, [message], list(files))
                 pid = int(self._socket.recv(64))
             finally:
                 call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -171,12 +169,9 @@ def install() -> None:
 def _serve(connection: socket.socket) -> dict[str, Any]:
     """Fork for each order; return, in the fork, what it shall do."""
     while True:
-        head, files, _, _ = socket.recv_fds(connection, 4, 64)
-        if not head:
+        message, files, _, _ = socket.recv_fds(connection, 1 << 18, 64)
+        if not message:
             sys.exit(0)
-        size, message = int.from_bytes(head, "little"), b""
-        while len(message) < size:
-            message += connection.recv(1 << 16)
         order: dict[str, Any] = json.loads(message)
         reader, writer = os.pipe()
         middle = os.fork()

@@ -198,6 +198,7 @@ def disturbed(spec: RankSpec, job: Disturbed) -> int:
     from distrlcc.parallel.start import train_rank
 
     globals()[f"_{job.what}"](spec, job)
+    warnings.warn(f"odd on {spec.slot}", stacklevel=1)
     return train_rank(spec, job.train)
 
 
@@ -219,7 +220,6 @@ def _score_slowly(spec: RankSpec, job: Disturbed) -> None:
         return score(*words)
 
     _wrap("runs.held_out", "HeldOut", "score", slow)
-    warnings.warn(f"odd on {spec.slot}", stacklevel=1)
 
 
 def _slow_steps(spec: RankSpec, job: Disturbed) -> None:

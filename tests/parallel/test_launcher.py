@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.processes import find_process
 from tests.hosts import rank_processes, wait_until
 from tests.parallel import group_targets
-from tests.parallel.commands import Command, started
+from tests.parallel.commands import Command
 
 SIZE = 2
 
@@ -108,9 +107,9 @@ def test_restarts_begin_the_dead_one_or_all_again_and_resume(
     assert ("0-1.pid" in attempts) is not elastic
 
 
-def _started(folder: Path, kind: str) -> AbstractContextManager[Command]:
+def _started(folder: Path, kind: str) -> Command:
     """Start a launcher in a session of its own."""
-    return started(folder, str(group_targets.__file__), kind, str(folder))
+    return Command(folder, str(group_targets.__file__), kind, str(folder))
 
 
 def _until_ready(launcher: Command, folder: Path) -> None:

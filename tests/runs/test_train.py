@@ -16,7 +16,7 @@ from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.checkpoint import load_checkpoint
-from tests.parallel.commands import started, updates
+from tests.parallel.commands import Command, updates
 from tests.trees import CLOCK, same
 
 SMALL = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4 held_out.seconds=0.3
@@ -58,7 +58,7 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
     words += [f"total_steps={count * UPDATE}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     _train(whole, *words)
-    with started(tmp_path, *_command(cut, *words)) as run:
+    with Command(tmp_path, *_command(cut, *words)) as run:
         run.until_updates(cut, 10)
         run.process.kill()
         assert run.process.wait(10) == -signal.SIGKILL
@@ -74,7 +74,7 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
 )
 def test_an_interrupt_saves_and_exits_with_its_code(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
+    with Command(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
         run.until_updates(out, 5)
         run.process.send_signal(number)
         assert run.process.wait(30) == 128 + number
@@ -105,7 +105,7 @@ def test_two_processes_do_not_train_one_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    with started(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
+    with Command(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
         run.until_updates(out, 12)
         assert main(_words(out, "--resume")) == 2
         assert "trained by another process" in capsys.readouterr().err

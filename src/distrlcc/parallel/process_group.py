@@ -152,10 +152,9 @@ class ProcessGroup:
             self._asked = _boot_time()
             own = {"broken": self._broken, "builds": self._builds, "group": self._group}
             members = self._membership.agree(step, ready=ready, **own)
-            before = {member.name: member for member in self.members}
-            now = {member.name: member for member in members}
-            left = tuple(member for name, member in before.items() if name not in now)
-            joined = tuple(member for name, member in now.items() if name not in before)
+            before, now = ({m.name for m in some} for some in (self.members, members))
+            left = tuple(member for member in self.members if member.name not in now)
+            joined = tuple(member for member in members if member.name not in before)
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
