@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from distrlcc.policy.policy_file import load_policy
+from distrlcc.processes import descendants
 from distrlcc.runs.checkpoint import load_checkpoint
-from tests.hosts import descendants, rank_processes, wait_until
+from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, updates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -154,7 +155,7 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
         agents.append(hosts.start(host, *line, module="torch.distributed.run"))
     wait_until(lambda: len(rows(out)) >= 8, 60, "training begins")
     (rank,) = descendants(agents[1].pid)
-    os.kill(rank, signal.SIGKILL)
+    rank.signal(signal.SIGKILL)
     for each in agents:
         assert each.wait(60) == 0, hosts.log(each)
     # --debug compared all weights after every update: that they end is that they are equal.

@@ -99,8 +99,7 @@ class ProcessGroup:
 
     def __enter__(self) -> ProcessGroup:
         # Both of torch's transports would otherwise take what the host's name resolves to.
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = self.interface.name
-        os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
         let_threads_preempt(True)
         self._store = connect(self.spec, self.spec.join_seconds)
         try:
