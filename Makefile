@@ -48,9 +48,10 @@ contracts:
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
-# Many tests wait rather than compute: three at a time keep two cores busy.
+# Many tests wait rather than compute: three at a time keep two cores busy. The longest files begin
+# first: add --store-durations to write anew which these are.
 unit:
-	$(PYTEST) tests -n 3 --dist loadfile
+	$(PYTEST) tests -n 3 --dist loadfile --no-loadscope-reorder
 
 # What does not fit into `make test`: other paths to what the suite shows once.
 test-long: venv

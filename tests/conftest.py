@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +30,31 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 warm.install()
 
 
+_DURATIONS = Path(__file__).with_name("durations.txt")
+_seconds: Counter[str] = Counter()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long tests as well")
+    parser.addoption("--store-durations", action="store_true", help=f"write {_DURATIONS.name}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Store the seconds of each file that took some; of xdist's processes only the first writes."""
+    if session.config.getoption("--store-durations") and not hasattr(session.config, "workerinput"):
+        lines = [f"{seconds:.0f} {name}\n" for name, seconds in _seconds.most_common()]
+        _DURATIONS.write_text("".join(line for line in lines if not line.startswith("0 ")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # The longest files begin first, so that no process is left with one of them at the end.
+    stored = (line.split() for line in _DURATIONS.read_text().splitlines())
+    rank = {name: place for place, (_, name) in enumerate(stored)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
     if config.getoption("--long"):
         return
     for item in items:

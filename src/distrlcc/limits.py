@@ -43,7 +43,7 @@ class Limits:
     retry: float = 1.0
     """Pause before a failed attempt is repeated; it may double at each further one."""
     patience: float = 600.0
-    """Wait for somebody who lives but is late, such as a rank that scores a policy."""
+    """Wait for a process that lives but is late, such as a rank that scores a policy."""
 
 
 def limits() -> Limits:

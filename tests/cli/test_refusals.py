@@ -170,7 +170,7 @@ REFUSED = [
     # of clusters
     ("cluster start --port 80", "'80' is not a whole number from 1024"),
     ("cluster start --ip 203.0.113.9", "expected an address of this machine"),
-    ("cluster start --interface nowhere0", "expected one that is up"),
+    ("cluster start --interface nowhere0", "expected an address of this machine"),
     ("cluster start --ip 127.0.0.1 --resource CPU=3", "have --cpus"),
     ("cluster start --ip 127.0.0.1 --resource learner", "expected NAME=AMOUNT"),
     ("cluster start --autoscaling-config missing.yaml", "there is no such file"),
