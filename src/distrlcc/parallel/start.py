@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
@@ -214,7 +213,7 @@ def start_node(
     node = node or Node()
     first, size = node.index * processes, node.count * processes
     specs = [
-        _spec(config, group, local, node.address, node.port, first + local, size)
+        _spec(RankSpec(node.address, node.port, first + local, size), config, group, local)
         for local in range(processes)
     ]
     for spec in specs:
@@ -233,11 +232,11 @@ def start_node(
 
 
 def _spec(
-    config: RunConfig | ImitateConfig, group: GroupOptions, local: int, *place: Any
+    place: RankSpec, config: RunConfig | ImitateConfig, group: GroupOptions, local: int
 ) -> RankSpec:
-    """Return the spec of this machine's process ``local``; ``place`` is the master and the slot."""
-    return RankSpec(
-        *place,
+    """Return the whole spec of this machine's process ``local``."""
+    return replace(
+        place,
         device="cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}",
         interface=group.interface,
         join_seconds=group.join_seconds,
@@ -342,5 +341,5 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
         ) from None
     count, host, number = found.split()
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
-    spec = _spec(config, replace(group, elastic=False), local, host, int(number), slot, size)
-    return replace(spec, attempt=int(count)), master
+    place = RankSpec(host, int(number), slot, size, attempt=int(count))
+    return _spec(place, config, replace(group, elastic=False), local), master
