@@ -111,11 +111,11 @@ def measure_ray(job: EngineJob) -> Figures:
     """Measure Ray on this machine, its own start included."""
     from distrlcc.cluster.engine import RayEngine
     from distrlcc.cluster.placement import reserve
-    from distrlcc.cluster.session import RayOptions, ray_session
+    from distrlcc.cluster.session import ray_session
 
     job = replace(job, began=monotonic())
     with (
-        ray_session(RayOptions()),
+        ray_session(),
         reserve(job.config.resources, learners=1, workers=job.workers) as room,
     ):
         own = identity(job.config, topology="actor-learner")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 import types
 import typing
@@ -107,13 +108,8 @@ def override(config: C, assignments: Sequence[str]) -> C:
 def toml_differences(a: str, b: str) -> list[str]:
     """List the keys in which two TOML texts differ, as ``"ppo.lr: 0.001 != 0.0003"``."""
     left, right = (dict(_flatten(tomllib.loads(text))) for text in (a, b))
-    keys = [*left, *(key for key in right if key not in left)]
-    absent = "(absent)"
-    return [
-        f"{key}: {left.get(key, absent)} != {right.get(key, absent)}"
-        for key in keys
-        if left.get(key, absent) != right.get(key, absent)
-    ]
+    pairs = ((key, left.get(key, "(absent)"), right.get(key, "(absent)")) for key in left | right)
+    return [f"{key}: {old} != {new}" for key, old, new in pairs if old != new]
 
 
 def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
@@ -157,14 +153,12 @@ def check_positive(config: object, names: str) -> None:
 @cache
 def _hints(cls: type[DataclassInstance]) -> dict[str, Any]:
     """Resolve the types of a dataclass's fields."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in fields(cls) if f.init}
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
     """Split a union into its members; any other type is its only member."""
-    if get_origin(hint) is typing.Annotated:
-        return _options(get_args(hint)[0])
     return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
@@ -180,8 +174,6 @@ def _section(hint: Any) -> type[DataclassInstance] | None:
 
 def _name(hint: Any) -> str:
     """Say what a type expects, for a message."""
-    if get_origin(hint) is typing.Annotated:
-        return _name(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return f"one of {', '.join(repr(a) for a in get_args(hint))}"
     if hint is type(None):
@@ -208,22 +200,12 @@ def _plain(value: Any) -> Any:
 
 
 def _short_arrays(text: str) -> str:
-    """Put each array on one line: tomli-w gives every element a line of its own."""
-    lines: list[str] = []
-    open_arrays: list[tuple[str, list[str]]] = []  # what stands before "]", and the elements
-    for line in text.splitlines():
-        stripped = line.strip()
-        if stripped == "[" or (not open_arrays and stripped.endswith(" = [")):
-            open_arrays.append((stripped, []))
-        elif open_arrays and stripped in ("]", "],"):
-            opening, elements = open_arrays.pop()
-            target = open_arrays[-1][1] if open_arrays else lines
-            target.append(f"{opening}{', '.join(elements)}]")
-        elif open_arrays:
-            open_arrays[-1][1].append(stripped.removesuffix(","))
-        else:
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+    """Put each array on one line: tomli-w gives every element a line of its own.
+
+    A string's line breaks are escaped, so that each one here ends an element or a key.
+    """
+    text = re.sub(r"\[\n *", "[", text)
+    return re.sub(r",\n *", ", ", re.sub(r",\n *]", "]", text))
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

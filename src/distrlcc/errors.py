@@ -1,19 +1,4 @@
-"""The one exception tree; the command line turns each into one line and exit code 2.
-
-::
-
-    DistrlccError
-    ├── ConfigError          a key, value, recipe, suite or scheme that does not exist or fit
-    ├── TraceError           a trace file that is malformed, empty, decreasing or too large
-    ├── PolicyFileError      a policy file that is truncated, foreign or of another shape
-    ├── CheckpointError      a checkpoint that is truncated or from another configuration
-    ├── DatasetError         a data set that is missing, unfinished, damaged or of another version
-    ├── OutputError          a place that cannot be written
-    ├── LinkError            an emulated link that this system does not let us make
-    ├── GroupError           other processes that are gone, out of reach or of another version
-    └── WireError            a datagram that is malformed, cut short, forged or not ours
-        └── VersionError     a datagram of another version of the format
-"""
+"""All errors; the command line turns each into one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -101,10 +101,7 @@ def let_threads_preempt(yes: bool) -> None:
     Else Linux lets them wait for up to some milliseconds where both share a core, several times in
     each exchange. Threads that this one starts are scheduled normally; no privilege is needed.
     """
-    if hasattr(os, "SCHED_BATCH"):
-        policy = os.SCHED_BATCH | os.SCHED_RESET_ON_FORK if yes else os.SCHED_OTHER
-        with suppress(OSError):
-            os.sched_setscheduler(0, policy, os.sched_param(0))
+    _schedule("SCHED_BATCH" if yes else "SCHED_OTHER")
 
 
 def run_on_time() -> bool:
@@ -113,20 +110,22 @@ def run_on_time() -> bool:
     Linux allows it to root, and to a process with CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. For
     threads that sleep most of the time. What the thread starts is scheduled normally.
     """
-    if not hasattr(os, "SCHED_FIFO"):
-        return False
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError:
-        return False
-    return True
+    return _schedule("SCHED_FIFO", 1)
 
 
 def run_normally() -> None:
     """Take `run_on_time` back, for a thread that turns out not to sleep."""
-    if hasattr(os, "SCHED_FIFO"):
-        with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    _schedule("SCHED_OTHER")
+
+
+def _schedule(policy: str, priority: int = 0) -> bool:
+    """Schedule this thread, but not what it starts; return whether the system has and allows it."""
+    try:
+        number = getattr(os, policy) | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, number, os.sched_param(priority))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def run_soon() -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from distrlcc.cluster.placement import share_of_cores
 from distrlcc.errors import ConfigError
-from distrlcc.runs.run_config import ResourcesConfig, share_of_cores
+from distrlcc.runs.run_config import ResourcesConfig
 
 
 def test_cores_are_one_each_or_an_equal_share() -> None:
-    assert share_of_cores(16.0, 0.0, 8) == 1.0
-    assert share_of_cores(2.0, 0.0, 8) == 0.25
-    assert share_of_cores(2.0, 1.0, 3) == 0.333
-    assert share_of_cores(0.0, 0.0, 3) == 0.01  # refused later, with what is free
-    assert share_of_cores(4.0, 4.0, 0) == 1.0
+    assert share_of_cores([16.0], 0.0, 8) == 1.0
+    assert share_of_cores([2.0], 0.0, 8) == 0.25
+    assert share_of_cores([2.0], 1.0, 3) == 0.333
+    assert share_of_cores([1.0, 1.0], 0.0, 3) == 0.426  # two thirds would leave room for two
+    assert share_of_cores([], 0.0, 3) == 0.01  # refused later, with what is free
+    assert share_of_cores([4.0], 4.0, 0) == 0.01  # of no matter
 
 
 @pytest.mark.parametrize(

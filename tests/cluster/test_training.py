@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.cluster.cluster import health
 from distrlcc.cluster.engine import RayEngine
-from distrlcc.cluster.placement import free_machines, reserve
-from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.cluster.placement import reserve
+from distrlcc.cluster.session import ray_session
 from distrlcc.cluster.state import keep_token
 from distrlcc.errors import GroupError
+from distrlcc.processes import descendants
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import ResourcesConfig
@@ -54,6 +56,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("DISTRLCC_TOKEN", raising=False)
         keep_token("0123456789abcdef0123456789abcdef")
+        patch.setenv("DISTRLCC_LIMITS", "stall=8")
+        for name, value in health().items():
+            patch.setenv(name, value)
         room = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=room)
         yield made
@@ -63,24 +68,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def _members(cluster: Any, name: str = "") -> list[int]:
     """Return the processes of the cluster's actors of a class, or of all of ours."""
     names = [name] if name else ["Host", "RayTrainer", "RayRank"]
+    titles = tuple(f"ray::{each}".encode() for each in names)
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in (each for node in cluster.list_all_nodes() for each in _below(node)):
         with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(tuple(f"ray::{n}".encode() for n in names)):
-                found.append(int(path.parent.name))
-    raylets = {
-        info.process.pid
-        for node in cluster.list_all_nodes()
-        for info in node.all_processes.get("raylet", ())
-    }
-    return [pid for pid in found if _parent(pid) in raylets]
+            if Path(f"/proc/{process}/cmdline").read_bytes().startswith(titles):
+                found.append(process)
+    return found
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+def _below(node: Any) -> list[int]:
+    """Return the processes that a machine of the cluster has started."""
+    raylets = node.all_processes.get("raylet", ())
+    return [each.pid for raylet in raylets for each in descendants(raylet.process.pid)]
 
 
 class Counter:
@@ -118,7 +118,7 @@ def _engine(
 ) -> Iterator[Watched]:
     """Yield an engine on the cluster, whose trainer runs the other versions."""
     with (
-        ray_session(RayOptions(cluster.address)),
+        ray_session(cluster.address),
         reserve(resources, learners=1, workers=workers) as room,
     ):
         engine = Watched(room, CONFIG, identity(CONFIG, topology="actor-learner") | others)
@@ -191,7 +191,8 @@ def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
             waiting.result(60.0)
         assert third not in engine.living()
         assert len(engine.living()) == 2
-        conftest.wait_until(lambda: len(free_machines()) == 1, 60.0, "Ray knows it")
+        # Both have one address here, so the head's free cores are hidden until Ray knows.
+        conftest.wait_until(lambda: sum(n["Alive"] for n in ray.nodes()) == 1, 60.0, "Ray knows it")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_what_cannot_be_placed_is_refused_with_what_is_free(
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=3")
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     with (
-        ray_session(RayOptions("auto")),
+        ray_session("auto"),
         pytest.raises(GroupError, match=r"has no room for .*Free: [\d.]+: [\d.]+ CPU") as refused,
         reserve(resources, learners=1, workers=1),
     ):
@@ -311,9 +312,7 @@ def test_the_trainer_goes_on_on_another_machine(
     ) as run:
         run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
         (trainer,) = _members(cluster, "RayTrainer")
-        raylet = _parent(trainer)
-        processes = first.all_processes["raylet"]
-        mine, other = (first, second) if processes[0].process.pid == raylet else (second, first)
+        mine, other = (first, second) if trainer in _below(first) else (second, first)
         before = run.rows()[-1]["update"]
         cluster.remove_node(mine, allow_graceful=False)
         run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
@@ -321,16 +320,15 @@ def test_the_trainer_goes_on_on_another_machine(
         run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 150.0, "more")
         updates = [row["update"] for row in run.rows()]
         assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
-        assert _parent(_members(cluster, "RayTrainer")[0]) != raylet
+        assert _members(cluster, "RayTrainer")[0] in _below(other)
         assert run.end(signal.SIGINT, 30.0) == 130
         cluster.remove_node(other)
 
 
 @pytest.mark.long
 def test_ranks_are_started_again_and_stay_equal(
-    cluster: Any, conftest: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, conftest: ModuleType, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=8")
     words = shlex.split(
         "quickstart --processes 2 --set num_envs=8 ppo.rollout_length=32 held_out.every=1000 "
         "held_out.links=2 held_out.seconds=1 distributed.sync_check_every=1"

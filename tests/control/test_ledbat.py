@@ -63,20 +63,6 @@ def test_window_stays_within_one_packet_of_flight() -> None:
     assert flow.cwnd <= 2 + 1 + 1
 
 
-def test_loss_halves_once_per_window_and_not_below_two() -> None:
-    flow = linear(50)
-    flow.ack(lost=1)
-    assert flow.cwnd == 25
-    flow.ack(lost=1)
-    assert flow.cwnd == pytest.approx(25, abs=0.1)
-    flow = linear(3)
-    flow.ack(lost=1)
-    assert flow.cwnd == 2
-    flow = linear(50)
-    flow.timeout()
-    assert (flow.cwnd, flow.state[ledbat.SSTHRESH]) == (1, 25)
-
-
 def test_holds_the_target_delay_on_a_deep_queue() -> None:
     (flow,) = run("ledbat", seconds=40, limit=1000)
     delays = [(sample.rtt - 40e6) / 1e6 for sample in flow.after(25)]

@@ -55,16 +55,6 @@ def test_the_least_rtt_of_the_round_counts() -> None:
     assert flow.cwnd == 51
 
 
-def test_loss_halves_once_per_window_and_a_timeout_starts_anew() -> None:
-    flow = linear(50)
-    flow.ack(lost=1)
-    flow.ack(lost=1)
-    assert flow.cwnd == 25
-    flow = linear(50)
-    flow.timeout()
-    assert (flow.cwnd, flow.state[vegas.SSTHRESH]) == (1, 25)
-
-
 def test_keeps_two_to_four_packets_queued_on_a_link() -> None:
     steady = run("vegas", seconds=15, limit=200)[0].after(8)
     assert len(steady) >= 0.999 * 1000 * 7

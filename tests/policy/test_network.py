@@ -1,13 +1,14 @@
 """Networks and distributions in torch by hand, and NumPy's against torch's."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from distrlcc.policy import numpy_policy
-from distrlcc.policy.network import ActorCritic, Categorical, Gaussian, kl_estimate
+from distrlcc.policy.network import ActorCritic, kl_estimate
 from distrlcc.policy.spec import expected_shapes
 from tests.policy.random_policies import make_spec
 
@@ -87,10 +88,17 @@ def test_kl_estimate_is_unbiased_and_never_negative() -> None:
     assert (old.exp() * estimates).sum().item() == pytest.approx(exact, rel=1e-5)
 
 
+def _distribution(head: Any, log_std: Any = None) -> Any:
+    network = ActorCritic(make_spec(action_kind="discrete" if log_std is None else "continuous"))
+    if log_std is not None:
+        network.log_std = torch.nn.Parameter(torch.as_tensor(log_std), requires_grad=False)
+    return network.distribution(torch.as_tensor(head))
+
+
 def test_numpy_agrees_with_torch() -> None:
     generator = np.random.default_rng(1)
     logits = generator.normal(0, 3, (50, 4)).astype(np.float32)
-    torch_side = Categorical.of(torch.from_numpy(logits))
+    torch_side = _distribution(logits)
     log_probs = numpy_policy.log_softmax(logits)
     np.testing.assert_allclose(log_probs, torch_side.log_probs.numpy(), atol=1e-6)
     np.testing.assert_allclose(
@@ -98,7 +106,7 @@ def test_numpy_agrees_with_torch() -> None:
     )
     log_std = np.array([-9.0, 0.3, 5.0, 0.0], np.float32)
     actions = generator.normal(size=(50, 4)).astype(np.float32)
-    gaussian = Gaussian.of(torch.from_numpy(logits), torch.from_numpy(log_std))
+    gaussian = _distribution(logits, log_std)
     np.testing.assert_allclose(
         numpy_policy.gaussian_log_prob(logits, log_std, actions),
         gaussian.log_prob(torch.from_numpy(actions)).numpy(),
@@ -108,15 +116,15 @@ def test_numpy_agrees_with_torch() -> None:
 
 
 def test_distributions_by_hand() -> None:
-    distribution = Categorical.of(torch.log(torch.tensor([[1.0, 1.0, 2.0]])))
+    distribution = _distribution(torch.log(torch.tensor([[1.0, 1.0, 2.0]])))
     assert distribution.log_prob(torch.tensor([2])).item() == pytest.approx(math.log(0.5))
     assert distribution.entropy().item() == pytest.approx(1.5 * math.log(2.0))
-    gaussian = Gaussian.of(torch.tensor([[1.0]]), torch.tensor([math.log(2.0)]))
+    gaussian = _distribution([[1.0]], [math.log(2.0)])
     expected = -0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
     assert gaussian.log_prob(torch.tensor([[3.0]])).item() == pytest.approx(expected)
     entropy = 0.5 * math.log(2.0 * math.pi * math.e * 4.0)
     assert gaussian.entropy().tolist() == pytest.approx([entropy])
-    assert Gaussian.of(torch.zeros(1, 1), torch.tensor([-99.0])).log_std.item() == -5.0
+    assert _distribution([[0.0]], [-99.0]).log_std.item() == -5.0
 
 
 def test_draws_are_by_the_inverse_cdf_and_never_impossible() -> None:

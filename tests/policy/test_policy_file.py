@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from distrlcc.config import from_dict
 from distrlcc.errors import ConfigError, OutputError, PolicyFileError
 from distrlcc.policy.policy_file import (
     FORMAT,
@@ -80,7 +81,7 @@ def test_truncated_or_foreign(written: Path, keep: int | None) -> None:
 
 
 def _header(acting: str = "argmax", **changes: Any) -> str:
-    spec = make_policy(**changes).spec.to_dict()
+    spec = asdict(make_policy(**changes).spec)
     return json.dumps({"spec": spec, "acting": acting, "notes": {}})
 
 
@@ -157,9 +158,13 @@ def test_what_is_not_there_is_said_in_one_line(name: str) -> None:
         find_policy(name)
 
 
+def _spec(values: dict[str, Any]) -> PolicySpec:
+    return from_dict(PolicySpec, values, source="policy spec")
+
+
 def test_json_round_trip_and_layers() -> None:
     spec = make_spec(kind="lstm", hidden=(16, 8), interval_rtts=1.0, options={"ewma": "0.125"})
-    assert PolicySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert _spec(json.loads(json.dumps(asdict(spec)))) == spec
     assert (spec.dense, spec.state_size) == ((16,), 8)
     assert (make_spec().dense, make_spec().state_size) == ((16, 8), 0)
 
@@ -179,11 +184,11 @@ def test_json_round_trip_and_layers() -> None:
 )
 def test_bad_values(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        PolicySpec.from_dict(make_spec().to_dict() | changes)
+        _spec(asdict(make_spec()) | changes)
 
 
 def test_bad_keys() -> None:
     with pytest.raises(ConfigError, match="unknown key 'layers'"):
-        PolicySpec.from_dict(make_spec().to_dict() | {"layers": 2})
+        _spec(asdict(make_spec()) | {"layers": 2})
     with pytest.raises(ConfigError, match="observation_size"):
-        PolicySpec.from_dict({"observation": "features"})
+        _spec({"observation": "features"})

@@ -53,7 +53,7 @@ def test_codel_keeps(every: int, count: int, size: int, waits: int) -> None:
 
 def _overload(seed: int) -> tuple[list[int], float]:
     """Feed 1.2 packets per ms into a link of one; return the drops and the late mean delay."""
-    queue = PIE(15, 150, 15, 1000, random.Random(seed))
+    queue = PIE(15, 150, 1, random.Random(seed))
     link = TraceLink([1], queue)
     drops, delays = [], []
     for now in range(20_000):
@@ -75,7 +75,7 @@ def test_pie_keeps_the_delay_near_its_reference_and_lets_bursts_pass() -> None:
 
 
 def test_pie_forgets_when_the_queue_is_empty() -> None:
-    queue = PIE(15, 150, 15, 1000, random.Random(0))
+    queue = PIE(15, 150, 1, random.Random(0))
     for now in range(2000):
         queue.push(Packet(1504, now))
         if now % 2:

@@ -5,7 +5,7 @@ import pytest
 
 from distrlcc.config import from_toml, to_toml
 from distrlcc.errors import ConfigError, DistrlccError
-from distrlcc.sim.families import bdp_packets
+from distrlcc.sim.families import SHARED, bdp_packets
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
@@ -128,9 +128,7 @@ def test_an_unknown_scenario_is_refused(bad: str) -> None:
         scenario_by_id(bad)
 
 
-@pytest.mark.parametrize(
-    "name", ["genet", "aurora", "shared", "shared-2", "shared-4", "shared-rtt", "beside-bbr"]
-)
+@pytest.mark.parametrize("name", ["genet", "aurora", *SHARED])
 def test_split_and_index_name_a_link(name: str) -> None:
     scenario = SUITES[name].scenario("test", 7)
     assert scenario == scenario_by_id(f"{name}/test/7")
@@ -138,9 +136,7 @@ def test_split_and_index_name_a_link(name: str) -> None:
     assert scenario.link != SUITES[name].scenario("test", 8).link
 
 
-@pytest.mark.parametrize(
-    "name", ["shared", "shared-2", "shared-4", "shared-rtt", "beside-cubic", "beside-bbr"]
-)
+@pytest.mark.parametrize("name", SHARED)
 def test_links_that_are_shared(name: str) -> None:
     scenarios = SUITES[name].scenarios("test", 200)
     for scenario in scenarios:
@@ -162,10 +158,9 @@ def test_links_that_are_shared(name: str) -> None:
         assert name in ("shared", "shared-rtt") or len(set(rtts)) == 1
     counts = {len(scenario.flows) for scenario in scenarios}
     assert counts == ({1, 2, 3, 4} if name == "shared" else counts)
-    assert any(flow.stop_s for s in scenarios for flow in s.flows) == (name in SHARED_LEAVING)
-
-
-SHARED_LEAVING = ("shared", "shared-4")
+    assert any(flow.stop_s for s in scenarios for flow in s.flows) == (
+        name in ("shared", "shared-4")
+    )
 
 
 def test_agents_stand_first_and_are_not_too_many() -> None:

@@ -16,9 +16,8 @@ from rich.table import Table
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.cluster.cluster import join, join_line, start_head, stop
-from distrlcc.cluster.nodes import RayNode, ray_nodes
-from distrlcc.cluster.session import AUTO, RayOptions, ray_session
-from distrlcc.cluster.state import DASHBOARD_PORT, node_here, token_path
+from distrlcc.cluster.session import AUTO, RayNode, ray_nodes, ray_session
+from distrlcc.cluster.state import DASHBOARD_PORT, name_ports, node_here, token_path
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RESERVED
 
@@ -75,7 +74,7 @@ def run_start(args: Namespace) -> int:
     print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")
     alone = ip_address(node.address).is_loopback
     if not alone:
-        print(f"Let the other machines reach ports {node.ports}, and each other too.")
+        print(f"Let the other machines reach ports {name_ports(node.port)}, and each other too.")
     if not args.no_dashboard:
         print(f"Dashboard, on this machine only: http://127.0.0.1:{DASHBOARD_PORT}")
     print(f"The token is in {token_path()}.")
@@ -140,7 +139,7 @@ def run_join(args: Namespace) -> int:
         ask_token=ask,
     )
     print(f"This machine, {node.address} ({node.interface}), is in the cluster of {args.head}.")
-    print(f"Let the other machines reach ports {node.ports} here.")
+    print(f"Let the other machines reach ports {name_ports(node.port)} here.")
     print("'distrlcc cluster status' shows the cluster, 'distrlcc cluster stop' leaves it.")
     return 0
 
@@ -154,7 +153,7 @@ def add_status(parser: Parser) -> None:
 def run_status(args: Namespace) -> int:
     """Show the cluster that this machine is in, and its machines."""
     here = node_here()
-    with ray_session(RayOptions(AUTO)) as ray:
+    with ray_session(AUTO) as ray:
         nodes = ray_nodes(ray)
     if args.json != "-":
         role = "the head" if here.is_head else "a member"

@@ -106,11 +106,9 @@ def run(args: Namespace) -> int:
 
 def _on_ray(config: RunConfig, args: Namespace) -> int:
     """Train on Ray as the arguments say; return the exit code."""
-    from distrlcc.cluster.ranks import train_ranks_on_ray
-    from distrlcc.cluster.session import RayOptions
-    from distrlcc.cluster.trainer import train_actors_on_ray
+    from distrlcc.cluster.training import train_actors_on_ray, train_ranks_on_ray
 
-    on = RayOptions(args.address or "")
+    on = args.address or ""
     if args.topology == "actor-learner":
         if args.processes > 1:
             raise ConfigError("--processes is for ranks; an actor-learner run has --workers")

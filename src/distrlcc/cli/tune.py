@@ -12,7 +12,6 @@ from typing import get_args
 from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
-from distrlcc.cluster.session import RayOptions
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
@@ -189,7 +188,6 @@ def _run_tuner(args: Namespace, command: str) -> int:
     # Find what does not fit before what takes seconds to import.
     if args.address and args.cpus is not None:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
-    options = RayOptions(args.address, cpus=args.cpus)
     config = _resumed(args, command) if args.resume else _tune_config(args, command)
     check_space(config)
     from distrlcc.tune.outcome import write_outcome
@@ -202,7 +200,14 @@ def _run_tuner(args: Namespace, command: str) -> int:
         storage_filesystem(config.storage)
     # Run, and write what was found.
     with open_folder(args.out, config, resume=args.resume) as folder:
-        signal, failures = run(config, folder, options, resume=args.resume, show=note)
+        signal, failures = run(
+            config,
+            folder,
+            address=args.address,
+            cpus=args.cpus,
+            resume=args.resume,
+            show=note,
+        )
         text = write_outcome(folder.path, config, failures, draw=not signal)
     # Say how it ended.
     if text is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -46,11 +47,7 @@ class Host:
 
     def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
         """Make ``factory(*args)`` the object."""
-
-        def begin() -> None:
-            self._object = factory(*args)
-
-        return answer(begin)
+        return answer(lambda: setattr(self, "_object", factory(*args)))
 
     def call(self, method: str, *args: Any) -> tuple[bool, Any]:
         """Call a method of the object."""
@@ -65,14 +62,13 @@ class _Slot:
     actor: Any = None
     worker: Worker | None = None
     """The last worker that this actor was."""
-    asked: bool = False
     joined: bool = False
     started: bool = False
     """Whether the worker holds an object."""
     failures: int = 0
     """Workers in a row that never held one."""
     again: float = 0.0
-    """When to ask the actor, or to make another."""
+    """When to ask the actor, or to make another; infinite once it is asked."""
     doomed: bool = False
     """Whether to kill the process; Ray's own thread, which finds out, would block."""
 
@@ -113,7 +109,7 @@ class RayEngine:
                 if slot.doomed:
                     slot.doomed = False
                     self._kill(slot)
-                if not (slot.joined or slot.asked) and slot.again <= monotonic():
+                if slot.again <= monotonic():
                     self._invite(slot)
             seen, self._changes = self._changes, Changes()
         return seen
@@ -144,7 +140,7 @@ class RayEngine:
             room = self._reservation.workers[slot.index]
             options = {"max_concurrency": _THREADS, "max_restarts": -1, **room}
             slot.actor = self._ray.remote(Host).options(**options).remote()
-        slot.asked = True
+        slot.again = inf
         introduce = slot.actor.introduce.options(max_task_retries=-1)
         introduced = introduce.remote(self._config).future()
         introduced.add_done_callback(lambda done: self._introduced(slot, done))
@@ -152,7 +148,6 @@ class RayEngine:
     def _introduced(self, slot: _Slot, introduced: Future[Any]) -> None:
         """Let a worker join, or note why it does not."""
         with self._lock:
-            slot.asked = False
             if self._closed:
                 return
             try:
@@ -160,12 +155,13 @@ class RayEngine:
                 check_identity(self._own, identity)
             except Exception as error:
                 self._leave(slot)
-                slot.doomed = refused = isinstance(error, GroupError)
-                if not refused:  # Ray does not start it again
-                    slot.actor = None
-                if refused or all(s.failures >= _FAILURES for s in self._slots if not s.joined):
+                if isinstance(error, GroupError):
+                    slot.doomed, self._hopeless = True, str(error)
+                    return
+                slot.actor = None  # Ray does not start it again
+                if all(s.failures >= _FAILURES for s in self._slots if not s.joined):
                     why = f"a worker could not be started on the cluster: {last_line(error)}"
-                    self._hopeless = str(error) if refused else why
+                    self._hopeless = why
                 return
             worker = Worker(slot.index, host, process)
             if worker == slot.worker:  # it was cut off, or is about to be killed

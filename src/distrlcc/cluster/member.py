@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.cluster.placement import Reservation, reserve
-from distrlcc.cluster.session import RayOptions, death, last_line, ray_session, require_ray
+from distrlcc.cluster.session import death, last_line, ray_session, require_ray
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
@@ -71,10 +71,10 @@ class Member:
         self.acts, self.since = False, monotonic()
         """Whether it has begun, and since when it has not, or has not answered."""
         self.said: list[str] = []
-        self._ask()
+        self._asked = self._ask()
 
-    def _ask(self) -> None:
-        self._asked = self._actor.news.options(max_task_retries=0).remote()
+    def _ask(self) -> Any:
+        return self._actor.news.options(max_task_retries=0).remote()
 
     def stop(self, number: int) -> None:
         """Ask it once to save and end."""
@@ -103,11 +103,11 @@ class Member:
             MemberGoneError: It died, or has been silent for too long, and is not started again.
             DistrlccError: What training raised.
         """
-        ended = self._has(self._training)
-        if ended or self._has(self._asked):
+        both = [self._training, self._asked]
+        answered, _ = self._ray.wait(both, num_returns=2, timeout=0.0)
+        if answered:
             self._show()
-            self._ask()
-        if ended:
+        if self._training in answered:
             self._show()  # what it said last
             return self._result()
         if self.acts and monotonic() - self.since > limits().stall:
@@ -115,12 +115,10 @@ class Member:
             self.kill(restart=True)
         return None
 
-    def _has(self, answer: Any) -> bool:
-        return bool(self._ray.wait([answer], timeout=0.0)[0])
-
     def _show(self) -> None:
+        asked, self._asked = self._asked, self._ask()
         try:
-            restarts, news = self._ray.get(self._asked, timeout=limits().stall)
+            restarts, news = self._ray.get(asked, timeout=limits().stall)
         except self._ray.exceptions.RayError as error:
             if self.acts:  # else it is still being started again
                 self._lose(f"is gone: {death(error)}")
@@ -225,21 +223,19 @@ class Driver:
         try:
             result = member.poll()
         except GroupError as error:
-            # A run fails with its only member, or before its first update.
-            unfit = error.exit_code == 2
-            failed = isinstance(error, MemberGoneError) or (unfit and not begun)
-            if not equal or (failed and not self._ending_since):
-                raise
             self._why = str(error)
-            if self._ending_since:
+            if equal and self._ending_since:
                 return True
+            # A run fails with its only member, or before its first update.
+            unfit, lost = error.exit_code == 2, error.exit_code == GroupError.exit_code
+            gone = isinstance(error, MemberGoneError)
+            if not equal or gone or not (lost or (unfit and begun)):
+                raise
             if unfit:
                 self.progress.note(f"left out: {member.name}: {error}")
-                return True
-            if error.exit_code != GroupError.exit_code:
-                raise
-            member.begin_again(error)
-            return False
+            else:
+                member.begin_again(error)
+            return unfit
         if result is None:
             return False
         self.results.append(result)
@@ -281,18 +277,17 @@ class Driver:
 def drive(
     config: RunConfig,
     options: RunOptions,
-    on: RayOptions,
+    on: str,
     topology: str,
     *,
     learners: int,
     workers: int = 0,
     run: str = "",
-    hint: str = "",
 ) -> Iterator[Driver]:
     """Connect to Ray, reserve room, show progress and hear signals; kill the members at the end.
 
     ``run`` is the run's id if its directory is to be opened here. The first learner is on this
-    machine then, and where there is no storage. ``hint`` says what helps a run that fails.
+    machine then, and where there is no storage.
 
     Raises:
         DistrlccError: What does not fit, or what ended the run.
@@ -300,7 +295,7 @@ def drive(
     # Say how to go on: the run directory has the same path in another process.
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
     options = replace(options, out=out)
-    address = f" --address {on.address}" if on.address else ""
+    address = f" --address {on}" if on else ""
     rest = go_on(out, options.place(""))
     again = f"distrlcc train --engine ray --topology {topology}{address} {rest}"
     # Open what the run needs, in this order, and close it in reverse.
@@ -317,7 +312,8 @@ def drive(
             try:
                 yield driver
             except MemberGoneError as error:
-                told = f"{error}; go on from its last checkpoint with: {again}"
-                raise GroupError(told if stopper.signal else told + hint) from None
+                hint = "" if run or stopper.signal else "; --restarts K starts it again by itself"
+                told = f"{error}; go on from its last checkpoint with: {again}{hint}"
+                raise GroupError(told) from None
             finally:
                 driver.kill()

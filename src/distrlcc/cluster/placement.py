@@ -10,7 +10,7 @@ from typing import Any
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
-from distrlcc.runs.run_config import Needs, ResourcesConfig, share_of_cores
+from distrlcc.runs.run_config import Needs, ResourcesConfig
 
 _PIN = 0.001
 _LEAST = 0.05
@@ -73,7 +73,10 @@ def reserve(
     """
     # Ask for a bundle for each planned process.
     ray = require_ray()
-    cpus = _share(resources, learners, workers)
+    cores = [free.get("CPU", 0.0) for free in free_machines().values()]
+    named = learners * resources.learner_cpus + workers * resources.worker_cpus
+    unnamed = learners * (not resources.learner_cpus) + workers * (not resources.worker_cpus)
+    cpus = share_of_cores(cores, named, unnamed)
     learner, worker = resources.learner(cpus), resources.worker(cpus)
     bundles = [dict(learner) for _ in range(learners)] + [dict(worker) for _ in range(workers)]
     if at:
@@ -105,12 +108,16 @@ def reserve(
         ray.util.remove_placement_group(group)
 
 
-def _share(resources: ResourcesConfig, learners: int, workers: int) -> float:
-    """Return the cores of a process that names none, so that all shares fit on the machines."""
-    cores = [free.get("CPU", 0.0) for free in free_machines().values()]
-    named = learners * resources.learner_cpus + workers * resources.worker_cpus
-    unnamed = learners * (not resources.learner_cpus) + workers * (not resources.worker_cpus)
-    share = share_of_cores(sum(cores), named, unnamed)
+def share_of_cores(cores: list[float], named: float, unnamed: int) -> float:
+    """Return the cores of each process that names none: one, or a share that fits everywhere.
+
+    Args:
+        cores: Those of each machine that are free.
+        named: Cores of the processes that name how many.
+        unnamed: Processes that name none.
+    """
+    share = min(1.0, (sum(cores) - named) / max(unnamed, 1))
+    share = max(int(share * 1e3) / 1e3, 0.01)  # Ray counts in ten-thousandths
     while share > _LEAST and sum(int(each / share) for each in cores) < unnamed:
         share = max(round(0.8 * share, 3), _LEAST)
     return share

@@ -6,29 +6,25 @@ import logging
 import os
 import platform
 import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from distrlcc.cluster.state import (
     DEFAULT_PORT,
-    Ports,
     kept_token,
     known_token,
+    name_ports,
     node_here,
     read_state,
-    without_secrets,
 )
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
-from distrlcc.runs.identity import check_identity, from_json, identity
+from distrlcc.runs.identity import from_json, identity, package_version
 
 AUTO = "auto"
 """Address of the cluster that runs on this machine."""
@@ -44,27 +40,6 @@ _ENVIRONMENT = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
-# It runs in a process of its own, as Ray may try forever to reach what is no head.
-_STORE_SCRIPT = """
-import sys
-from ray._raylet import GcsClient
-address, row = sys.argv[1:]
-store = GcsClient(address=address)
-if row:
-    store.internal_kv_put(b"identity", row.encode(), True, b"distrlcc")
-else:
-    sys.stdout.write((store.internal_kv_get(b"identity", b"distrlcc") or b"").decode())
-"""
-
-
-@dataclass(frozen=True)
-class RayOptions:
-    """Which Ray, and what of it on this machine."""
-
-    address: str = ""
-    """`AUTO`, or HOST:PORT of a cluster's head; empty starts Ray here for the session."""
-    cpus: float | None = None
-    """Cores that a Ray of the session may give away; None: all."""
 
 
 def require_ray() -> Any:
@@ -83,8 +58,12 @@ def require_ray() -> Any:
 
 
 @contextmanager
-def ray_session(options: RayOptions) -> Iterator[Any]:
+def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
     """Connect to Ray, yield the module, and leave nothing behind.
+
+    Args:
+        address: `AUTO`, or HOST:PORT of a cluster's head; empty starts Ray here for the session.
+        cpus: Cores that a Ray of the session may give away; None: all.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -92,14 +71,14 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
     """
     ray = require_ray()
     arguments = {"namespace": "distrlcc", "logging_level": logging.ERROR, "log_to_driver": False}
-    if options.address:
-        arguments["address"] = address = _resolve(options.address)
-        os.environ.update(_credentials(address))
+    if address:
+        arguments["address"] = head = _resolve(address)
+        os.environ.update(_credentials(head))
         # Ray read its environment when it was imported.
         ray._raylet.Config.initialize("")
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
     else:
-        arguments |= {"address": "local", "include_dashboard": False, "num_cpus": options.cpus}
+        arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
         arguments["object_store_memory"] = _LOCAL_STORE_BYTES
     # Connect; a local Ray that was slow to start is started once more.
     for last in (False, True):
@@ -110,7 +89,7 @@ def ray_session(options: RayOptions) -> Iterator[Any]:
             _shut_down(ray)
             if last or TOO_SLOW not in str(error):
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                where = options.address or "this machine"
+                where = address or "this machine"
                 raise GroupError(f"Ray at {where} refused: {reason}", exit_code=2) from None
     try:
         yield ray
@@ -155,13 +134,11 @@ def _credentials(address: str) -> dict[str, str]:
     node = read_state()
     here = node is not None and node.ray_address == address
     token = kept_token() if here else known_token()
-    if not read_row(address, token) and token:
-        try:
-            ask_store(address, "", "")
-            token = ""
-        except GroupError:
-            pass
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {}
+    users_own = not token and "RAY_AUTH_MODE" in os.environ
+    if ask_store(address, "") is not None or users_own:
+        return {}
+    read_row(address, token)
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -183,86 +160,60 @@ def read_row(address: str, token: str) -> dict[str, str]:
     There are none if the cluster was not started by ``distrlcc cluster start``.
 
     Raises:
-        ConfigError: The address is none.
-        GroupError: There is no such cluster, or it has another token.
+        DistrlccError: See `ask_store`; or the cluster has another token.
     """
-    host, port = parse_address(address)
-    try:
-        socket.create_connection((host, port), limits().call).close()
-    except OSError as error:
+    row = ask_store(address, token)
+    if row is None:
         raise GroupError(
-            f"no Ray cluster answers at {host}:{port} ({error.strerror or error}); does 'distrlcc "
-            f"cluster status' work there, and are ports {Ports(port)} open?",
+            f"the cluster at {address} has another token than this machine; give its own: "
+            "'distrlcc cluster status --show-token' on the head shows it",
             exit_code=2,
-        ) from None
-    row = ask_store(f"{host}:{port}", "", token)
-    return from_json(row.encode()) if row else {}
+        )
+    return from_json(row) if row else {}
 
 
-def ask_store(address: str, row: str, token: str) -> str:
+def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
     """Write a row into the internal store of a head if one is given, else return it.
 
-    Without a token the variables of the environment say how Ray admits this process.
+    Returns:
+        None if the head has another token.
 
     Raises:
-        GroupError: The head has another token, or does not answer.
+        ConfigError: The address is none, or Ray is not installed.
+        GroupError: No Ray answers there in time.
     """
-    # Ask in a process of its own.
-    environment = dict(os.environ)
-    if token:
-        environment = without_secrets() | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    seconds = 2 * limits().call  # a process starts, and then it asks
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _STORE_SCRIPT, address, row],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=True,
-        )
-        return done.stdout
-    # Tell a wrong token from a program that is not Ray.
-    except subprocess.TimeoutExpired:
-        reason = f"no answer within {seconds:.0f} s"
-    except subprocess.CalledProcessError as error:
-        if "AuthenticationError" in error.stderr:
-            raise GroupError(
-                f"the cluster at {address} has another token than this machine; give its own: "
-                "'distrlcc cluster status --show-token' on the head shows it",
-                exit_code=2,
-            ) from None
-        reason = error.stderr.strip().rpartition("\n")[2]
+    host, port = parse_address(address)
+    require_ray()
+    # Ray's own client may try forever to reach what is no head.
+    import grpc  # noqa: PLC0415 - it comes with Ray
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc  # noqa: PLC0415
+
+    messages: Any = gcs_service_pb2  # whose classes are made when it is imported
+    told = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": limits().call}
+    name = {"key": b"identity", "namespace": b"distrlcc"}
+    with grpc.insecure_channel(f"{host}:{port}", (("grpc.enable_http_proxy", 0),)) as channel:
+        store = gcs_service_pb2_grpc.InternalKVGcsServiceStub(channel)
+        try:
+            if row:
+                put = messages.InternalKVPutRequest(**name, value=row, overwrite=True)
+                store.InternalKVPut(put, **told)
+                return row
+            get = messages.InternalKVGetRequest(**name)
+            return bytes(store.InternalKVGet(get, **told).value)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                return None
+            reason = error.details().rpartition(": ")[2]
     raise GroupError(
-        f"the process that listens at {address} does not answer as Ray ({reason}); is another "
-        "program there?",
+        f"no Ray cluster answers at {host}:{port} ({reason}); does 'distrlcc cluster status' work "
+        f"there, are ports {name_ports(port)} open, and is no other program there?",
         exit_code=2,
     )
 
 
-@dataclass(frozen=True)
-class _NoConfig:
-    """Machines have only versions in common."""
-
-
 def node_identity() -> dict[str, str]:
     """Return the versions that must agree; Ray compares Python's to the patch level."""
-    try:
-        ray = version("ray")
-    except PackageNotFoundError:
-        ray = "not installed"
-    common = identity(_NoConfig(), python=platform.python_version(), ray=ray)
-    return {name: value for name, value in common.items() if value}
-
-
-def differences(head: dict[str, str]) -> str:
-    """Return a table of what differs between the head and this machine; empty if nothing does."""
-    try:
-        check_identity(head, node_identity())
-    except GroupError as error:
-        return str(error).partition("\n")[2]
-    return ""
+    return identity(None, python=platform.python_version(), ray=package_version("ray"))
 
 
 def last_line(error: Exception) -> str:
@@ -285,3 +236,57 @@ def death(error: Exception) -> str:
         if words in text:
             return reason
     return last_line(error)
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node; what it offers is 0 once it is gone."""
+
+    identifier: str
+    address: str
+    alive: bool
+    is_head: bool
+    cpus: float
+    gpus: float
+    memory_gb: float
+    object_store_gb: float
+    resources: dict[str, float] = field(hash=False)
+    """Resources that the user named."""
+    object_port: int
+    manager_port: int
+    death: str = ""
+    """Why it is gone."""
+
+
+def ray_nodes(ray: Any) -> list[RayNode]:
+    """Return the nodes that a cluster has, the head first, and those that left and stay away."""
+    found = [_node(entry) for entry in ray.nodes()]
+    alive = {node.address for node in found if node.alive}
+    left = {node.address: node for node in found if node.address not in alive}
+    return sorted(
+        [*(node for node in found if node.alive), *left.values()],
+        key=lambda node: (not node.is_head, not node.alive, ip_address(node.address)),
+    )
+
+
+def _node(entry: dict[str, Any]) -> RayNode:
+    has = dict(entry.get("Resources", {}))
+    is_head = "node:__internal_head__" in has
+    cpus, gpus, memory, store = (
+        has.pop(name, 0.0) for name in ("CPU", "GPU", "memory", "object_store_memory")
+    )
+    hidden = ("node:", "accelerator_type:")
+    return RayNode(
+        identifier=entry["NodeID"],
+        address=entry["NodeManagerAddress"],
+        alive=bool(entry["Alive"]),
+        is_head=is_head,
+        cpus=cpus,
+        gpus=gpus,
+        memory_gb=memory / 1e9,
+        object_store_gb=store / 1e9,
+        resources={name: amount for name, amount in has.items() if not name.startswith(hidden)},
+        object_port=int(entry["ObjectManagerPort"]),
+        manager_port=int(entry["NodeManagerPort"]),
+        death=str(entry.get("DeathReasonMessage") or entry.get("DeathReason") or ""),
+    )

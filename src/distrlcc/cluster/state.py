@@ -9,14 +9,13 @@ import errno
 import os
 import platform
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from distrlcc.errors import ConfigError, GroupError, OutputError
 from distrlcc.files import write_atomically
-from distrlcc.parallel.admission import TOKEN, own_token
+from distrlcc.parallel.admission import own_token
 from distrlcc.processes import Process
 
 DEFAULT_PORT = 6379
@@ -40,35 +39,32 @@ _PORTS = (
 """Flag of ``ray start``, or variable that it reads, purpose, and whether only the head has it."""
 
 
-@dataclass(frozen=True)
-class Ports:
-    """Ten ports from the first on, the same on every machine."""
+def port_settings(first: int, *, head: bool) -> dict[str, int]:
+    """Return the ports of the head or another machine, from the first on, by flag or variable."""
+    numbered = enumerate(_PORTS, first)
+    return {name: port for port, (name, _, on_head) in numbered if head or not on_head}
 
-    first: int = DEFAULT_PORT
 
-    def settings(self, *, head: bool) -> dict[str, int]:
-        """Return the ports of the head or another machine, by flag or variable."""
-        numbered = enumerate(_PORTS, self.first)
-        return {name: port for port, (name, _, on_head) in numbered if head or not on_head}
+def name_ports(first: int) -> str:
+    """Return the ports that machines must reach of each other."""
+    return f"{first}-{first + len(_PORTS) - 1} and {FIRST_WORKER_PORT}-{LAST_WORKER_PORT}"
 
-    def check_free(self, *, head: bool) -> None:
-        """Raise a GroupError where something listens on a port of this machine."""
-        taken = []
-        for port in self.settings(head=head).values():
-            try:
-                socket.create_server(("", port)).close()
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    taken.append(f"{port} ({_PORTS[port - self.first][1]})")
-        if taken:
-            remedy = "choose others with --port" if head else "end what listens there"
-            raise GroupError(
-                f"port{'s' * (len(taken) > 1)} {', '.join(taken)} in use on this machine; {remedy}",
-                exit_code=2,
-            )
 
-    def __str__(self) -> str:
-        return f"{self.first}-{self.first + 9} and {FIRST_WORKER_PORT}-{LAST_WORKER_PORT}"
+def check_ports(first: int, *, head: bool) -> None:
+    """Raise a GroupError where something listens on a port of this machine."""
+    taken = []
+    for port in port_settings(first, head=head).values():
+        try:
+            socket.create_server(("", port)).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                taken.append(f"{port} ({_PORTS[port - first][1]})")
+    if taken:
+        remedy = "choose others with --port" if head else "end what listens there"
+        raise GroupError(
+            f"port{'s' * (len(taken) > 1)} {', '.join(taken)} in use on this machine; {remedy}",
+            exit_code=2,
+        )
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -96,11 +92,6 @@ class Node(msgspec.Struct, frozen=True):
     def is_head(self) -> bool:
         """Whether this machine is the head."""
         return self.address == self.head
-
-    @property
-    def ports(self) -> Ports:
-        """The cluster's ports."""
-        return Ports(self.port)
 
     @property
     def ray_address(self) -> str:
@@ -202,9 +193,3 @@ def keep_token(token: str) -> None:
     token_path().unlink(missing_ok=True)
     token_path().touch(0o600)
     token_path().write_text(token)
-
-
-def without_secrets() -> dict[str, str]:
-    """Return this process's environment without tokens and addresses of other clusters."""
-    secret = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
-    return {name: value for name, value in os.environ.items() if name not in secret}

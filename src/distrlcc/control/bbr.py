@@ -18,45 +18,27 @@ from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, PACING
 from distrlcc.control.windowed import FILTER_SIZE, reset, running_max
 from distrlcc.types import FloatArray
 
-ROUND_COUNT = FIRST_FREE + 0
-"""Packet-timed round trips so far."""
-ROUND_START = FIRST_FREE + 1
-"""1 at the ACK that starts a round."""
-NEXT_ROUND_DELIVERED = FIRST_FREE + 2
-"""A packet sent with this many delivered, or more, starts the next round."""
-BTLBW = FIRST_FREE + 3
-"""Estimated bottleneck bandwidth, packets/s."""
-RTPROP = FIRST_FREE + 4
-"""Estimated round-trip propagation time, ns; infinite before the first sample."""
-RTPROP_STAMP = FIRST_FREE + 5
-"""When RTPROP was last seen, ns."""
-RTPROP_EXPIRED = FIRST_FREE + 6
-"""1 at an ACK that found RTPROP too old."""
-FULL_BW = FIRST_FREE + 7
-"""Bandwidth at the last round that grew by a quarter, packets/s."""
-FULL_COUNT = FIRST_FREE + 8
-"""Rounds since then."""
-FILLED_PIPE = FIRST_FREE + 9
-"""1 once the pipe was found full."""
-LIMITED_FROM = FIRST_FREE + 10
-"""Packets delivered when PROBE_RTT last began to hold the flow below the path's rate."""
-LIMITED_TO = FIRST_FREE + 11
-"""Packets delivered once all that it held back were: a sample sent between says too little."""
-SAMPLE_LIMITED = FIRST_FREE + 12
-"""1 if the newest rate sample is such a one (the draft's app-limited)."""
-BTLBW_FILTER = np.int64(FIRST_FREE + 13)
-"""Filter: greatest delivery rate of ten rounds."""
-MODEL_END = FIRST_FREE + 13 + FILTER_SIZE
-"""First element after the model's."""
+ROUND_COUNT = FIRST_FREE + 0  # packet-timed round trips so far
+ROUND_START = FIRST_FREE + 1  # 1 at the ACK that starts a round
+NEXT_ROUND_DELIVERED = FIRST_FREE + 2  # a packet sent with this many delivered starts a round
+BTLBW = FIRST_FREE + 3  # estimated bottleneck bandwidth, packets/s
+RTPROP = FIRST_FREE + 4  # estimated propagation time, ns; infinite before the first sample
+RTPROP_STAMP = FIRST_FREE + 5  # when RTPROP was last seen, ns
+RTPROP_EXPIRED = FIRST_FREE + 6  # 1 at an ACK that found RTPROP too old
+FULL_BW = FIRST_FREE + 7  # bandwidth at the last round that grew by a quarter, packets/s
+FULL_COUNT = FIRST_FREE + 8  # rounds since then
+FILLED_PIPE = FIRST_FREE + 9  # 1 once the pipe was found full
+# PROBE_RTT holds the flow below the path's rate: a sample sent meanwhile says too little.
+LIMITED_FROM = FIRST_FREE + 10  # packets delivered when it last began to
+LIMITED_TO = FIRST_FREE + 11  # packets delivered once all that it held back were
+SAMPLE_LIMITED = FIRST_FREE + 12  # 1 if the newest sample is such a one (the draft's app-limited)
+BTLBW_FILTER = np.int64(FIRST_FREE + 13)  # filter: greatest delivery rate of ten rounds
+MODEL_END = FIRST_FREE + 13 + FILTER_SIZE  # first element after the model's
 
-BTLBW_FILTER_LENGTH = 10.0
-"""Window of the bandwidth filter, rounds (section 4.1.1.3)."""
-RTPROP_FILTER_LENGTH = 10e9
-"""Window of the RTT filter, ns (section 4.1.2.3)."""
-FULL_BW_GROWTH = 1.25
-"""Growth per round that shows a pipe that is not full (section 4.3.2.2)."""
-FULL_BW_ROUNDS = 3.0
-"""Rounds without such growth that show a full one."""
+BTLBW_FILTER_LENGTH = 10.0  # window of the bandwidth filter, rounds (section 4.1.1.3)
+RTPROP_FILTER_LENGTH = 10e9  # window of the RTT filter, ns (section 4.1.2.3)
+FULL_BW_GROWTH = 1.25  # growth per round that shows a pipe that is not full (section 4.3.2.2)
+FULL_BW_ROUNDS = 3.0  # rounds without such growth that show a full one
 
 
 @njit_inner
@@ -106,43 +88,26 @@ def target_inflight(s: FloatArray, gain: float, quanta: float) -> float:
     return float(gain * s[BTLBW] * s[RTPROP] * 1e-9 + quanta)
 
 
-MODE = MODEL_END + 0
-"""STARTUP, DRAIN, PROBE_BW or PROBE_RTT."""
-PACING_GAIN = MODEL_END + 1
-"""Pacing rate over BTLBW."""
-CWND_GAIN = MODEL_END + 2
-"""Window over the bandwidth-delay product."""
-CYCLE_INDEX = MODEL_END + 3
-"""Phase of PROBE_BW."""
-CYCLE_STAMP = MODEL_END + 4
-"""When the phase began, ns."""
-PROBE_RTT_DONE = MODEL_END + 5
-"""When PROBE_RTT may end, ns; 0 before the window is down."""
-PROBE_RTT_ROUND = MODEL_END + 6
-"""1 once a round passed in PROBE_RTT."""
-PRIOR_CWND = MODEL_END + 7
-"""Window to restore after recovery or PROBE_RTT, packets."""
-IN_RECOVERY = MODEL_END + 8
-"""1 in fast recovery, 2 after a timeout, else 0."""
-RECOVER = MODEL_END + 9
-"""Next sequence number when recovery began."""
-RANDOM = MODEL_END + 10
-"""State of the generator of PROBE_BW's first phase."""
+MODE = MODEL_END + 0  # STARTUP, DRAIN, PROBE_BW or PROBE_RTT
+PACING_GAIN = MODEL_END + 1  # pacing rate over BTLBW
+CWND_GAIN = MODEL_END + 2  # window over the bandwidth-delay product
+CYCLE_INDEX = MODEL_END + 3  # phase of PROBE_BW
+CYCLE_STAMP = MODEL_END + 4  # when the phase began, ns
+PROBE_RTT_DONE = MODEL_END + 5  # when PROBE_RTT may end, ns; 0 before the window is down
+PROBE_RTT_ROUND = MODEL_END + 6  # 1 once a round passed in PROBE_RTT
+PRIOR_CWND = MODEL_END + 7  # window to restore after recovery or PROBE_RTT, packets
+IN_RECOVERY = MODEL_END + 8  # 1 in fast recovery, 2 after a timeout, else 0
+RECOVER = MODEL_END + 9  # next sequence number when recovery began
+RANDOM = MODEL_END + 10  # state of the generator of PROBE_BW's first phase
 
 STARTUP, DRAIN, PROBE_BW, PROBE_RTT = 0.0, 1.0, 2.0, 3.0
 
-HIGH_GAIN = 2 / math.log(2)
-"""Least gain that doubles the rate each round (section 4.3.2.1)."""
-CYCLE_LENGTH = 8
-"""Phases of PROBE_BW: gains 1.25, 0.75 and six times 1 (section 4.3.4)."""
-PROBE_BW_CWND_GAIN = 2.0
-"""Window gain of PROBE_BW (section 4.3.4.3)."""
-MIN_PIPE_CWND = 4.0
-"""Least window, and that of PROBE_RTT, packets (section 4.2.3.3)."""
-PROBE_RTT_DURATION = 200e6
-"""Least time at the least window, ns (section 4.3.5)."""
-QUANTA = 3.0
-"""Three send quanta on top of the bandwidth-delay product (section 4.2.3.2)."""
+HIGH_GAIN = 2 / math.log(2)  # least gain that doubles the rate each round (section 4.3.2.1)
+CYCLE_LENGTH = 8  # phases of PROBE_BW: gains 1.25, 0.75 and six times 1 (section 4.3.4)
+PROBE_BW_CWND_GAIN = 2.0  # window gain of PROBE_BW (section 4.3.4.3)
+MIN_PIPE_CWND = 4.0  # least window, and that of PROBE_RTT, packets (section 4.2.3.3)
+PROBE_RTT_DURATION = 200e6  # least time at the least window, ns (section 4.3.5)
+QUANTA = 3.0  # three send quanta on top of the bandwidth-delay product (section 4.2.3.2)
 
 
 @njit_inner
@@ -240,8 +205,7 @@ def save_cwnd(s: FloatArray) -> None:
         s[PRIOR_CWND] = max(s[PRIOR_CWND], s[CWND])
 
 
-NOMINAL_RTT = 1e-3
-"""RTT that the first pacing rate assumes, s (section 4.2.1)."""
+NOMINAL_RTT = 1e-3  # RTT that the first pacing rate assumes, s (section 4.2.1)
 
 
 @njit_inner

@@ -17,37 +17,22 @@ from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND, PAC
 from distrlcc.control.windowed import FILTER_SIZE, reset, running_max, running_min
 from distrlcc.types import FloatArray
 
-SRTT = FIRST_FREE + 0
-"""Smoothed RTT, ns; 0 before the first sample."""
-INVERSE_DELTA = FIRST_FREE + 1
-"""1 / delta: about the packets that the flow keeps in the queue."""
-VELOCITY = FIRST_FREE + 2
-"""Packets of change per RTT, in units of 1 / delta."""
-DIRECTION = FIRST_FREE + 3
-"""1 if the window grew over the last round, -1 if it shrank."""
-SAME_DIRECTION = FIRST_FREE + 4
-"""Rounds that kept the direction."""
-SLOW_START = FIRST_FREE + 5
-"""1 until the rate first exceeds the target."""
-ROUND_END = FIRST_FREE + 6
-"""The ACK of this sequence number, or a later one, ends the round and starts the next."""
-ROUND_CWND = FIRST_FREE + 7
-"""Window at the round's start, packets."""
-ROUND_LOST = FIRST_FREE + 8
-"""Packets found lost in the round."""
-EMPTY_TIME = FIRST_FREE + 9
-"""When the queue was last nearly empty, ns."""
-RTT_MIN = np.int64(FIRST_FREE + 10)
-"""Filter: least RTT of 10 s."""
-RTT_STANDING = RTT_MIN + FILTER_SIZE
-"""Filter: least RTT of srtt / 2."""
-RTT_MAX = RTT_STANDING + FILTER_SIZE
-"""Filter: greatest RTT of four RTTs."""
+SRTT = FIRST_FREE + 0  # smoothed RTT, ns; 0 before the first sample
+INVERSE_DELTA = FIRST_FREE + 1  # 1 / delta: about the packets that the flow keeps in the queue
+VELOCITY = FIRST_FREE + 2  # packets of change per RTT, in units of 1 / delta
+DIRECTION = FIRST_FREE + 3  # 1 if the window grew over the last round, -1 if it shrank
+SAME_DIRECTION = FIRST_FREE + 4  # rounds that kept the direction
+SLOW_START = FIRST_FREE + 5  # 1 until the rate first exceeds the target
+ROUND_END = FIRST_FREE + 6  # the ACK of this sequence number, or a later one, ends the round
+ROUND_CWND = FIRST_FREE + 7  # window at the round's start, packets
+ROUND_LOST = FIRST_FREE + 8  # packets found lost in the round
+EMPTY_TIME = FIRST_FREE + 9  # when the queue was last nearly empty, ns
+RTT_MIN = np.int64(FIRST_FREE + 10)  # filter: least RTT of 10 s
+RTT_STANDING = RTT_MIN + FILTER_SIZE  # filter: least RTT of srtt / 2
+RTT_MAX = RTT_STANDING + FILTER_SIZE  # filter: greatest RTT of four RTTs
 
-DEFAULT_INVERSE_DELTA = 2.0
-"""Default mode's delta is 0.5 (section 2.1)."""
-MIN_WINDOW = 10e9
-"""Window of RTT_MIN, ns."""
+DEFAULT_INVERSE_DELTA = 2.0  # default mode's delta is 0.5 (section 2.1)
+MIN_WINDOW = 10e9  # window of RTT_MIN, ns
 
 
 @njit_inner

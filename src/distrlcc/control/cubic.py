@@ -9,27 +9,17 @@ from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
-W_MAX = FIRST_FREE + 2
-"""Window before the last reduction, after fast convergence, packets."""
-K = FIRST_FREE + 3
-"""Time from the epoch's start to W_MAX, s."""
-EPOCH = FIRST_FREE + 4
-"""When the current congestion avoidance stage started, ns; negative before it did."""
-W_EST = FIRST_FREE + 5
-"""Window that a Reno flow would have, packets."""
-CWND_PRIOR = FIRST_FREE + 6
-"""Window before the last reduction, packets."""
-SRTT = FIRST_FREE + 7
-"""Smoothed RTT (RFC 6298), ns; 0 before the first sample."""
-AFTER_TIMEOUT = FIRST_FREE + 8
-"""1 from a timeout until the next reduction."""
+W_MAX = FIRST_FREE + 2  # window before the last reduction, after fast convergence, packets
+K = FIRST_FREE + 3  # time from the epoch's start to W_MAX, s
+EPOCH = FIRST_FREE + 4  # when congestion avoidance last started, ns; negative before it did
+W_EST = FIRST_FREE + 5  # window that a Reno flow would have, packets
+CWND_PRIOR = FIRST_FREE + 6  # window before the last reduction, packets
+SRTT = FIRST_FREE + 7  # smoothed RTT (RFC 6298), ns; 0 before the first sample
+AFTER_TIMEOUT = FIRST_FREE + 8  # 1 from a timeout until the next reduction
 
-C = 0.4
-"""Aggressiveness, packets/s^3 (section 5.1)."""
-BETA = 0.7
-"""Multiplicative decrease (section 4.6)."""
-ALPHA = 3 * (1 - BETA) / (1 + BETA)
-"""Growth of W_EST per window that makes it Reno's average (section 4.3)."""
+C = 0.4  # aggressiveness, packets/s^3 (section 5.1)
+BETA = 0.7  # multiplicative decrease (section 4.6)
+ALPHA = 3 * (1 - BETA) / (1 + BETA)  # growth of W_EST per window, for Reno's average (section 4.3)
 
 
 @njit_inner

@@ -4,7 +4,8 @@ The RFC measures one-way delay. Here the RTT stands for it, base and current ali
 the way back counts too; there is none in the simulator. Slow start follows libutp: it ends at a
 loss or once the queueing delay passes 0.9 of the target. Then, unlike there, the window halves,
 back to the one whose packets met that delay: a linear decrease takes a minute to undo a doubling.
-The first window is the common 10 packets instead of the RFC's 2.
+The first window is the common 10 packets instead of the RFC's 2, and a timeout (section 2.4.2) is
+Reno's.
 """
 
 from __future__ import annotations
@@ -16,33 +17,20 @@ from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
-MINUTE = FIRST_FREE + 2
-"""When the current minute of the base history started, ns."""
-BASE_INDEX = FIRST_FREE + 3
-"""Index of the current minute in the history."""
-CURRENT_INDEX = FIRST_FREE + 4
-"""Index of the next sample in the current-delay filter."""
-BASE = FIRST_FREE + 5
-"""Least delay of the whole history, ns."""
-CURRENT_DELAYS = FIRST_FREE + 6
-"""The last CURRENT_FILTER samples, ns."""
-CURRENT_FILTER = 4
-"""Samples in the current-delay filter, whose minimum counts (section 2.4.2)."""
-BASE_DELAYS = CURRENT_DELAYS + CURRENT_FILTER
-"""Least delay of each of the last BASE_HISTORY minutes, ns."""
-BASE_HISTORY = 10
-"""Minutes in the history (section 2.5)."""
+MINUTE = FIRST_FREE + 2  # when the current minute of the base history started, ns
+BASE_INDEX = FIRST_FREE + 3  # index of the current minute in the history
+CURRENT_INDEX = FIRST_FREE + 4  # index of the next sample in the current-delay filter
+BASE = FIRST_FREE + 5  # least delay of the whole history, ns
+CURRENT_DELAYS = FIRST_FREE + 6  # the last CURRENT_FILTER samples, ns
+CURRENT_FILTER = 4  # samples in the current-delay filter, whose minimum counts (section 2.4.2)
+BASE_DELAYS = CURRENT_DELAYS + CURRENT_FILTER  # least delay of each minute of the history, ns
+BASE_HISTORY = 10  # minutes in the history (section 2.5)
 
-TARGET = 100e6
-"""Queueing delay to hold, ns (section 2.5: at most 100 ms)."""
-GAIN = 1.0
-"""Packets per RTT at no queueing delay (section 2.5: at most 1)."""
-ALLOWED_INCREASE = 1.0
-"""Packets by which the window may exceed what is in flight (section 2.4.2)."""
-SLOW_START_END = 0.1
-"""Slow start ends closer to the target than this part of it."""
-ONE_MINUTE = 60e9
-"""Nanoseconds in a minute."""
+TARGET = 100e6  # queueing delay to hold, ns (section 2.5: at most 100 ms)
+GAIN = 1.0  # packets per RTT at no queueing delay (section 2.5: at most 1)
+ALLOWED_INCREASE = 1.0  # packets by which the window may exceed what is in flight (section 2.4.2)
+SLOW_START_END = 0.1  # slow start ends closer to the target than this part of it
+ONE_MINUTE = 60e9  # nanoseconds in a minute
 
 
 @njit_inner
@@ -76,15 +64,6 @@ def on_ack(
     s[CWND] = max(min(s[CWND] + change, flight + ALLOWED_INCREASE), MIN_CWND)
     if not slow_start:
         s[SSTHRESH] = s[CWND]  # it follows the window from then on
-
-
-@njit_inner
-def on_timeout(s: FloatArray, sent: int) -> None:
-    """Go back to one packet (section 2.4.2) and slow start to half the window."""
-    if s[CWND] > 1.0:
-        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
-    s[CWND] = 1.0
-    s[RECOVER] = sent
 
 
 @njit_inner

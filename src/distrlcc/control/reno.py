@@ -13,10 +13,8 @@ from distrlcc.control.compiled import njit_inner
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
-SSTHRESH = FIRST_FREE + 0
-"""Slow start threshold, packets."""
-RECOVER = FIRST_FREE + 1
-"""Next sequence number at the last reduction: a loss below it belongs to that reduction."""
+SSTHRESH = FIRST_FREE + 0  # slow start threshold, packets
+RECOVER = FIRST_FREE + 1  # next sequence number at the last reduction, whose losses are below it
 
 
 @njit_inner

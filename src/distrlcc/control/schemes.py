@@ -85,9 +85,9 @@ def on_ack(
 
 
 @njit
-def on_timeout(scheme: int, s: FloatArray, now: int, sent: int) -> None:
+def on_timeout(scheme: int, s: FloatArray, sent: int) -> None:
     """Tell the scheme that nothing was sent or acknowledged for one second."""
-    if scheme == RENO:
+    if scheme in (RENO, LEDBAT):
         reno.on_timeout(s, sent)
     elif scheme == CUBIC:
         cubic.on_timeout(s, sent)
@@ -97,15 +97,12 @@ def on_timeout(scheme: int, s: FloatArray, now: int, sent: int) -> None:
         copa.on_timeout(s, sent)
     elif scheme == BBR:
         bbr.on_timeout(s, sent)
-    elif scheme == LEDBAT:
-        ledbat.on_timeout(s, sent)
 
 
 class SchemeController:
     """One flow of a scheme, such as ``SchemeController("fixed", parameter=20)``.
 
-    ``agent`` and ``oracle`` have no compiled functions, so they are no valid names here: see
-    `distrlcc.control.base` for the oracle.
+    ``agent`` and ``oracle`` have no compiled functions, so they are no valid names here.
 
     Args:
         scheme_name: A key of `distrlcc.control.schemes.SCHEMES` with compiled functions.
@@ -149,7 +146,7 @@ class SchemeController:
 
     def on_timeout(self, *, now: int, sent: int) -> None:
         """React to one second of silence."""
-        on_timeout(self._scheme, self.state, now, sent)
+        on_timeout(self._scheme, self.state, sent)
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Do nothing: these schemes act on each acknowledgement."""

@@ -11,20 +11,9 @@ they need:
 ``rate`` is float64 packets per second. The sender reads ``s[CWND]`` and ``s[PACING]`` afterwards.
 """
 
-CWND = 0
-"""Congestion window, packets; the sender keeps fewer than ``floor(s[CWND])`` in flight."""
-
-PACING = 1
-"""Pacing rate, packets per second; 0 means that the window alone limits."""
-
-FIRST_FREE = 2
-"""The first element that a scheme may use as it likes."""
-
-STATE_SIZE = 48
-"""Elements in a row."""
-
-INITIAL_CWND = 10.0
-"""Initial window, packets (RFC 6928)."""
-
-MIN_CWND = 2.0
-"""Least window of the learned and rule-based schemes, packets (a timeout may go to 1)."""
+CWND = 0  # congestion window, packets; the sender keeps fewer than ``floor(s[CWND])`` in flight
+PACING = 1  # pacing rate, packets per second; 0 means that the window alone limits
+FIRST_FREE = 2  # the first element that a scheme may use as it likes
+STATE_SIZE = 48  # elements in a row
+INITIAL_CWND = 10.0  # initial window, packets (RFC 6928)
+MIN_CWND = 2.0  # least window of all schemes, packets (a timeout may go to 1)

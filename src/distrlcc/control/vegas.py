@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from distrlcc.control import reno
 from distrlcc.control.compiled import njit_inner
 from distrlcc.control.reno import RECOVER, SSTHRESH
 from distrlcc.control.state import CWND, FIRST_FREE, INITIAL_CWND, MIN_CWND
 from distrlcc.types import FloatArray
 
-BASE_RTT = FIRST_FREE + 2
-"""Least RTT of the flow, ns."""
-ROUND_RTT = FIRST_FREE + 3
-"""Least RTT of the current round, ns."""
-ROUND_END = FIRST_FREE + 4
-"""The ACK of this sequence number, or a later one, ends the round and starts the next."""
-GROWING = FIRST_FREE + 5
-"""1 in the rounds of slow start that double the window, 0 in those between."""
+BASE_RTT = FIRST_FREE + 2  # least RTT of the flow, ns
+ROUND_RTT = FIRST_FREE + 3  # least RTT of the current round, ns
+ROUND_END = FIRST_FREE + 4  # the ACK of this sequence number, or a later one, ends the round
+GROWING = FIRST_FREE + 5  # 1 in the rounds of slow start that double the window, 0 in those between
 
-ALPHA = 2.0
-"""Fewer packets than this in the queue: grow."""
-BETA = 4.0
-"""More packets than this in the queue: shrink."""
-GAMMA = 1.0
-"""More packets than this in the queue end slow start."""
+ALPHA = 2.0  # fewer packets than this in the queue: grow
+BETA = 4.0  # more packets than this in the queue: shrink
+GAMMA = 1.0  # more packets than this in the queue end slow start
 
 
 @njit_inner
@@ -62,10 +56,7 @@ def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
 @njit_inner
 def on_timeout(s: FloatArray, sent: int) -> None:
     """Go back to one packet and slow start (RFC 5681 section 3.1)."""
-    if s[CWND] > 1.0:
-        s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
-    s[CWND] = 1.0
-    s[RECOVER] = sent
+    reno.on_timeout(s, sent)
     s[ROUND_END] = sent
     s[ROUND_RTT] = np.inf
     s[GROWING] = 1.0

@@ -12,8 +12,7 @@ from __future__ import annotations
 from distrlcc.control.compiled import njit_inner
 from distrlcc.types import FloatArray
 
-FILTER_SIZE = 6
-"""Elements that one filter takes: three pairs of value and time, best first."""
+FILTER_SIZE = 6  # elements that one filter takes: three pairs of value and time, best first
 
 
 @njit_inner

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distrlcc.cluster.nodes import RayNode, ray_nodes
-from distrlcc.cluster.session import RayOptions, last_line, parse_address, ray_session, require_ray
-from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, Ports
+from distrlcc.cluster.session import (
+    RayNode,
+    last_line,
+    parse_address,
+    ray_nodes,
+    ray_session,
+    require_ray,
+)
+from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, name_ports
 from distrlcc.doctor import machine, wire
 from distrlcc.doctor.findings import Finding, finding
 from distrlcc.errors import GroupError
@@ -34,13 +39,6 @@ class Probe:
         return function(*arguments)
 
 
-@dataclass(frozen=True)
-class _Failed:
-    """What came of a call instead of a result."""
-
-    reason: str
-
-
 def check_cluster(head: str, place: str = "") -> list[Finding]:
     """Check a cluster that this machine is in.
 
@@ -52,31 +50,29 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
         GroupError: There is no such cluster, or it does not let us in.
     """
     host, port = parse_address(head)
-    with ray_session(RayOptions(head)) as ray:
+    with ray_session(head) as ray:
         # Start a process on each machine.
         known = ray_nodes(ray)
         nodes = [node for node in known if node.alive]
-        if not nodes:
-            raise GroupError(f"the cluster at {head} has no machine that is alive", exit_code=2)
         affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         where = {node: affinity(node.identifier, soft=False) for node in nodes}
         kind = ray.remote(num_cpus=0)(Probe)
         probes = {node: kind.options(scheduling_strategy=where[node]).remote() for node in nodes}
-        survey = _Survey(ray, Ports(port), nodes, probes)
+        survey = _Survey(ray, port, nodes, probes)
         # Report which have gone; then check each, the storage, and what is between each two.
         for node in known:
             if not node.alive:
-                found = f"gone: {node.death or 'no reason known'}"
-                survey.add("alive", node, found, warn=f"there: distrlcc cluster join {head}")
-        with _said(f"asking {len(nodes)} machine{'s' if len(nodes) > 1 else ''}"):
-            _machines(survey, host)
+                found, warn = f"gone: {node.death}", f"there: distrlcc cluster join {head}"
+                survey.add(node, finding("alive", found, warn=warn))
+        sys.stderr.write(f"distrlcc: asking {len(nodes)} machine{'s' * (len(nodes) > 1)} ...\n")
+        _machines(survey, host)
         if place:
-            with _said("trying the storage"):
-                _storage(survey, place)
+            sys.stderr.write("distrlcc: trying the storage ...\n")
+            _storage(survey, place)
         if len(survey.nodes) > 1:
-            with _said("trying ports and measuring between machines"):
-                _wires(survey, _ports(survey))
-                _objects(survey)
+            sys.stderr.write("distrlcc: trying ports and measuring between machines ...\n")
+            _wires(survey, _ports(survey))
+            _objects(survey)
         return survey.findings
 
 
@@ -85,7 +81,7 @@ class _Survey:
     """The machines of a cluster, and what is known of them so far."""
 
     ray: Any
-    ports: Ports
+    port: int
     nodes: list[RayNode]
     probes: dict[RayNode, Any]
     findings: list[Finding] = field(default_factory=list)
@@ -93,7 +89,7 @@ class _Survey:
     def ask(self, seconds: float, calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
         """Call functions at once, each given as node, function and arguments, by any key.
 
-        Each gives a result or a `_Failed`.
+        Each gives a result or a `GroupError`.
         """
         asked = {key: self.probes[node].call.remote(*call) for key, (node, *call) in calls.items()}
         deadline, results = time.monotonic() + seconds, dict[Any, Any]()
@@ -102,18 +98,18 @@ class _Survey:
                 left = max(0.0, deadline - time.monotonic())
                 results[key] = self.ray.get(answer, timeout=left)
             except self.ray.exceptions.GetTimeoutError:
-                results[key] = _Failed(f"no answer within {seconds:.0f} s")
+                results[key] = GroupError(f"no answer within {seconds:.0f} s")
             except self.ray.exceptions.RayError as error:
-                results[key] = _Failed(last_line(error))
+                results[key] = GroupError(last_line(error))
         return results
 
     def each(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[Any, Any]:
         """Call a function on all machines at once."""
         return self.ask(seconds, {node: (node, function, *arguments) for node in self.nodes})
 
-    def add(self, check: str, node: RayNode, found: str, *, fail: str = "", warn: str = "") -> None:
-        """Add a finding."""
-        self.findings.append(finding(check, found, fail=fail, warn=warn, machine=node.address))
+    def add(self, node: RayNode, *findings: Finding) -> None:
+        """Add what was found on a machine."""
+        self.findings += [replace(each, machine=node.address) for each in findings]
 
     def rounds(self, check: str) -> Iterator[list[tuple[int, int]]]:
         """Yield rounds of pairs of machines, as many as there is time for."""
@@ -121,39 +117,31 @@ class _Survey:
         for number, pairs in enumerate(plan):
             if time.monotonic() > deadline:
                 left = f"{len(plan) - number} of {len(plan)} rounds of pairs left out after "
+                left += f"{_TOTAL_SECONDS:.0f} s"
                 warn = "mend what failed, and ask again"
-                self.add(check, self.nodes[0], f"{left}{_TOTAL_SECONDS:.0f} s", warn=warn)
+                self.add(self.nodes[0], finding(check, left, warn=warn))
                 return
             yield pairs
 
 
-@contextmanager
-def _said(what: str) -> Iterator[None]:
-    begin = time.monotonic()
-    sys.stderr.write(f"distrlcc: {what} ... ")
-    sys.stderr.flush()
-    try:
-        yield
-    finally:
-        sys.stderr.write(f"{time.monotonic() - begin:.1f} s\n")
-
-
 def _machines(survey: _Survey, host: str) -> None:
     """Check each machine; one that does not answer is left out of what follows."""
-    common: dict[str, dict[str, str]] = {}
+    common: dict[RayNode, dict[str, str]] = {}
     calls = {
         node: (node, machine.check_node, host, "" if node.is_head else node.address)
         for node in survey.nodes
     }
     for node, answer in survey.ask(limits().start, calls).items():
-        if isinstance(answer, _Failed):
-            fail = f"open ports {survey.ports} between this machine and all others"
-            survey.add("alive", node, f"runs nothing for us: {answer.reason}", fail=fail)
+        if isinstance(answer, GroupError):
+            fail = f"open ports {name_ports(survey.port)} between this machine and all others"
+            survey.add(node, finding("alive", f"runs nothing for us: {answer}", fail=fail))
         else:
-            common[node.address], found = answer
-            survey.findings += [replace(each, machine=node.address) for each in found]
-    survey.nodes = [node for node in survey.nodes if node.address in common]
-    survey.findings += machine.check_common(common)
+            common[node], found = answer
+            survey.add(node, *found)
+    survey.nodes = list(common)
+    for node in survey.nodes[1:]:
+        first = survey.nodes[0]
+        survey.add(node, machine.compare_versions(first.address, common[first], common[node]))
 
 
 def _storage(survey: _Survey, place: str) -> None:
@@ -164,10 +152,8 @@ def _storage(survey: _Survey, place: str) -> None:
     wrote = [node.address for node in survey.nodes if problems[node] == ""]
     missing = survey.each(seconds, machine.missing_marks, marks, wrote)
     for node, problem in problems.items():
-        reason = problem.reason if isinstance(problem, _Failed) else problem
-        lacks = wrote if isinstance(missing[node], _Failed) else missing[node]
-        found = machine.judge_storage(place, reason, lacks)
-        survey.findings.append(replace(found, machine=node.address))
+        lacks = wrote if isinstance(missing[node], GroupError) else missing[node]
+        survey.add(node, machine.judge_storage(place, str(problem), lacks))
     survey.each(seconds, machine.sweep_marks, marks)
 
 
@@ -176,32 +162,30 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
     # Listen on a worker's port.
     workers = FIRST_WORKER_PORT, LAST_WORKER_PORT
     calls = {node: (node, wire.listen, node.address, *workers) for node in survey.nodes}
-    ports: dict[RayNode, int] = {}
-    for node, port in survey.ask(limits().call, calls).items():
-        if isinstance(port, _Failed):
-            survey.add("ports", node, port.reason, fail="free some of the workers' ports")
-        else:
-            ports[node] = port
+    ports = survey.ask(limits().call, calls)
+    for node, port in ports.items():
+        if isinstance(port, GroupError):
+            survey.add(node, finding("ports", str(port), fail="free some of the workers' ports"))
+    ports = {node: port for node, port in ports.items() if isinstance(port, int)}
     # Connect to it and to Ray's.
     targets: list[tuple[str, int]] = []
     for node in survey.nodes:
-        first = [survey.ports.first] if node.is_head else []
+        first = [survey.port] if node.is_head else []
         own = [ports[node]] if node in ports else []
         numbers = (*first, node.manager_port, node.object_port, *own)
         targets += [(node.address, number) for number in numbers]
+    all_ports = ", ".join(map(str, sorted({port for _, port in targets})))
     seconds = limits().call * (2 + len(targets) / 64)
     for node, answer in survey.each(seconds, wire.reach, targets).items():
-        if isinstance(answer, _Failed):
-            survey.add("ports", node, answer.reason, fail="see what was found")
-            continue
-        tried = zip(targets, answer, strict=True)
-        closed = [f"{address}:{port} ({problem})" for (address, port), problem in tried if problem]
-        all_ports = ", ".join(map(str, sorted({port for _, port in targets})))
         found, fail = f"reaches {all_ports} of the others", ""
-        if closed:
+        if isinstance(answer, GroupError):
+            found, fail = str(answer), "see what was found"
+        elif any(answer):
+            tried = zip(targets, answer, strict=True)
+            closed = [f"{host}:{port} ({problem})" for (host, port), problem in tried if problem]
             found = f"does not reach {', '.join(closed)}"
-            fail = f"open ports {survey.ports} there for {node.address}"
-        survey.add("ports", node, found, fail=fail)
+            fail = f"open ports {name_ports(survey.port)} there for {node.address}"
+        survey.add(node, finding("ports", found, fail=fail))
     return ports
 
 
@@ -216,34 +200,29 @@ def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
             for a, b in pairs
             if nodes[b] in ports
         }
-        for (a, b), found in survey.ask(limits().call + 2 * seconds, calls).items():
-            to = f"to {nodes[b].address}: "
-            if isinstance(found, _Failed):
-                fail = f"open ports {survey.ports} between the two"
-                survey.add("link", nodes[a], f"{to}{found.reason}", fail=fail)
-                continue
-            warn = ""
-            if min(found.up_mbit, found.down_mbit) < _SLOW_MBIT:
+        for (a, b), wired in survey.ask(limits().call + 2 * seconds, calls).items():
+            found, fail, warn = str(wired), "", ""
+            if isinstance(wired, GroupError):
+                fail = f"open ports {name_ports(survey.port)} between the two"
+            elif min(wired.up_mbit, wired.down_mbit) < _SLOW_MBIT:
                 warn = "slow: is it the right network? use actor-learner rather than decentralized"
-            elif found.round_trip_ms > _FAR_MS:
+            elif wired.round_trip_ms > _FAR_MS:
                 warn = "far: use actor-learner rather than decentralized"
-            rates = f"{found.up_mbit:,.1f} Mbit/s there, {found.down_mbit:,.1f} Mbit/s back"
-            survey.add("link", nodes[a], f"{to}{found.round_trip_ms:.2f} ms, {rates}", warn=warn)
-            if a == 0:
-                offsets[nodes[b]] = found.offset_ms
+            found = f"to {nodes[b].address}: {found}"
+            survey.add(nodes[a], finding("link", found, fail=fail, warn=warn))
+            if a == 0 and not fail:
+                offsets[nodes[b]] = wired.offset_ms
     # Clocks, as far as they were compared with the first machine's.
     for node, offset in offsets.items():
         fail = "set it: storage and certificates fail" if abs(offset) > _WRONG_MS else ""
         warn = "let NTP set it, or logs cannot be compared" if abs(offset) > _SKEWED_MS else ""
         compared = f"{offset:+.1f} ms from {nodes[0].address}'s"
-        survey.add("clock", node, compared, fail=fail, warn=warn)
+        survey.add(node, finding("clock", compared, fail=fail, warn=warn))
 
 
 def _hold(size: int) -> list[Any]:
     """Put an object of a size in bytes into this machine's store; return its reference."""
-    import numpy as np  # noqa: PLC0415 - in the probe alone
-
-    return [require_ray().put(np.ones(size, np.uint8))]
+    return [require_ray().put(bytes(size))]
 
 
 def _fetch(held: list[Any], seconds: float) -> float:
@@ -263,10 +242,11 @@ def _objects(survey: _Survey) -> None:
             calls[source, target] = (nodes[target], _fetch, held, seconds)
         for (source, target), took in survey.ask(2 * seconds, calls).items():
             first, second = nodes[source], nodes[target]
-            what = f"{OBJECT_BYTES / 1e6:.0f} MB from {first.address}"
+            found, fail = str(took), ""
             if isinstance(took, float):
-                survey.add("object", second, f"{what} in {took * 1e3:.0f} ms")
-                continue
-            fail = f"let {second.address} reach {first.address} at port {first.object_port}; "
-            fail += "if that is not its address, join with --interface"
-            survey.add("object", second, f"{what}: {took.reason}", fail=fail)
+                found = f"in {took * 1e3:.0f} ms"
+            else:
+                fail = f"let {second.address} reach {first.address} at port {first.object_port}; "
+                fail += "if that is not its address, join with --interface"
+            found = f"{OBJECT_BYTES / 1e6:.0f} MB from {first.address}: {found}"
+            survey.add(second, finding("object", found, fail=fail))

@@ -11,18 +11,17 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from distrlcc.cluster.session import differences, node_identity, parse_address, read_row
+from distrlcc.cluster.session import node_identity, parse_address, read_row
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
-from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.errors import DistrlccError
 from distrlcc.net.device import TUN_PATH
 from distrlcc.net.namespace import REMEDY, is_privileged
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
-from distrlcc.runs.identity import package_versions
+from distrlcc.runs.identity import NOT_INSTALLED, differences, package_versions
 from distrlcc.storage import Storage, within
 
-NOT_INSTALLED = "not installed"
 MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
 """Less is warned of; a small run with Ray beside it takes 1.5 GB of memory."""
 _CONTROLS = ("reno", "cubic", "bbr")
@@ -133,19 +132,11 @@ def _gpus() -> Finding:
     return finding("GPUs", ", ".join(names) or "none; the CPU is used")
 
 
-def check_common(common: dict[str, dict[str, str]]) -> list[Finding]:
-    """Compare what a cluster's machines must have in common with the first one's."""
-    findings: list[Finding] = []
-    first = next(iter(common), "")
-    for name, own in list(common.items())[1:]:
-        head = common[first]
-        differing = [key for key in {**head, **own} if head.get(key) != own.get(key)]
-        found = ", ".join(f"{k} {own.get(k, '-')} != {head.get(k, '-')}" for k in differing)
-        fail = f"install what {first} has" if differing else ""
-        findings.append(
-            finding("same versions", found or f"as on {first}", fail=fail, machine=name)
-        )
-    return findings
+def compare_versions(head: str, versions: dict[str, str], own: dict[str, str]) -> Finding:
+    """Compare a machine's versions with those of a cluster's head."""
+    table = differences(versions, own)
+    fail = "install the head's ('master')" if table else ""
+    return finding("same versions", table or f"as on {head}", fail=fail)
 
 
 def check_head(head: str, interface: str = "") -> list[Finding]:
@@ -163,12 +154,10 @@ def check_head(head: str, interface: str = "") -> list[Finding]:
         return [*findings, finding("head", "not asked", warn=f"set {TOKEN} to that cluster's")]
     try:
         versions = read_row(f"{resolve(host)}:{port}", token)
-    except GroupError as error:
+    except DistrlccError as error:
         return [*findings, finding("head", str(error), fail="see what was found")]
-    findings.append(finding("head", f"{head} knows the token"))
-    table = differences(versions)
-    fail = "install the head's ('master')" if table else ""
-    return [*findings, finding("same versions", table or f"as on {host}", fail=fail)]
+    known = finding("head", f"{head} knows the token")
+    return [*findings, known, compare_versions(host, versions, node_identity())]
 
 
 def check_emulation() -> list[Finding]:

@@ -38,20 +38,20 @@ class Wire:
     """From here to there."""
     down_mbit: float
 
+    def __str__(self) -> str:
+        rates = f"{self.up_mbit:,.1f} Mbit/s there, {self.down_mbit:,.1f} Mbit/s back"
+        return f"{self.round_trip_ms:.2f} ms, {rates}"
+
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
     """Return rounds of pairs of numbers in which no number is twice, as at a tournament.
 
     Each pair meets once. Of more than eight machines not all pairs meet: that would take too long.
     """
-    even = count + count % 2
     found = []
-    for turn in range(even - 1 if count > 1 else 0):
-        # The circle method: the last one stays, the others move on by one seat.
-        seats = [(turn + seat) % (even - 1) for seat in range(even - 1)]
-        meets = [(seats[0], even - 1)]
-        meets += [(seats[k], seats[even - 1 - k]) for k in range(1, even // 2)]
-        pairs = [(min(meet), max(meet)) for meet in meets if max(meet) < count]
+    for bits in range(1, 1 << count.bit_length()):
+        # In one round those meet whose numbers differ in the same bits.
+        pairs = [(a, a ^ bits) for a in range(count) if a < a ^ bits < count]
         found.append([(a, b) for a, b in pairs if count <= _ALL or a == 0 or b - a <= 2])
     return [pairs for pairs in found if pairs]
 

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
-from distrlcc.sim.reference import build_link, capacity, conditions_at, lost_at_random
+from distrlcc.sim.reference import (
+    best_window,
+    build_link,
+    capacity,
+    conditions_at,
+    lost_at_random,
+)
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
@@ -134,17 +140,5 @@ class EmulatedLink:
         return base
 
     def best_window(self, step: int, *, now: int) -> float:
-        """Return the oracle's window for a step of ``step`` ns, packets.
-
-        It is what can depart in the round trip before the step's end, and one more, shared by the
-        flows that may send in the step.
-        """
-        delay, _ = conditions_at(self.scenario.link, now)
-        end = now + step
-        best = self.offered(end - 2 * delay - self._extra[0], end) + 1.0
-        return best / max(sum(self._may_send(flow, now, end) for flow in range(len(self._last))), 1)
-
-    def _may_send(self, number: int, begin: int, end: int) -> bool:
-        flow = self.scenario.flows[number]
-        stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
-        return max(round(flow.start_s * NANOSECONDS), begin) < min(stop, end)
+        """Return the oracle's window for a step of ``step`` ns, packets."""
+        return float(best_window(self.scenario, 0, now, now + step))

@@ -13,10 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distrlcc.policy.numpy_policy import LOG_STD_RANGE
+from distrlcc.policy.numpy_policy import HALF_LOG_TAU, LOG_STD_RANGE
 from distrlcc.policy.spec import PolicySpec
-
-_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class Categorical(NamedTuple):
@@ -24,12 +22,6 @@ class Categorical(NamedTuple):
 
     log_probs: Tensor
     """``[..., A]``, normalised."""
-
-    @classmethod
-    def of(cls, logits: Tensor) -> Categorical:
-        """Build the distribution from logits ``[..., A]``."""
-        # Along the first axis, as ActorCritic lays its logits out.
-        return cls(torch.log_softmax(logits.movedim(-1, 0), dim=0).movedim(0, -1))
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-probabilities ``[...]`` of int64 actions ``[...]``."""
@@ -48,19 +40,14 @@ class Gaussian(NamedTuple):
     log_std: Tensor
     """``[A]``, within ``LOG_STD_RANGE``."""
 
-    @classmethod
-    def of(cls, mean: Tensor, log_std: Tensor) -> Gaussian:
-        """Build the distribution; log_std ``[A]`` is clipped."""
-        return cls(mean, log_std.clamp(*LOG_STD_RANGE))
-
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-densities ``[...]`` of actions ``[..., A]``."""
         deviation = (actions - self.mean) * (-self.log_std).exp()
-        return (-0.5 * deviation.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
+        return (-0.5 * deviation.square() - self.log_std - HALF_LOG_TAU).sum(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]``, nats; the same everywhere."""
-        entropy = (self.log_std + 0.5 + _HALF_LOG_TAU).sum()
+        entropy = (self.log_std + 0.5 + HALF_LOG_TAU).sum()
         return entropy.expand(self.mean.shape[:-1])
 
 
@@ -176,5 +163,6 @@ class ActorCritic(nn.Module):
     def distribution(self, head: Tensor) -> Categorical | Gaussian:
         """Return the action distribution of :meth:`forward`'s first output."""
         if self.log_std is None:
-            return Categorical.of(head)
-        return Gaussian.of(head, self.log_std)
+            # Along the first axis, as `forward` lays its logits out.
+            return Categorical(torch.log_softmax(head.movedim(-1, 0), dim=0).movedim(0, -1))
+        return Gaussian(head, self.log_std.clamp(*LOG_STD_RANGE))

@@ -13,17 +13,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.policy.normalizer import normalize
+from distrlcc.policy.normalizer import Float32, Float64, normalize
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import PolicySpec
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """A Gaussian's log standard deviation is clipped to this range, in NumPy and in torch."""
 
-_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 def log_softmax(logits: Float32) -> Float32:
@@ -58,14 +55,14 @@ def gaussian_log_prob(mean: Float32, log_std: Float32, actions: Float32) -> Floa
     """Return log-densities ``[N]`` of actions ``[N, A]``."""
     clipped = np.clip(log_std, *LOG_STD_RANGE)
     deviation = (actions - mean) / np.exp(clipped)
-    terms = -0.5 * np.square(deviation) - clipped - np.float32(_HALF_LOG_TAU)
+    terms = -0.5 * np.square(deviation) - clipped - np.float32(HALF_LOG_TAU)
     log_prob: Float32 = terms.sum(axis=-1, dtype=np.float32)
     return log_prob
 
 
 def gaussian_entropy(log_std: Float32) -> float:
     """Return the entropy of a diagonal Gaussian with log standard deviation ``[A]``, nats."""
-    return float((np.clip(log_std, *LOG_STD_RANGE) + 0.5 + _HALF_LOG_TAU).sum())
+    return float((np.clip(log_std, *LOG_STD_RANGE) + 0.5 + HALF_LOG_TAU).sum())
 
 
 class NumpyNetwork:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from distrlcc.config import from_dict
 from distrlcc.errors import ConfigError, PolicyFileError
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.spec import PolicySpec, expected_shapes
@@ -51,7 +52,7 @@ def save_policy(path: str | os.PathLike[str], policy: PolicyFile) -> None:
     """
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
-    header = {"spec": policy.spec.to_dict(), "acting": policy.acting, "notes": policy.notes}
+    header = {"spec": asdict(policy.spec), "acting": policy.acting, "notes": policy.notes}
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -84,7 +85,7 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
         )
     try:
         header = json.loads(metadata["policy"])
-        spec = PolicySpec.from_dict(header["spec"])
+        spec = from_dict(PolicySpec, header["spec"], source="policy spec")
         acting, notes = header["acting"], header["notes"]
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise PolicyFileError(f"{source} has a damaged header ({error}); copy it again") from error

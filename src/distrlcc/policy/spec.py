@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from distrlcc.config import check_fields, check_positive, from_dict
+from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
 
 ActionKind = Literal["discrete", "continuous"]
@@ -52,13 +52,11 @@ class PolicySpec:
                 f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
             )
         check_positive(self, "step_ms" if self.interval_rtts is None else "step_ms interval_rtts")
-        if PREFERENCE in self.options:
-            self._check_preference()
-
-    def _check_preference(self) -> None:
         try:
-            fits = 0.0 <= float(self.options[PREFERENCE]) <= 1.0 and len(self.delay_weights) == 2
-        except (KeyError, TypeError, ValueError):
+            fits = self.preference is None or (
+                0.0 <= self.preference <= 1.0 and len(self.delay_weights) == 2
+            )
+        except ValueError:
             fits = False
         if not fits:
             raise ConfigError(
@@ -89,19 +87,6 @@ class PolicySpec:
         """
         said = self.options.get(PREFERENCE)
         return None if said is None else float(said)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the spec as JSON-ready values."""
-        return asdict(self) | {"hidden": list(self.hidden)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> PolicySpec:
-        """Build a spec from :meth:`to_dict`'s values.
-
-        Raises:
-            ConfigError: If a key is unknown or missing, or a value does not fit.
-        """
-        return from_dict(cls, values, source="policy spec")
 
 
 def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:

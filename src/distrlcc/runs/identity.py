@@ -24,17 +24,21 @@ if TYPE_CHECKING:
 _CONFIG = "config"
 PACKAGES = ("torch", "numpy", "numba", "gymnasium")
 """Packages whose versions are kept beside the results."""
+NOT_INSTALLED = "not installed"
 
 
 def package_versions() -> dict[str, str]:
     """Return the versions of distrlcc, Python and the packages that shape results."""
     found = {"distrlcc": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return found | {package: package_version(package) for package in PACKAGES}
+
+
+def package_version(package: str) -> str:
+    """Return a package's version, or `NOT_INSTALLED`."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_INSTALLED
 
 
 def versions() -> dict[str, Any]:
@@ -48,8 +52,8 @@ def versions() -> dict[str, Any]:
     }
 
 
-def identity(config: DataclassInstance, **others: str | int) -> dict[str, str]:
-    """Return the versions, the configuration and whatever else members must agree on."""
+def identity(config: DataclassInstance | None, **others: str | int) -> dict[str, str]:
+    """Return the versions, the configuration if any, and whatever else members must agree on."""
     versions = package_versions()
     return {
         "distrlcc": versions["distrlcc"],
@@ -57,7 +61,7 @@ def identity(config: DataclassInstance, **others: str | int) -> dict[str, str]:
         "torch": versions["torch"],
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: str(value) for name, value in others.items()},
-        _CONFIG: to_toml(config),
+        **({_CONFIG: to_toml(config)} if config is not None else {}),
     }
 
 
@@ -77,6 +81,16 @@ def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
     Raises:
         GroupError: They differ; the message is a table.
     """
+    if table := differences(master, own):
+        raise GroupError(
+            "this process does not match the master; install the same versions and give the same "
+            f"recipe and flags:\n{table}",
+            exit_code=2,
+        )
+
+
+def differences(master: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Return a table of what differs between the master and this process; empty if nothing does."""
     rows = [
         (name, master.get(name, "(absent)"), own.get(name, "(absent)"))
         for name in [*own, *(name for name in master if name not in own)]
@@ -86,16 +100,11 @@ def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
         key, _, values = line.partition(": ")
         rows.append((key, *values.split(" != ", 1)))  # type: ignore[arg-type]
     if not rows:
-        return
+        return ""
     rows = [("", "master", "here"), *rows]
     rows = [tuple(cell.replace("\n", "\\n") for cell in row) for row in rows]  # type: ignore[misc]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
-    raise GroupError(
-        "this process does not match the master; install the same versions and give the same "
-        f"recipe and flags:\n{table}",
-        exit_code=2,
-    )
+    return "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
 
 
 def to_json(values: Mapping[str, str]) -> str:

@@ -190,21 +190,6 @@ def _amount(key: str, text: str) -> tuple[str, float]:
     return name, value
 
 
-def share_of_cores(free: float, named: float, unnamed: int) -> float:
-    """Return the cores of each process that names none: one, or an equal share of what is left.
-
-    Args:
-        free: Cores of the cluster that are free.
-        named: Cores of the processes that name how many.
-        unnamed: Processes that name none.
-    """
-    if not unnamed:
-        return 1.0
-    share = (free - named) / unnamed
-    # Ray counts in ten-thousandths.
-    return 1.0 if share >= 1.0 else max(int(share * 1e3) / 1e3, 0.01)
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that shapes a run."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError
@@ -59,7 +60,7 @@ _SHAPE = "observation observation_size action action_kind action_size kind hidde
 def _starting_weights(path: str, spec: PolicySpec) -> Weights:
     """Return a policy file's weights, to train a policy of a spec from."""
     policy = load_policy(find_policy(path))
-    given, wanted = policy.spec.to_dict(), spec.to_dict()
+    given, wanted = (msgspec.to_builtins(each) for each in (policy.spec, spec))
     names = [name for name in _SHAPE.split() if given[name] != wanted[name]]
     if names:
         has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))

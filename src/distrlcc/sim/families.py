@@ -89,9 +89,8 @@ def changing_link(split: str, index: int) -> Scenario:
 def cellular_link(split: str, index: int) -> Scenario:
     """Generated cellular-like traces, RTT 20-100 ms, queue of 50-500 packets."""
     u = draws("cellular", split, index, 4)
-    seed = len(SPLITS) * (index % 256) + SPLITS.index(split)
     link = Link(
-        trace=f"cellular:{seed}",
+        trace=f"cellular:{len(SPLITS) * (index % 256) + SPLITS.index(split)}",
         trace_start_s=round(60 * u[0], 3),
         delay_ms=round(10 + 40 * u[1], 3),
         queue_packets=round(between(u[2], 50, 500)),
@@ -137,27 +136,21 @@ def genet_link(split: str, index: int) -> Scenario:
         loss=0.0 if loss < 1e-4 else round(min(loss, 0.05), 6),
         queue_packets=max(2, round((0.2 + 2.8 * u[3]) * bdp_packets(highest, rtt))),
         changes=tuple(
-            Change(round(k * change_s, 6), rate_mbps=rate)
-            for k, rate in enumerate(rates[1:], start=1)
+            Change(round(k * change_s, 6), rate_mbps=rates[k]) for k in range(1, len(rates))
         ),
     )
     return Scenario(f"genet/{split}/{index}", link, duration_s=30.0, seed=seed)
 
 
 _BASE = Link(rate_mbps=30.0, delay_ms=30.0, queue_packets=1000)
-SWEEPS = tuple(
-    [
-        *[(f"rate-{v:g}", replace(_BASE, rate_mbps=v)) for v in (1, 2, 4, 8, 16, 32, 64, 128)],
-        *[(f"delay-{v:g}", replace(_BASE, delay_ms=v)) for v in (1, 4, 16, 32, 64, 128, 256)],
-        *[(f"queue-{v}", replace(_BASE, queue_packets=v)) for v in (2, 5, 10, 50, 200, 1000, 5000)],
-        *[(f"loss-{v:g}", replace(_BASE, loss=v / 100)) for v in (0, 0.1, 0.5, 1, 2, 3, 5, 8)],
-    ]
+SWEEPS = (
+    *((f"rate-{v:g}", replace(_BASE, rate_mbps=v)) for v in (1, 2, 4, 8, 16, 32, 64, 128)),
+    *((f"delay-{v:g}", replace(_BASE, delay_ms=v)) for v in (1, 4, 16, 32, 64, 128, 256)),
+    *((f"queue-{v}", replace(_BASE, queue_packets=v)) for v in (2, 5, 10, 50, 200, 1000, 5000)),
+    *((f"loss-{v:g}", replace(_BASE, loss=v / 100)) for v in (0, 0.1, 0.5, 1, 2, 3, 5, 8)),
 )
 """Names and links of the suite ``aurora-sweep``: 30 Mbit/s, 30 ms each way, a queue of 1000 packets
 and no loss, with one of them changed: Mbit/s, ms, packets or per cent."""
-SWEEP_S = 60.0
-"""Length of each, s."""
-
 
 _POISSON = (
     Link(trace="poisson:0.57:0", delay_ms=28, loss=0.0477, queue_packets=14, best_cwnd=4),
@@ -217,53 +210,35 @@ def _shared(split: str, index: int) -> Scenario:
 def _joining(name: str, count: int, split: str, index: int) -> Scenario:
     """Agents of equal RTTs that join 5 to 6 s after one another; of four, one leaves at last."""
     u = draws(name, split, index, 3 + count)
+    link = random_link(u, count)
     starts = [_time(5.0 * k, 5.0 * k + 1.0, u[3 + k]) if k else 0.0 for k in range(count)]
     flows = [Flow(start_s=start) for start in starts]
     duration = 5.0 * count + 10.0
     if count > 2:
         flows[1] = Flow(start_s=starts[1], stop_s=duration - 6.0)
-    return Scenario(
-        f"{name}/{split}/{index}",
-        random_link(u, count),
-        tuple(flows),
-        duration_s=duration,
-        seed=index,
-    )
+    name = f"{name}/{split}/{index}"
+    return Scenario(name, link, tuple(flows), duration_s=duration, seed=index)
 
 
-def _unequal(split: str, index: int) -> Scenario:
-    """Two agents, the second's RTT four times the first's; either joins the other after 5 s."""
-    u = draws("shared-rtt", split, index, 5)
-    link = random_link([u[0], 0.5 * u[1], u[2]], 2)  # the longer RTT is 220 ms at most
-    late = _time(5.0, 6.0, u[3])
-    first = u[4] < 0.5
-    flows = (
-        Flow(start_s=0.0 if first else late),
-        Flow(start_s=late if first else 0.0, extra_rtt_ms=round(3 * 2 * link.delay_ms, 3)),
-    )
-    return Scenario(f"shared-rtt/{split}/{index}", link, flows, duration_s=30.0, seed=index)
-
-
-def _beside(scheme: str, split: str, index: int) -> Scenario:
-    """One agent and one flow of a scheme for 40 s; either joins the other after 3 s."""
-    name = f"beside-{scheme}"
+def _pair(
+    name: str, scheme: str, late_s: float, duration_s: float, split: str, index: int
+) -> Scenario:
+    """One agent and one flow of a scheme, or an agent of four times its RTT; either joins late."""
     u = draws(name, split, index, 5)
-    late = _time(3.0, 4.0, u[3])
-    first = u[4] < 0.5
-    flows = (
-        Flow(start_s=0.0 if first else late),
-        Flow(scheme, start_s=late if first else 0.0),
-    )
-    return Scenario(
-        f"{name}/{split}/{index}", random_link(u, 2), flows, duration_s=40.0, seed=index
-    )
+    agents = scheme == "agent"
+    link = random_link([u[0], 0.5 * u[1] if agents else u[1], u[2]], 2)  # so RTTs are below 220 ms
+    late = _time(late_s, late_s + 1.0, u[3])
+    starts = (0.0, late) if u[4] < 0.5 else (late, 0.0)
+    extra = round(3 * 2 * link.delay_ms, 3) if agents else 0.0
+    flows = (Flow(start_s=starts[0]), Flow(scheme, start_s=starts[1], extra_rtt_ms=extra))
+    return Scenario(f"{name}/{split}/{index}", link, flows, duration_s=duration_s, seed=index)
 
 
 SHARED: dict[str, Callable[[str, int], Scenario]] = {
     "shared": _shared,
     "shared-2": partial(_joining, "shared-2", 2),
     "shared-4": partial(_joining, "shared-4", 4),
-    "shared-rtt": _unequal,
-    "beside-cubic": partial(_beside, "cubic"),
-    "beside-bbr": partial(_beside, "bbr"),
+    "shared-rtt": partial(_pair, "shared-rtt", "agent", 5.0, 30.0),
+    "beside-cubic": partial(_pair, "beside-cubic", "cubic", 3.0, 40.0),
+    "beside-bbr": partial(_pair, "beside-bbr", "bbr", 3.0, 40.0),
 }

@@ -576,7 +576,7 @@ def advance(
                     flows[f, col.STEP_TIMEOUTS] += 1
                     if schemes is not None:
                         if scheme > ORACLE:
-                            on_timeout(scheme, state, now, sent)
+                            on_timeout(scheme, state, sent)
                             window = int(state[CWND])
                             pacing = state[PACING]
                     next_send = max(next_send, now)

@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from distrlcc.errors import TraceError
-from distrlcc.sim.queues import DropHead, DropTail, Packet, Queue
+from distrlcc.sim.queues import DropHead, DropTail, Packet
 from distrlcc.sim.trace import Trace
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
@@ -34,7 +34,7 @@ class TraceLink:
     on_opportunity: Callable[[int], None] | None = None
     """Told the time of every opportunity, used or not."""
 
-    def __init__(self, times: Sequence[int], queue: Queue, *, base: int = 0) -> None:
+    def __init__(self, times: Sequence[int], queue: DropTail, *, base: int = 0) -> None:
         """Start at the trace's time zero, which is at ``base``; the last time is the period."""
         self._queue = queue
         self.follow(times, base=base)
@@ -105,29 +105,23 @@ class RateLink:
     holds a reference until the last bit has left.
     """
 
-    def __init__(self, schedule: Sequence[tuple[int, int]], queue: Queue) -> None:
+    def __init__(self, schedule: Sequence[tuple[int, int]], queue: DropTail) -> None:
         """Start idle at time zero, the first of the schedule of (time, bit/s)."""
         self._changes = list(schedule[1:])
         self._rate = schedule[0][1]
         self._queue = queue
-        self._serving: Packet | None = None
-        self._work = 0  # bits * ns/s still to serve at `_since`
+        self._work = 0  # bits * ns/s of the oldest packet still to serve at `_since`
         self._since = 0
-        self._waiting: list[Packet] = []
-
-    def _departure(self) -> int:
-        if self._serving is None:
-            return NEVER
-        if self._work <= 0:
-            return self._since
-        if self._rate == 0:
-            return NEVER
-        return self._since + -(-self._work // self._rate)
 
     def next_time(self) -> int:
         """Return the next change's or departure's time."""
         change = self._changes[0][0] if self._changes else NEVER
-        return min(change, self._departure())
+        if self._queue.oldest is None or self._rate == 0 < self._work:
+            return change
+        departure = self._since
+        if self._work > 0:
+            departure += -(-self._work // self._rate)
+        return min(change, departure)
 
     def step(self) -> list[Packet]:
         """Change the rate, or let the packet in service depart; changes come first."""
@@ -138,25 +132,19 @@ class RateLink:
             self._rate = self._changes.pop(0)[1]
             return []
         served = self._queue.pop(now=now)
-        assert served is self._serving
-        self._serving = None
         self._serve(now)
         return [served] if served is not None else []
 
     def arrive(self, packet: Packet) -> list[Packet]:
         """Queue a packet and serve it at once when the link is idle."""
         dropped = self._queue.push(packet)
-        if not dropped:
-            self._waiting.append(packet)
-            if self._serving is None:
-                self._serve(packet.arrival)
+        if self._queue.oldest is packet:
+            self._serve(packet.arrival)
         return dropped
 
     def _serve(self, now: int) -> None:
-        if self._waiting:
-            self._serving = self._waiting.pop(0)
-            self._work = self._serving.size * 8 * NANOSECONDS
-            self._since = now
+        if (packet := self._queue.oldest) is not None:
+            self._work, self._since = packet.size * 8 * NANOSECONDS, now
 
 
 _LINE = re.compile(r"(\d+) (?:([+#]) (\d+)|(-) (\d+) (\d+)|(d) (\d+) (\d+))$")
@@ -246,7 +234,7 @@ def replay(log: Log, trace: Trace) -> Replay:
             f"the log holds the packets of port {log.port} alone, which does not replay; give the "
             "link's whole log"
         )
-    queue: Queue = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
+    queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
     link = TraceLink(times, queue, base=log.base)
@@ -269,10 +257,7 @@ def replay(log: Log, trace: Trace) -> Replay:
             found.append((time, "d", len(dropped), sum(p.size for p in dropped)))
     if log.events:
         use_until(log.events[-1][0])
-    return _compare(log, found)
-
-
-def _compare(log: Log, found: list[tuple[int, str, int, int]]) -> Replay:
+    # What the log says, kind by kind, beside what happened here.
     mismatches = []
     counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}
     for kind, name in (("#", "opportunity"), ("-", "departure"), ("d", "drop")):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import random
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,8 +36,11 @@ class Packet:
     seq: int = 0
 
 
-class Queue(ABC):
-    """Packets between arrival and transmission, in order of arrival."""
+class DropTail:
+    """Packets between arrival and transmission, in order of arrival.
+
+    It refuses an arrival that does not fit; without limits, it is infinite.
+    """
 
     def __init__(self, packets: int | None = None, bytes_: int | None = None) -> None:
         """Start empty, with limits in packets and bytes; None is no limit."""
@@ -46,9 +48,12 @@ class Queue(ABC):
         self._bytes = 0
         self._packet_limit, self._byte_limit = packets, bytes_
 
-    @abstractmethod
     def push(self, packet: Packet) -> list[Packet]:
-        """Take an arrival; return the packets that are dropped for it."""
+        """Take an arrival; return the packets that are dropped for it, here itself at most."""
+        if not self._fits(len(self) + 1, self._bytes + packet.size):
+            return [packet]
+        self._add(packet)
+        return []
 
     def pop(self, *, now: int) -> Packet | None:
         """Give the next packet to transmit at a time, or None; here the oldest, at any time."""
@@ -56,6 +61,11 @@ class Queue(ABC):
 
     def __len__(self) -> int:
         return len(self._packets)
+
+    @property
+    def oldest(self) -> Packet | None:
+        """The packet that has waited longest."""
+        return self._packets[0] if self._packets else None
 
     def _fits(self, packets: int, size: int) -> bool:
         return (self._packet_limit is None or packets <= self._packet_limit) and (
@@ -74,18 +84,7 @@ class Queue(ABC):
         return packet
 
 
-class DropTail(Queue):
-    """Refuses an arrival that does not fit; without limits, infinite."""
-
-    def push(self, packet: Packet) -> list[Packet]:
-        """Take an arrival, or drop it."""
-        if not self._fits(len(self) + 1, self._bytes + packet.size):
-            return [packet]
-        self._add(packet)
-        return []
-
-
-class DropHead(Queue):
+class DropHead(DropTail):
     """Takes every arrival and drops the oldest packets until the rest fits."""
 
     def push(self, packet: Packet) -> list[Packet]:
@@ -166,7 +165,7 @@ class CoDel(DropTail):
         return time + int(self._interval / math.sqrt(self._count))
 
 
-class PIE(Queue):
+class PIE(DropTail):
     """Drops arrivals with a probability that follows the waiting time (RFC 8033, appendix A).
 
     The waiting time is the oldest packet's age, which the RFC allows in place of an estimated rate.
@@ -176,8 +175,7 @@ class PIE(Queue):
         self,
         reference: int,
         max_burst: int,
-        update: int,
-        second: int,
+        unit: int,
         generator: random.Random,
         packets: int | None = None,
         bytes_: int | None = None,
@@ -187,15 +185,14 @@ class PIE(Queue):
         Args:
             reference: Waiting time to keep to.
             max_burst: How long after quiet nothing is dropped.
-            update: Time from one update of the probability to the next.
-            second: One second in the link's unit, since the RFC's gains are per second.
+            unit: One millisecond in the link's unit, since the RFC's gains are per second.
             generator: Draws the lottery.
             packets: Limit; an arrival above it is dropped as by a droptail.
             bytes_: Limit likewise.
         """
         super().__init__(packets, bytes_)
-        self._reference, self._max_burst, self._update = reference, max_burst, update
-        self._second, self._generator = second, generator
+        self._reference, self._max_burst, self._generator = reference, max_burst, generator
+        self._update, self._second = _PIE_UPDATE_MS * unit, 1000 * unit
         self._burst = max_burst
         self._updated: int | None = None
         self._delay = self._old_delay = 0
@@ -205,10 +202,9 @@ class PIE(Queue):
     def push(self, packet: Packet) -> list[Packet]:
         """Take an arrival, or drop it by lottery or limit."""
         self._catch_up(packet.arrival)
-        if not self._fits(len(self) + 1, self._bytes + packet.size) or self._drops_early():
+        if self._fits(len(self) + 1, self._bytes + packet.size) and self._drops_early():
             return [packet]
-        self._add(packet)
-        return []
+        return super().push(packet)
 
     def pop(self, *, now: int) -> Packet | None:
         """Give the oldest packet, or None."""
@@ -230,7 +226,7 @@ class PIE(Queue):
             self._calculate(self._updated)
 
     def _calculate(self, now: int) -> None:
-        self._delay = max(now - self._packets[0].arrival, 0) if self._packets else 0
+        self._delay = max(now - self.oldest.arrival, 0) if self.oldest else 0
         change = 0.125 * (self._delay - self._reference) / self._second
         change += 1.25 * (self._delay - self._old_delay) / self._second
         for below, divisor in ((1e-6, 2048), (1e-5, 512), (1e-4, 128), (1e-3, 32), (1e-2, 8)):
@@ -283,7 +279,7 @@ class QueueSpec:
         unit: int,
         generator: random.Random,
         on_drop: Callable[[int, Packet], None] | None = None,
-    ) -> Queue:
+    ) -> DropTail:
         """Make an empty queue.
 
         ``unit`` is one millisecond in the link's unit of time; ``generator`` draws PIE's lottery;
@@ -295,8 +291,8 @@ class QueueSpec:
         if self.kind == "codel":
             return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
         if self.kind == "pie":
-            delays = times["qdelay_ref"], times["max_burst"], _PIE_UPDATE_MS * unit
-            return PIE(*delays, 1000 * unit, generator, self.packets, self.bytes)
+            delays = times["qdelay_ref"], times["max_burst"]
+            return PIE(*delays, unit, generator, self.packets, self.bytes)
         return DropTail(self.packets, self.bytes)
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from fractions import Fraction
 
 from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
@@ -54,11 +56,15 @@ def first_held(flow: Flow) -> Held:
     return Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd, rate)
 
 
+def _start_and_stop(flow: Flow) -> tuple[int, int]:
+    stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
+    return round(flow.start_s * NANOSECONDS), stop
+
+
 class _Flow:
     def __init__(self, number: int, flow: Flow, seed: int) -> None:
         self.number, self.flow, self.seed = number, flow, seed
-        self.start = round(flow.start_s * NANOSECONDS)
-        self.stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
+        self.start, self.stop = _start_and_stop(flow)
         self.extra = round(flow.extra_rtt_ms * 1e6)
         self.held = first_held(flow)
         """What an agent holds, and the oracle, whose window is set at each step's start."""
@@ -112,7 +118,8 @@ class Reference:
             self._link_event()
         for flow in self.flows:
             if flow.flow.scheme == "oracle":
-                flow.held.cwnd = self.best_window(flow, end)
+                best = best_window(self.scenario, flow.number, self.now, end)
+                flow.held.cwnd = math.ceil(best)
             if flow.sender is not None:
                 flow.sender.on_action(now=self.now)
                 self._continue(flow, flow.sender)
@@ -130,17 +137,6 @@ class Reference:
         for flow in self.flows:
             if flow.sender is not None:
                 flow.stats = flow.sender.take_interval(now=end)
-
-    def best_window(self, flow: _Flow, end: int) -> int:
-        """Return the oracle's window for a step from now to ``end``, packets.
-
-        It is an even share, rounded up, of what can depart in the round trip before ``end``, and
-        one more; the flows that may send in the step share it.
-        """
-        delay, _ = conditions_at(self.scenario.link, self.now)
-        bits = capacity(self.scenario.link, end - 2 * delay - flow.extra, end)
-        active = [f for f in self.flows if max(f.start, self.now) < min(f.stop, end)]
-        return -(-(bits + _PACKET_BITS) // (_PACKET_BITS * max(len(active), 1)))
 
     def drain(self) -> None:
         """Let every queued packet depart, with nothing sent any more."""
@@ -254,15 +250,26 @@ def capacity(link: Link, begin: int, end: int) -> int:
     )
 
 
+def best_window(scenario: Scenario, number: int, now: int, end: int) -> Fraction:
+    """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
+
+    It is an even share of what can depart in the round trip before ``end``, and one more; the flows
+    that may send in the step share it.
+    """
+    delay, _ = conditions_at(scenario.link, now)
+    extra = round(scenario.flows[number].extra_rtt_ms * 1e6)
+    bits = capacity(scenario.link, end - 2 * delay - extra, end)
+    times = map(_start_and_stop, scenario.flows)
+    active = sum(max(start, now) < min(stop, end) for start, stop in times)
+    return Fraction(bits + _PACKET_BITS, _PACKET_BITS * max(active, 1))
+
+
 def service_at(link: Link, departure: int) -> int:
     """Return the transmission time at the rate that a packet departed at, ns; 0 on a trace."""
     if link.trace is not None:
         return 0
-    mbps = link.rate_mbps or 0.0
-    for change in link.changes:
-        if change.rate_mbps is not None and round(change.at_s * NANOSECONDS) < departure:
-            mbps = change.rate_mbps
-    return -(-PACKET_BYTES * 8 * NANOSECONDS // round(mbps * 1e6))
+    rates = [rate for at, rate in rate_schedule(link) if at < departure]
+    return -(-_PACKET_BITS // rates[-1])
 
 
 def conditions_at(link: Link, time: int) -> tuple[int, float]:

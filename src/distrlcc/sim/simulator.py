@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ IntArray = NDArray[np.int64]
 
 _STEP = 10_000_000
 _FIRST_RING = 64
-LOSS_SCALE = float(1 << 63)
 # The columns of IntervalStats from `sent` to `min_rtt`, and the two that `inflight` lies between.
 _STATS = np.array(
     [*range(col.STEP_SENT, col.STEP_RTT_MAX + 1), col.LAST_RTT, col.MIN_RTT, col.SENT, col.NEXT_ACK]
@@ -44,33 +44,6 @@ _STATE = (
     "links times rates rtts losses flows control ring departures ewmas results _duration "
     "_departure_rings"
 )
-
-
-def queue_limit(link: Link) -> int:
-    """Return a link's droptail limit in packets; `FOREVER` without one."""
-    limits = [col.FOREVER]
-    if link.queue_packets is not None:
-        limits.append(link.queue_packets)
-    if link.queue_bytes is not None:
-        limits.append(link.queue_bytes // PACKET_BYTES)
-    return min(limits)
-
-
-def loss_threshold(loss: float) -> int:
-    """Return the hash value below which a packet is lost."""
-    return min(int(loss * LOSS_SCALE), (1 << 63) - 1)
-
-
-def schedule_rows(link: Link) -> list[tuple[int, int, int, int]]:
-    """Return a link's schedule as rows of start (ns), rate (bit/s), 2 * delay (ns), threshold."""
-    rate, delay, loss = link.rate_mbps or 0.0, link.delay_ms, link.loss
-    rows = [(0, rate, delay, loss)]
-    for change in link.changes:
-        rate = rate if change.rate_mbps is None else change.rate_mbps
-        delay = delay if change.delay_ms is None else change.delay_ms
-        loss = loss if change.loss is None else change.loss
-        rows.append((round(change.at_s * NANOSECONDS), rate, delay, loss))
-    return [(t, round(r * 1e6), 2 * round(d * 1e6), loss_threshold(p)) for t, r, d, p in rows]
 
 
 class Simulator:
@@ -118,9 +91,8 @@ class Simulator:
         self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
         # Which kernel, and what is used of the arenas of traces, rings and departures.
         self.with_best = with_best
-        self._optional = tuple(a if a.size else None for a in (self.ewmas, self.histograms))
         self._planted = kernel
-        self._kernel: tuple[Callable[..., int], bool | None] | None = None
+        self._kernel: tuple[Any, ...] | None = None
         self._with_schemes = False
         self._duration = np.zeros(n_links)
         self._trace_places: dict[str, int] = {}
@@ -143,9 +115,10 @@ class Simulator:
             raise ValueError(f"{scenario.name} has more flows than the simulator's {self.n_flows}")
         link, row = scenario.link, self.links[n]
         row[:] = 0
-        row[col.LIMIT] = limit = queue_limit(link)
+        limits = link.queue_packets, link.queue_bytes and link.queue_bytes // PACKET_BYTES
+        row[col.LIMIT] = limit = min(limit or col.FOREVER for limit in limits)
         row[col.LOSS_SEED] = scenario.seed
-        self._load_schedule(n, schedule_rows(link))
+        self._load_schedule(n, link)
         rate = max(int(self.rates[n, 0]), 1)
         row[col.SERVICE] = -(-PACKET_BYTES * 8 * NANOSECONDS // rate)
         if link.trace is not None:
@@ -157,15 +130,21 @@ class Simulator:
         if self.with_best:
             self._first_best(n)
 
-    def _load_schedule(self, n: int, rows: list[tuple[int, int, int, int]]) -> None:
-        if len(rows) > self.times.shape[1]:
-            missing = len(rows) - self.times.shape[1]
+    def _load_schedule(self, n: int, link: Link) -> None:
+        self.links[n, col.SEGMENTS] = rows = 1 + len(link.changes)
+        if (missing := rows - self.times.shape[1]) > 0:
             for name in ("times", "rates", "rtts", "losses"):
                 setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, missing))))
-        self.links[n, col.SEGMENTS] = len(rows)
-        for k, (time, rate, rtt, loss) in enumerate(rows):
-            self.times[n, k], self.rates[n, k] = time, rate
-            self.rtts[n, k], self.losses[n, k] = rtt, loss
+        time, rate, delay, loss = 0.0, link.rate_mbps or 0.0, link.delay_ms, link.loss
+        for k, change in enumerate((None, *link.changes)):
+            if change is not None:
+                time = change.at_s
+                rate = rate if change.rate_mbps is None else change.rate_mbps
+                delay = delay if change.delay_ms is None else change.delay_ms
+                loss = loss if change.loss is None else change.loss
+            self.times[n, k], self.rates[n, k] = round(time * NANOSECONDS), round(rate * 1e6)
+            self.rtts[n, k] = 2 * round(delay * 1e6)
+            self.losses[n, k] = min(int(loss * 2.0**63), 2**63 - 1)
 
     def _load_trace(self, row: IntArray, trace: Trace, start_ns: int) -> None:
         place = self._place_trace(trace)
@@ -200,7 +179,7 @@ class Simulator:
 
     def _load_flows(self, n: int, scenario: Scenario) -> None:
         rows = self.flows[n * self.n_flows : (n + 1) * self.n_flows]
-        rings = rows[:, [col.RING_START, col.RING_MASK]].copy()
+        rings = rows[:, [col.RING_START, col.RING_MASK]]
         rows[:] = 0
         rows[:, [col.RING_START, col.RING_MASK]] = rings
         rows[:, col.PENDING] = -1
@@ -233,9 +212,8 @@ class Simulator:
         """Advance every link by a step's length, ns, one for all or one for each."""
         until = self.links[:, col.NOW] + step_ns
         self._duration[:] = step_ns
-        ewmas, histograms = self._optional
         while True:
-            kernel, schemes = self._kernel or self._choose_kernel()
+            kernel, schemes, ewmas, histograms = self._kernel or self._choose_kernel()
             log = self.log if self.log.size else None
             links = self.links, self.times, self.rates, self.rtts, self.losses, self.traces
             flows = self.flows, self.control, self.ring, self.departures
@@ -245,17 +223,18 @@ class Simulator:
                 return
             self._make_room(stuck)
 
-    def _choose_kernel(self) -> tuple[Callable[..., int], bool | None]:
-        """Return the kernel and its `schemes`; what is absent is compiled away.
+    def _choose_kernel(self) -> tuple[Any, ...]:
+        """Return the kernel, its `schemes`, EWMAs and histograms; what is absent is compiled away.
 
         A batch that keeps histograms or a log gets the kernel with schemes, so that fewer variants
         are compiled.
         """
-        ewmas, histograms = self._optional
+        ewmas, histograms = (a if a.size else None for a in (self.ewmas, self.histograms))
         logs = self.log.size > 0
         schemes = True if self._with_schemes or histograms is not None or logs else None
         variant = f"{schemes is not None}-{ewmas is not None}-{histograms is not None}-{logs}"
-        self._kernel = self._planted or _compiled_kernel(variant.lower()), schemes
+        kernel = self._planted or _compiled_kernel(variant.lower())
+        self._kernel = kernel, schemes, ewmas, histograms
         return self._kernel
 
     def _make_room(self, n: int) -> None:
@@ -301,7 +280,6 @@ class Simulator:
             self._place_trace(load_trace(name))
         restore_arrays(self, _STATE, state)
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
-        self._optional = self.ewmas if self.ewmas.size else None, self._optional[1]
         self._kernel = None
 
 
@@ -310,17 +288,13 @@ def _enlarged(array: IntArray, length: int) -> IntArray:
     return np.concatenate([array, rest])
 
 
+@cache
 def _compiled_kernel(variant: str) -> Any:
     """Import the kernel; say so when a variant of it must be compiled first."""
     marker = CACHE_FOLDER / f"variant-{variant}"
-    if variant not in _announced:
-        _announced.add(variant)
-        if not marker.exists():
-            print("compiling the simulator (some seconds, once) ...", file=sys.stderr)  # noqa: T201
-            marker.touch()
+    if not marker.exists():
+        print("compiling the simulator (some seconds, once) ...", file=sys.stderr)  # noqa: T201
+        marker.touch()
     from distrlcc.sim.kernel import advance  # noqa: PLC0415 - compiles
 
     return advance
-
-
-_announced: set[str] = set()

@@ -17,7 +17,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from distrlcc.config import from_toml
+from distrlcc.config import from_dict
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.sim import families
 from distrlcc.sim.scenario import Link, Scenario
@@ -34,7 +34,6 @@ TEST_LINKS = 512
 class Suite:
     """A family of scenarios."""
 
-    name: str
     build: Callable[[str, int], Scenario]
     """From split and index to the scenario."""
     held_out: int
@@ -54,15 +53,14 @@ class Suite:
     def scenarios(self, split: str, count: int | None = None) -> list[Scenario]:
         """Return the first scenarios of a split: ``count``, or all (`TEST_LINKS` if endless)."""
         size = self.size(split)
-        if count is None:
-            count = TEST_LINKS if size is None else size
-        elif size is not None:
-            count = min(count, size)
-        return [self.build(split, index) for index in range(count)]
+        if size is not None:
+            count = size if count is None else min(count, size)
+        return [self.build(split, k) for k in range(TEST_LINKS if count is None else count)]
 
 
-def _given(scenario: Scenario, split: str, index: int) -> Scenario:
+def _given(scenarios: tuple[Scenario, ...], split: str, index: int) -> Scenario:
     """Return a given link as a split has it: ``test`` as it is, the others with other losses."""
+    scenario = scenarios[index % len(scenarios)]
     if split == "test":
         return scenario
     draw = families.draws(scenario.name, split, index, 2)
@@ -73,30 +71,44 @@ def _given(scenario: Scenario, split: str, index: int) -> Scenario:
     return replace(scenario, link=link, seed=round(2**32 * draw[1]))
 
 
-def _fixed(scenarios: tuple[Scenario, ...], split: str, index: int) -> Scenario:
-    return _given(scenarios[index % len(scenarios)], split, index)
-
-
 def _links(name: str, links: Iterable[tuple[str, Link]], duration_s: float) -> Suite:
     """Return a suite of links with their keys, the same in all splits."""
-    scenarios = tuple(
+    scenarios = [
         Scenario(f"{name}/{key}", link, duration_s=duration_s, seed=number)
         for number, (key, link) in enumerate(links)
-    )
-    return Suite(name, partial(_fixed, scenarios), len(scenarios))
+    ]
+    return _listed_suite(name, scenarios)
+
+
+def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
+    if not scenarios:
+        raise ConfigError(f"suite {name}: it has no scenarios; expected one or more")
+    most_flows = max(len(scenario.flows) for scenario in scenarios)
+    names = unique_names(scenario.name for scenario in scenarios)
+    named = tuple(replace(one, name=name) for one, name in zip(scenarios, names, strict=True))
+    return Suite(partial(_given, named), len(scenarios), most_flows)
+
+
+def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
+    """Number the repetitions of a name, from 2 on, so that none hides another."""
+    found: dict[str, None] = {}
+    for name in names:
+        others = (again.format(name, number) for number in count(2))
+        found[next(each for each in chain([name], others) if each not in found)] = None
+    return list(found)
 
 
 SUITES: dict[str, Suite] = {
-    "random": Suite("random", families.varied_link, TEST_LINKS),
-    "dynamic": Suite("dynamic", families.changing_link, TEST_LINKS),
-    "cellular": Suite("cellular", families.cellular_link, 64),
-    "genet": Suite("genet", families.genet_link, TEST_LINKS),
-    "aurora": Suite("aurora", families.training_link, TEST_LINKS),
-    "aurora-sweep": _links("aurora-sweep", families.SWEEPS, families.SWEEP_S),
+    "random": Suite(families.varied_link, TEST_LINKS),
+    "dynamic": Suite(families.changing_link, TEST_LINKS),
+    "cellular": Suite(families.cellular_link, 64),
+    "genet": Suite(families.genet_link, TEST_LINKS),
+    "aurora": Suite(families.training_link, TEST_LINKS),
+    "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),
     "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(families.LINKS)), 10.0),
     "indigo-grid": _links("indigo-grid", families.GRID, 30.0),
     **{
-        name: Suite(name, build, TEST_LINKS, families.MOST_FLOWS)
+        name: Suite(build, TEST_LINKS, families.MOST_FLOWS)
         for name, build in families.SHARED.items()
     },
 }
@@ -116,24 +128,6 @@ def trace_suite(paths: list[str]) -> Suite:
     return _listed_suite("trace", scenarios)
 
 
-def _listed_suite(name: str, scenarios: Sequence[Scenario]) -> Suite:
-    if not scenarios:
-        raise ConfigError(f"suite {name}: it has no scenarios; expected one or more")
-    most_flows = max(len(scenario.flows) for scenario in scenarios)
-    names = unique_names(scenario.name for scenario in scenarios)
-    named = tuple(replace(one, name=name) for one, name in zip(scenarios, names, strict=True))
-    return Suite(name, partial(_fixed, named), len(scenarios), most_flows)
-
-
-def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
-    """Number the repetitions of a name, from 2 on, so that none hides another."""
-    found: dict[str, None] = {}
-    for name in names:
-        others = (again.format(name, number) for number in count(2))
-        found[next(each for each in chain([name], others) if each not in found)] = None
-    return list(found)
-
-
 @dataclass(frozen=True)
 class _SuiteFile:
     scenarios: tuple[Scenario, ...]
@@ -143,18 +137,15 @@ class _SuiteFile:
 def _suite_file(path: Path) -> Suite:
     """Read a suite from TOML: one scenario, or a list of tables ``[[scenarios]]``."""
     try:
-        text = path.read_text(encoding="utf-8")
-        several = "scenarios" in tomllib.loads(text)
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None
-    if several:
-        loaded = from_toml(_SuiteFile, text, source=str(path))
-        scenarios, name = loaded.scenarios, loaded.name or path.stem
+    if "scenarios" in data:
+        file = from_dict(_SuiteFile, data, source=str(path))
     else:
-        scenarios, name = (from_toml(Scenario, text, source=str(path)),), path.stem
-    base = path.parent
-    scenarios = tuple(replace(s, link=_resolve_trace(s.link, base)) for s in scenarios)
-    return _listed_suite(name, scenarios)
+        file = _SuiteFile((from_dict(Scenario, data, source=str(path)),))
+    scenarios = [replace(s, link=_resolve_trace(s.link, path.parent)) for s in file.scenarios]
+    return _listed_suite(file.name or path.stem, scenarios)
 
 
 def _resolve_trace(link: Link, base: Path) -> Link:

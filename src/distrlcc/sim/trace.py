@@ -34,24 +34,19 @@ def generate(spec: str) -> NDArray[np.int64] | None:
     kind, *parameters = spec.split(":")
     try:
         if kind == "cellular" and len(parameters) == 1:
-            return cellular(int(parameters[0]))
+            return _cellular(int(parameters[0]))
         if kind == "poisson" and len(parameters) == 2:
             mbps, seed = float(parameters[0]), int(parameters[1])
             if not 0.01 <= mbps <= 10_000:
                 raise TraceError(f"{spec}: {mbps} Mbit/s is outside 0.01 to 10000")
-            return poisson(mbps, seed)
+            rng = np.random.default_rng([seed, 1])
+            return _opportunities(rng.poisson(mbps * _PACKETS_PER_MBIT / 1000, SECONDS * 1000))
     except ValueError:
         raise TraceError(f"{spec}: expected cellular:SEED or poisson:MBPS:SEED") from None
     return None
 
 
-def poisson(mbps: float, seed: int) -> NDArray[np.int64]:
-    """Generate a Poisson link of a mean rate; opportunities in ms."""
-    rng = np.random.default_rng([seed, 1])
-    return _opportunities(rng.poisson(mbps * _PACKETS_PER_MBIT / 1000, SECONDS * 1000))
-
-
-def cellular(seed: int) -> NDArray[np.int64]:
+def _cellular(seed: int) -> NDArray[np.int64]:
     """Generate a cellular-like link of 0.5 to 30 Mbit/s on average; opportunities in ms."""
     rng = np.random.default_rng([seed, 2])
     ticks = SECONDS * 1000 // _TICK_MS

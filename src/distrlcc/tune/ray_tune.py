@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from distrlcc.cluster.session import RayOptions, ray_session
+from distrlcc.cluster.session import ray_session
 from distrlcc.errors import ConfigError, OutputError
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
@@ -58,8 +58,9 @@ _WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
 def run(
     config: TuneConfig,
     directory: RunDirectory,
-    options: RayOptions,
     *,
+    address: str = "",
+    cpus: float | None = None,
     resume: bool = False,
     show: Callable[[str], None] | None = None,
 ) -> tuple[int, dict[int, str]]:
@@ -81,7 +82,7 @@ def run(
         "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
         f"{config.command} --resume --out {directory.path}"
     )
-    with stop_in_time(stopper, late), ray_session(options) as ray:
+    with stop_in_time(stopper, late), ray_session(address, cpus) as ray:
         cores = float(ray.cluster_resources().get("CPU", 0.0))
         if cores < config.cpus_per_trial:
             raise ConfigError(

@@ -1,0 +1,181 @@
+"""Both topologies on Ray: equal ranks, or one trainer that starts the workers.
+
+Ray starts a process that died again, wherever there is room. Ranks join at an update's end. The
+first rank is on the machine where the command was given and the run directory is, and so is the
+trainer without a storage; with one it is anywhere, and its successor on another machine goes on
+from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from functools import partial
+
+from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.cluster.engine import TOPOLOGY, RayEngine
+from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
+from distrlcc.cluster.placement import Reservation
+from distrlcc.limits import limits
+from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.start import TrainJob, open_directory, train_rank
+from distrlcc.parallel.store import Master
+from distrlcc.processes import let_threads_preempt, switch_threads_often
+from distrlcc.runs.identity import check_identity, identity
+from distrlcc.runs.options import GroupOptions, RunOptions
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import rehearse
+from distrlcc.runs.source import Share
+
+
+class RayRank(Trains):
+    """One rank of a decentralized run."""
+
+    def train(self, spec: RankSpec, job: TrainJob) -> int:
+        """Train as this rank; return 0 or the signal that ended it.
+
+        Raises:
+            DistrlccError: See `train_rank`.
+        """
+        self.feed.take_warnings(f"rank {spec.slot}: " if spec.slot else "")
+        # One that was started again goes on from a checkpoint, if it finds itself alone.
+        job = replace(job, resume=job.resume or self.restarts > 0)
+        return train_rank(spec, job, self.feed, self.stopper)
+
+
+def train_ranks_on_ray(
+    config: RunConfig, options: RunOptions, group: GroupOptions, on: str, *, processes: int
+) -> int:
+    """Train decentralized with equal ranks on a cluster; the first is on this machine.
+
+    Where the group is elastic, Ray starts a rank that died again as often as it takes while the
+    run makes progress; `ResourcesConfig.max_workers` lets more in than planned. Otherwise all end
+    with it, and start again from the last checkpoint as often as ``group.restarts`` says.
+
+    Returns:
+        0, or 128 + the number of the signal that ended the run.
+
+    Raises:
+        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    """
+    # Find what does not fit before anything is written; then reserve room and begin the directory.
+    rehearse(config, Share.of(config.num_envs, 0, processes, config.env.agents).first)
+    gpus = config.resources.learner_gpus > 0
+    elastic, run_id = group.elastic and not gpus, uuid.uuid4().hex
+    with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
+        assert run.directory is not None
+        out, storage = run.directory.path, run.directory.storage
+        job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
+        # Plan the ranks; elastic ones beyond the plan join when there is room.
+        count = len(run.room.learners) if elastic else processes
+        lives, attempt = DEATHS if elastic else 0, 0
+        master = Master(run.here, 0)
+        spec = RankSpec(
+            address=run.here,
+            port=master.port,
+            slot=0,
+            size=processes,
+            device="cuda:0" if gpus else "cpu",
+            elastic=elastic,
+            interface=group.interface,
+            join_seconds=group.join_seconds,
+            timeout_seconds=config.distributed.timeout_s,
+        )
+        try:
+            # Start all, and again where the run does not heal by itself.
+            while not run.results:
+                master.begin(attempt)
+                for slot in range(count):
+                    own = replace(spec, slot=slot, attempt=attempt)
+                    run.start(f"rank {slot}", RayRank, slot, (own, job), lives)
+                try:
+                    run.watch(processes, partial(master.update, attempt))
+                except MemberGoneError as error:
+                    if elastic or attempt >= group.restarts or run.stopper.signal:
+                        raise
+                    run.progress.note(f"{error}; starting all again from the last checkpoint")
+                    run.kill()
+                    time.sleep(limits().retry)
+                    attempt, job = attempt + 1, replace(job, resume=True)
+        finally:
+            run.kill()
+            master.close()
+    return run.end()
+
+
+class RayTrainer(Trains):
+    """The trainer of an actor-learner run."""
+
+    def train(
+        self,
+        config: RunConfig,
+        options: RunOptions,
+        run_id: str,
+        own: dict[str, str],
+        room: Reservation,
+    ) -> int:
+        """Train until the end, as the process with the identity ``own`` asked.
+
+        All trainers of a run, one after the other, have one ``run_id``.
+
+        Raises:
+            DistrlccError: This machine has other versions; or see `open_directory` and
+                `train_on_engine`.
+        """
+        check_identity(own, identity(config, topology=TOPOLOGY))
+        switch_threads_often()
+        self.feed.take_warnings()
+        # One that Ray has started again goes on from the last checkpoint, if there is any.
+        storage = options.place(run_id)
+        if self.restarts and not options.resume and options.out is not None:
+            begun = (options.out / "config.toml").exists()
+            begun = begun or (storage is not None and storage.holds_run())
+            options = replace(options, resume=begun)
+        # A trainer that was given up may live on, cut off: its successor takes the name over.
+        with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
+            run = ActorRun(
+                config, directory.path, options.resume, options.tensorboard, directory.storage
+            )
+            state = run.state("cuda:0" if config.resources.learner_gpus else "cpu")
+            if update := state.counters.update:
+                self.feed.note(f"going on after update {update}")
+            elif run.resume or self.restarts:
+                self.feed.note("no checkpoint yet: from the start")
+            let_threads_preempt(True)
+            return train_on_engine(
+                run,
+                state,
+                RayEngine(room, config, own),
+                feed=self.feed,
+                stopper=self.stopper,
+                patience=2.0 * limits().start,  # their processes are still to be made
+            )
+
+
+def train_actors_on_ray(
+    config: RunConfig, options: RunOptions, on: str, *, restarts: int = 0
+) -> int:
+    """Train with workers on a cluster; Ray starts a trainer that died again, ``restarts`` times.
+
+    Returns:
+        0, or 128 + the number of the signal that ended the run.
+
+    Raises:
+        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    """
+    rehearse(config)
+    workers = config.resources.workers or len(config.actors.links)
+    # An update's segments are counted for the workers that there are.
+    if not config.actors.segments_per_update and workers != len(config.actors.links):
+        config = replace(config, actors=replace(config.actors, segments_per_update=workers))
+    with drive(config, options, on, TOPOLOGY, learners=1, workers=workers) as run:
+        own = identity(config, topology=TOPOLOGY)
+        job = config, run.options, uuid.uuid4().hex, own, run.room
+        run.start("the trainer", RayTrainer, 0, job, restarts)
+        run.watch()
+    # Fetch a run that was trained on another machine.
+    out, storage = run.options.out, run.options.place("")
+    if storage is not None and out is not None and not out.exists():
+        storage.pull(out)
+    return run.end()
