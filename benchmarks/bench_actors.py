@@ -7,6 +7,7 @@ python -m benchmarks actors --workers 4 --set env.world=emulated
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from argparse import Namespace
 from dataclasses import replace
@@ -78,7 +79,12 @@ def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         options = RunOptions(out, tensorboard=False)
-        code = start_actors(config, options, GroupOptions(), Node(), quiet=True)
+        # What the trainer prints goes to standard error.
+        output = os.dup(1)
+        os.dup2(2, 1)
+        code = start_actors(config, options, GroupOptions(), Node())
+        os.dup2(output, 1)
+        os.close(output)
         if code:
             raise GroupError(f"the run of {workers} workers ended with exit code {code}")
         rows, seen = (_read(out / name, seconds / 3) for name in ("metrics.jsonl", "workers.jsonl"))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distrlcc.actors.actor import Segment
-from distrlcc.actors.admission import admit, check_addresses, join
+from distrlcc.actors.admission import admit, join
 from distrlcc.actors.engine import Engine, InProcessEngine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import add_json, emit_json
@@ -26,6 +26,7 @@ from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
@@ -99,7 +100,7 @@ def measure_torch_rpc(job: EngineJob) -> Figures:
 def rpc_rank(place: RankSpec, job: EngineJob) -> Figures | None:
     """Measure in one process (slot 0), and hold the workers' objects in the others."""
     switch_threads_often()
-    interface = check_addresses(place, allow_public=False)
+    interface = interface_towards(place.address)
     own = identity(job.config, topology="bench engines")
     if place.slot > 0:
         hold_actor(place, join(place, interface, own))

@@ -221,7 +221,7 @@ def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
     hints = _hints(cls)
     for key in data:
         if key not in hints:
-            raise _unknown_key(cls, key, prefix + key, keys(cls, prefix))
+            raise unknown_name("key", prefix + key, keys(cls, prefix))
     for field in fields(cls):
         if field.init and field.name not in data and _default(field) is MISSING:
             raise ConfigError(f"key '{prefix}{field.name}' is missing")
@@ -262,7 +262,7 @@ def _assign(cls: type[DataclassInstance], data: dict[str, Any], key: str, text: 
     for part in parts:
         section = _section(hint)
         if section is None or part not in _hints(section):
-            raise _unknown_key(section, part, key, keys(cls))
+            raise unknown_name("key", key, keys(cls))
         hint = _hints(section)[part]
     for depth, part in enumerate(parts[:-1], start=1):
         inner = data.get(part)
@@ -271,12 +271,6 @@ def _assign(cls: type[DataclassInstance], data: dict[str, Any], key: str, text: 
             raise ConfigError(f"cannot set {key}: this configuration has no section [{place}]")
         data = inner
     data[parts[-1]] = _parse(hint, text)
-
-
-def _unknown_key(section: Any, part: str, key: str, valid: list[str]) -> ConfigError:
-    """Return the refusal of a key; a section's ``RETIRED`` says what became of an old one."""
-    retired = getattr(section, "RETIRED", {}).get(part)
-    return ConfigError(f"{key!r}: {retired}") if retired else unknown_name("key", key, valid)
 
 
 def _parse(hint: Any, text: str) -> Any:

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +15,16 @@ from distrlcc.actors import worker_table
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes, InProcessEngine
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
-from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
+from distrlcc.parallel.start import TrainJob, mark_run
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from tests.actors.shared import CONFIGS, DAGGER, ENVS, LENGTH, PPO, WORKERS
-from tests.parallel.commands import rows
+from tests.parallel.commands import rows, saved
 
 UPDATE = WORKERS * ENVS * LENGTH
 """Environment steps of an update."""
@@ -36,19 +35,16 @@ LONG = 60.0
 """Far longer than anything here takes, s."""
 
 
-def _begin(out: Path, config: RunConfig) -> ActorRun:
+def _begin(out: Path, config: RunConfig) -> TrainJob:
     RunDirectory.create(out, config, tensorboard=False).close()
-    return ActorRun(config, out, tensorboard=False)
+    mark_run(out, "")
+    return TrainJob(config, out, tensorboard=False)
 
 
-def _train(job: ActorRun, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
-    training = job.state()
+def _train(job: TrainJob, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
+    training = actor_state(job)
     engine = engine or InProcessEngine(WORKERS)
     return train_on_engine(job, training, engine, patience=0.0), training
-
-
-def _state(out: Path) -> dict[str, Any]:
-    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
 
 
 class EventfulEngine(InProcessEngine):
@@ -78,7 +74,7 @@ def test_a_run_learns_and_writes_what_it_did(
     updates, out = 9, tmp_path / "run"
     config = override(config, [f"total_steps={updates * UPDATE}", "actors.max_lag=1000"])
     job = _begin(out, config)
-    before = job.state().learner.weights().arrays
+    before = actor_state(job).learner.weights().arrays
     stopped, training = _train(job)
     assert stopped == 0
     counters = training.counters
@@ -113,7 +109,7 @@ def test_a_run_learns_and_writes_what_it_did(
         assert row["version"] <= row["update"]
         assert row["heard_seconds"] < LONG
 
-    state = _state(out)
+    state = saved(out)
     assert state["counters"]["update"] == updates
     assert state["ledger"]["used"] == updates * WORKERS
     source = training.source
@@ -142,7 +138,7 @@ def test_with_no_lag_allowed_what_is_older_is_refused(config: RunConfig, tmp_pat
         # All was acted by the very policy that learned.
         assert [line["vtrace_rho"] for line in lines] == pytest.approx([1.0] * updates, abs=1e-3)
     assert lines[-1]["segments_refused"] > 0.0
-    ledger = _state(tmp_path / "run")["ledger"]
+    ledger = saved(tmp_path / "run")["ledger"]
     assert ledger["used"] == updates
     assert ledger["refused"][STALE] > 0
 
@@ -158,7 +154,7 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     with pytest.raises(GroupError, match=r"no worker .* 0\.5 s") as told:
         _train(job, EventfulEngine(out, 2, leave))
     assert told.value.exit_code == 3
-    state = _state(out)
+    state = saved(out)
     updates = state["counters"]["update"]
     assert f"saved after update {updates}" in str(told.value)
     assert updates >= 2
@@ -168,7 +164,7 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     # It goes on with two workers instead of three, on other links.
     steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
     further = override(DAGGER, [f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]'])
-    job = ActorRun(further, out, resume=True, tensorboard=False)
+    job = TrainJob(further, out, resume=True, tensorboard=False)
     with pytest.warns(UserWarning, match="data set is of another number of workers"):
         stopped, training = _train(job, InProcessEngine(2))
     assert (stopped, training.counters.update) == (0, updates + 3)
@@ -178,14 +174,14 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     assert [line["update"] for line in lines] == list(range(1, updates + 4))
     gone = [e for line in lines for e in line.get("events", ()) if "went home" in e]
     assert len(gone) <= WORKERS
-    assert _state(out)["ledger"]["used"] == updates * WORKERS + 3 * 2
+    assert saved(out)["ledger"]["used"] == updates * WORKERS + 3 * 2
 
 
 def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:
     job = _begin(tmp_path / "run", override(PPO, ["actors.wait_workers=0.2"]))
     with pytest.raises(GroupError, match="saved after update 0"):
         _train(job, InProcessEngine(0))
-    assert _state(tmp_path / "run")["counters"]["update"] == 0
+    assert saved(tmp_path / "run")["counters"]["update"] == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -197,7 +193,7 @@ def test_a_signal_ends_a_run_whose_segments_always_wait(
     engine = EventfulEngine(out, 3, lambda _: os.kill(os.getpid(), number))
     stopped, training = _train(job, engine)
     assert stopped == number
-    state = _state(out)
+    state = saved(out)
     assert state["counters"]["update"] == training.counters.update >= 3
     assert state["ledger"]["used"] == training.counters.update
     assert state["ledger"]["refused"].keys() <= {ENDED, GONE}  # or it stood still

@@ -13,15 +13,16 @@ import pytest
 from distrlcc.actors.actor import AHEAD, Segment, link_of
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.segment_queue import GONE, STALE
-from distrlcc.actors.trainer import ActorRun
+from distrlcc.actors.trainer import actor_state
 from distrlcc.config import override
-from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.collect import Collector, CollectStats
-from distrlcc.learn.rollout import Rollout, concatenate
+from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.rollout import concatenate
+from distrlcc.parallel.start import TrainJob
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
+from distrlcc.runs.source import EnvSource, Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone
 from tests import trees
@@ -34,7 +35,7 @@ def same(a: Any, b: Any) -> None:
 
 
 def _training(config: RunConfig) -> RunState:
-    return ActorRun(config, Path()).state()
+    return actor_state(TrainJob(config, Path()))
 
 
 def _source(state: RunState) -> ActorSource:
@@ -46,21 +47,14 @@ class Workers:
     """Act in turn, each on a link of its own, always with the newest weights."""
 
     def __init__(self, config: RunConfig, training: RunState, first_step: int = 0) -> None:
-        self._training, self._length = training, config.rollout_length
-        self._sequence = config.sequence_length
-        self._collectors = []
+        self._training, self._envs = training, []
+        envs = config.actors.envs_per_worker
         for index, link in enumerate(config.actors.links):
-            env = LinkVectorEnv(
-                config.actors.envs_per_worker,
-                replace(config.env, suites=(link,), suite_weights=()),
-                seed=config.seed,
-                first_index=index * config.actors.envs_per_worker,
-            )
-            self._collectors.append(Collector(env, training.spec, config.seed))
+            env = replace(config.env, suites=(link,), suite_weights=())
+            self._envs.append(EnvSource(replace(config, env=env), Share(index * envs, envs)))
             if first_step:
-                self._collectors[-1].begin_at(first_step)
-        self._envs = config.actors.envs_per_worker
-        self._numbers = [0] * len(self._collectors)
+                self._envs[-1].collector.begin_at(first_step)
+        self._numbers = [0] * len(self._envs)
         self._turn = 0
 
     def update(self) -> dict[str, float]:
@@ -77,14 +71,11 @@ class Workers:
         return metrics
 
     def segment(self) -> Segment:
-        worker = self._turn % len(self._collectors)
+        worker = self._turn % len(self._envs)
         self._turn += 1
-        collector = self._collectors[worker]
-        collector.set_weights(self._training.learner.weights())
-        rollout = Rollout.allocate(self._training.spec, self._length, self._envs, self._sequence)
-        stats = collector.collect(rollout)
+        rollout, stats = self._envs[worker].next(self._training.learner.weights())
         self._numbers[worker] += 1
-        return Segment(worker, self._numbers[worker] - 1, rollout, stats)
+        return Segment(worker, self._numbers[worker] - 1, rollout.copy(), stats)
 
 
 def _trained(config: RunConfig, updates: int = 5) -> RunState:

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distrlcc.actors.admission import admit, check_addresses, join
+from distrlcc.actors.admission import admit, join
 from distrlcc.errors import GroupError
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
 
@@ -30,7 +31,7 @@ def specs() -> Iterator[list[RankSpec]]:
 
 @pytest.mark.filterwarnings("ignore:waiting at")
 def test_of_two_processes_that_come_as_one_worker_one_is_admitted(specs: list[RankSpec]) -> None:
-    interface = check_addresses(specs[0], allow_public=False)
+    interface = interface_towards(specs[0].address)
     with ThreadPoolExecutor(4) as threads:
         trainer = threads.submit(admit, specs[0], interface, SAME)
         twice = [threads.submit(join, specs[1], interface, SAME) for _ in range(2)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,16 +71,6 @@ def _reloaded(queue: SegmentQueue) -> SegmentQueue:
     again = SegmentQueue(0)
     again.load_state_dict(queue.state_dict())
     return again
-
-
-@pytest.mark.parametrize("lag", [0, 2])
-def test_a_segment_may_be_so_old_and_no_older(lag: int) -> None:
-    queue = SegmentQueue(lag)
-    queue.add([_segment(0, version=7), _segment(1, version=7)])
-    assert [segment.number for segment in queue.take(1, 7 + lag)] == [0]
-    assert queue.take(1, 8 + lag) == []
-    assert (queue.used, queue.refused) == (1, {STALE: 1})
-    _adds_up(queue, 0)
 
 
 def test_the_end_leaves_nothing_waiting() -> None:

@@ -44,14 +44,10 @@ def _compiled() -> None:
 
 
 def _pool(
-    engine: InProcessEngine,
-    *,
-    links: tuple[str, ...] = ("0", "1", "2"),
-    lag: int = 1000,
-    capacity: int = CAPACITY,
+    engine: InProcessEngine, links: tuple[str, ...] = ("0", "1", "2"), capacity: int = CAPACITY
 ) -> WorkerPool:
     config = replace(CONFIG, actors=replace(CONFIG.actors, nodes=(links,)))
-    pool = WorkerPool(engine, config, SegmentQueue(lag), capacity=capacity)
+    pool = WorkerPool(engine, config, SegmentQueue(1000), capacity=capacity)
     pool.publish(_weights(0))
     return pool
 

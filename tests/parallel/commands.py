@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.storage import LATEST
 from tests.hosts import wait_until
 
 
@@ -19,6 +21,11 @@ def rows(out: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     path = out / name
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def saved(out: Path) -> dict[str, Any]:
+    """Return the newest checkpoint of a run."""
+    return load_checkpoint(out / LATEST)
 
 
 def updates(out: Path) -> list[int]:

@@ -27,8 +27,7 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.checkpoint import load_checkpoint
-from tests.parallel.commands import Command, rows
+from tests.parallel.commands import Command, rows, saved
 from tests.parallel.group_targets import Disturbed, disturbed
 
 SMALL = """num_envs=5 checkpoint_every=7 held_out.every=8 held_out.links=2 held_out.seconds=0.3
@@ -58,10 +57,6 @@ def _train(*words: object) -> None:
     assert cli.main(["train", "--no-tensorboard", *map(str, words)]) == 0
 
 
-def _state(out: Path) -> dict[str, Any]:
-    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
-
-
 def _check_whole(out: Path, updates: int) -> None:
     """Check that a run is complete, whichever process did which part of it."""
     metrics = rows(out)
@@ -71,7 +66,7 @@ def _check_whole(out: Path, updates: int) -> None:
     episodes = sum(line["episodes"] for line in metrics)
     seconds = [line["seconds"] for line in metrics]
     assert seconds == sorted(seconds)
-    counters = _state(out)["counters"]
+    counters = saved(out)["counters"]
     assert (counters["update"], counters["steps"]) == (updates, UPDATE * updates)
     assert counters["episodes"] == episodes
     assert counters["best_update"] > 0
@@ -111,13 +106,13 @@ def test_a_resume_may_use_another_number_of_processes(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
-    best = _state(out)["counters"]["best_score"]
+    best = saved(out)["counters"]["best_score"]
     _train("--resume", "--out", out, "--set", f"total_steps={13 * UPDATE}")
     _check_whole(out, 13)
     _train("--resume", "--processes", 3, "--out", out, "--set", f"total_steps={17 * UPDATE}")
     _check_whole(out, 17)
     assert [line.get("ranks", 1.0) for line in rows(out)] == [2.0] * 10 + [1.0] * 3 + [3.0] * 4
-    assert _state(out)["counters"]["best_score"] >= best
+    assert saved(out)["counters"]["best_score"] >= best
     noted = json.loads((out / "versions.json").read_text())
     assert len(noted["resumed"]) == 2
     before = _contents(out)
@@ -145,13 +140,13 @@ def test_sigterm_saves_and_time_ends_a_run(finished: Path, tmp_path: Path) -> No
         code = run.process.wait(30)
     assert code == 128 + signal.SIGTERM
     assert run.said[-1].startswith("distrlcc: stopped; saved. Go on with: distrlcc train --resume")
-    updates = _state(out)["counters"]["update"]
+    updates = saved(out)["counters"]["update"]
     assert updates >= 13
     _check_whole(out, updates)
 
-    seconds = _state(out)["counters"]["seconds"] + 1.0
+    seconds = saved(out)["counters"]["seconds"] + 1.0
     _train(*words, "total_steps=100_000_000", f"max_seconds={seconds}")
-    more = _state(out)["counters"]["update"]
+    more = saved(out)["counters"]["update"]
     assert more > updates
     _check_whole(out, more)
     assert rows(out)[-1]["seconds"] >= seconds > rows(out)[-2]["seconds"]
@@ -166,7 +161,7 @@ def test_dagger_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert [line["update"] for line in metrics] == [1, 2, 3, 4]
     assert metrics[3]["dataset_samples"] == 2 * UPDATE  # data begin anew with other environments
     _train("--resume", "--out", out, "--set", f"total_steps={5 * UPDATE}")
-    assert _state(out)["counters"]["steps"] == 5 * UPDATE
+    assert saved(out)["counters"]["steps"] == 5 * UPDATE
 
 
 @pytest.mark.slow
@@ -181,7 +176,7 @@ def test_a_flipped_bit_ends_the_run_and_names_the_rank(tmp_path: Path) -> None:
     assert line.startswith("weights or optimizer differ between ranks after update 4: rank 1 (")
     assert "rank 0" not in line
     assert "rank 2" not in line
-    assert _state(out)["counters"]["update"] == 3
+    assert saved(out)["counters"]["update"] == 3
     assert [line["update"] for line in rows(out)] == [1, 2, 3]
 
 
@@ -238,7 +233,7 @@ def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
     assert sorted(line.startswith("distrlcc: rank 1: ") for line in warned) == [False, True]
     updates_written = [row["update"] for row in rows(out)]
     assert updates_written == list(range(1, len(updates_written) + 1))
-    assert _state(out)["counters"]["update"] == len(updates_written) >= updates
+    assert saved(out)["counters"]["update"] == len(updates_written) >= updates
     assert NumpyPolicy.load(out / "policy.safetensors").notes["update"] > 0
 
 

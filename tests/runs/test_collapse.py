@@ -13,10 +13,10 @@ from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.learn.ppo import PPO
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.checkpoint import checksum, load_checkpoint, pack, unpack
+from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.train import iterate
-from tests.parallel.commands import rows
+from tests.parallel.commands import rows, saved
 
 UPDATE = 8 * 16
 SETTINGS = f"""num_envs=8 env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16
@@ -89,7 +89,7 @@ def test_two_processes_restore_alike(tmp_path: Path) -> None:
     assert [line["ranks"] for line in lines] == [2.0] * 14  # no rank's weights differed
     events = [line["events"] for line in lines if "events" in line]
     assert any("collapse: restored" in event for each in events for event in each)
-    state = load_checkpoint(out / "checkpoints" / "latest.safetensors")
+    state = saved(out)
     assert state["recovery"]["restores"] == len(events)
 
 

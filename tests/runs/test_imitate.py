@@ -26,12 +26,11 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.config import ImitationConfig
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds
 from distrlcc.runs.imitation import data_env
 from distrlcc.runs.run_config import ImitateConfig
 from tests.hosts import rank_processes, wait_until
-from tests.parallel.commands import rows, updates
+from tests.parallel.commands import rows, saved, updates
 from tests.trees import same
 
 MAIN = """
@@ -86,11 +85,7 @@ def _collect(out: Path, *words: object, scheme: str = "oracle") -> StoredData:
 def _imitate(data: Path, out: Path, *words: object) -> dict[str, Any]:
     done = _run("imitate", data, "--no-tensorboard", "--out", out, *words)
     assert done.code == 0, done.err
-    return _state(out)
-
-
-def _state(out: Path) -> dict[str, Any]:
-    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
+    return saved(out)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +191,7 @@ def test_it_learns_and_a_resume_is_bit_identical(oracle: Path, tmp_path: Path) -
     assert done.code == 2
     assert "has done 3 of 3 epochs already; go on with --epochs N" in done.err
     assert _run("imitate", "--resume", "--epochs", 8, "--out", tmp_path / "cut").code == 0
-    same(whole["learner"], _state(tmp_path / "cut")["learner"])
+    same(whole["learner"], saved(tmp_path / "cut")["learner"])
     assert updates(tmp_path / "cut") == list(range(1, 9))
 
 
@@ -209,9 +204,9 @@ def test_a_stopped_run_goes_on(oracle: Path, tmp_path: Path, number: signal.Sign
     _, err = process.communicate(timeout=30)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert ("Go on with: distrlcc imitate --resume" in err) == (number == signal.SIGINT)
-    done = int(_state(out)["counters"]["update"])
+    done = int(saved(out)["counters"]["update"])
     _imitate(oracle, out, "--resume", "--epochs", done + 2)
-    assert _state(out)["counters"]["update"] == done + 2
+    assert saved(out)["counters"]["update"] == done + 2
     assert updates(out) == list(range(1, done + 3))
 
 
@@ -240,7 +235,7 @@ def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) 
     _imitate(oracle, tmp_path / "one", *keys)
     _imitate(oracle, tmp_path / "two", "--processes", 2, *keys)
     one, two = (tmp_path / name for name in ("one", "two"))
-    a, b = (_state(out)["learner"]["model"] for out in (one, two))
+    a, b = (saved(out)["learner"]["model"] for out in (one, two))
     np.testing.assert_allclose(a["parameters"], b["parameters"], atol=1e-5)
     np.testing.assert_allclose(a["normalizer"]["mean"], b["normalizer"]["mean"], rtol=1e-12)
     for line, other in zip(rows(one), rows(two), strict=True):

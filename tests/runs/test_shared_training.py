@@ -1,13 +1,15 @@
 """Training with several agents on a link: resumes, shares of processes, scores, what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from distrlcc.actors.trainer import ActorRun
+from distrlcc.actors.trainer import actor_state
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
+from distrlcc.parallel.start import TrainJob
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run, rehearse
@@ -68,15 +70,11 @@ def test_what_does_not_fit_is_refused(changes: tuple[str, ...], message: str) ->
         env_run(_config(*changes))
 
 
-def test_gail_takes_one_agent() -> None:
+def test_gail_takes_one_agent_and_workers_whole_links(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="GAIL's demonstrations are of one agent"):
         override(recipe("gail"), ["env.agents=4"])
-
-
-def test_workers_have_whole_links(tmp_path: Any) -> None:
-    config = _config("actors.envs_per_worker=6")
     with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
-        ActorRun(config, tmp_path).state()
+        actor_state(TrainJob(_config("actors.envs_per_worker=6"), tmp_path))
 
 
 def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +14,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.runs.checkpoint import load_checkpoint
-from tests.parallel.commands import Command, updates
+from tests.parallel.commands import Command, saved, updates
 from tests.trees import CLOCK, same
 
 SMALL = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4 held_out.seconds=0.3
@@ -46,10 +44,6 @@ def _train(out: Path, *words: str) -> None:
     assert main(_words(out, *words)) == 0
 
 
-def _state(out: Path) -> dict[str, Any]:
-    return load_checkpoint(out / "checkpoints" / "latest.safetensors")
-
-
 @pytest.mark.parametrize(
     "case", [c if c == "ppo-lstm" else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 )
@@ -63,7 +57,7 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
         run.process.kill()
         assert run.process.wait(10) == -signal.SIGKILL
     _train(cut, "--resume")
-    same(_state(whole), _state(cut), CLOCK)
+    same(saved(whole), saved(cut), CLOCK)
     assert updates(cut) == list(range(1, count + 1))
     a, b = (NumpyPolicy.load(out / "policy.safetensors") for out in (whole, cut))
     assert a.notes == b.notes
@@ -78,19 +72,19 @@ def test_an_interrupt_saves_and_exits_with_its_code(number: signal.Signals, tmp_
         run.until_updates(out, 5)
         run.process.send_signal(number)
         assert run.process.wait(30) == 128 + number
-    done = _state(out)["counters"]["update"]
+    done = saved(out)["counters"]["update"]
     assert done >= 5
     assert NumpyPolicy.load(out / "policy.safetensors").spec.observation == "scale-free"
     assert not list(out.rglob("*.tmp"))
     _train(out, "--resume", "--set", f"total_steps={(done + 2) * UPDATE}")
-    assert _state(out)["counters"]["update"] == done + 2
+    assert saved(out)["counters"]["update"] == done + 2
 
 
 def test_the_same_seed_learns_the_same_and_another_does_not(tmp_path: Path) -> None:
     parameters = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         _train(tmp_path / name, "--seed", str(seed), *QUICK, f"total_steps={4 * UPDATE}")
-        parameters.append(_state(tmp_path / name)["learner"]["model"]["parameters"])
+        parameters.append(saved(tmp_path / name)["learner"]["model"]["parameters"])
     assert np.array_equal(parameters[0], parameters[1])
     assert not np.array_equal(parameters[0], parameters[2])
 

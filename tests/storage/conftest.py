@@ -17,6 +17,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.address = f"http://127.0.0.1:{self._port}"
+        self.url = f"s3://runs/all?endpoint_override={self.address}&allow_bucket_creation=true"
 
     def start(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -42,9 +43,3 @@ def server() -> Iterator[Server]:
         server.start()
         yield server
         server.stop()
-
-
-@pytest.fixture(scope="package")
-def s3_server(server: Server) -> str:
-    """Return the address of the S3 server."""
-    return server.address

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.storage_session import stored
 from distrlcc.storage import (
@@ -32,18 +32,12 @@ from distrlcc.storage import (
 from tests.hosts import wait_until
 
 
-@pytest.fixture(scope="module")
-def s3(s3_server: str) -> str:
-    """Give a URL at an S3 server."""
-    return f"s3://runs/all?endpoint_override={s3_server}&allow_bucket_creation=true"
-
-
 @pytest.fixture(params=["folder", "s3", "fsspec"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """Give an empty place."""
     name = f"run{random.randrange(10**9)}"
     if request.param == "s3":
-        return Storage(request.getfixturevalue("s3"), name, "me")
+        return Storage(request.getfixturevalue("server").url, name, "me")
     url = str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path}"
     return Storage(url, name, "me")
 
@@ -62,11 +56,6 @@ def update_of(folder: Path) -> int:
     state = load_checkpoint(folder / LATEST)
     assert np.all(state["x"] == state["update"])
     return int(state["update"])
-
-
-def refusal(error: pytest.ExceptionInfo[DistrlccError]) -> str:
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def other(storage: Storage, run: str = "other") -> Storage:
@@ -121,9 +110,8 @@ def test_a_damaged_generation_gives_way_to_the_one_before(
 
 def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with pytest.raises(OutputError, match="holds no run") as none:
+    with pytest.raises(OutputError, match="holds no run"):
         storage.pull(tmp_path / "copy")
-    refusal(none)
     with stored(storage, run, resume=False):
         write(run, 1)
         place = storage.push(run).place
@@ -139,11 +127,10 @@ def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
         write(run, 1)
         storage.push(run)
     with (
-        pytest.raises(OutputError, match="already holds a run: add --resume") as taken,
+        pytest.raises(OutputError, match="already holds a run: add --resume"),
         stored(other(storage), tmp_path / "new", resume=False),
     ):
         pass
-    refusal(taken)
     with stored(other(storage), tmp_path / "copy", resume=True):
         write(tmp_path / "copy", 2)
     with (run / "metrics.jsonl").open("a") as file:
@@ -163,9 +150,8 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
     with storage.claim():
         write(run, 1)
         storage.push(run)
-        with pytest.raises(OutputError, match=r"is being stored by process \d+ on") as alive:
+        with pytest.raises(OutputError, match=r"is being stored by process \d+ on"):
             other(storage).claim().__enter__()
-        refusal(alive)
         own = storage.owner()
         assert own is not None
         far = Owner("far", "elsewhere", 1, "another/machine/1")
@@ -255,7 +241,7 @@ with storage.claim():
 def test_kills_at_any_moment_leave_the_newest_stored(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = str(tmp_path / "store") if kind == "folder" else request.getfixturevalue("s3")
+    url = str(tmp_path / "store") if kind == "folder" else request.getfixturevalue("server").url
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     chance, last = random.Random(11), 0
     for round_ in range(4):

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.storage import LATEST, Storage
+from distrlcc.storage import Storage
 from tests.hosts import wait_until
-from tests.parallel.commands import updates
+from tests.parallel.commands import saved, updates
 from tests.trees import CLOCK, same
 
 UPDATE = 16 * 16
@@ -30,11 +29,10 @@ LONG = (*SMALL, "total_steps=100_000_000")
 
 
 @pytest.fixture(scope="module")
-def url(s3_server: str) -> str:
+def url(server: Any) -> str:
     """Return the URL of a bucket."""
-    url = f"s3://runs/all?endpoint_override={s3_server}"
-    Storage(f"{url}&allow_bucket_creation=true", "").open(check=True)
-    return url
+    Storage(server.url, "").open(check=True)
+    return str(server.url.partition("&")[0])
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +51,9 @@ def command(out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "distrlcc", *words(out, *more)]
 
 
-def wait_until_stored(storage: Storage) -> None:
-    wait_until(storage.holds_run, 60, "something is stored")
-
-
 def assert_like_whole(out: Path, whole: Path) -> None:
     assert updates(out) == list(range(1, UPDATES + 1))
-    a, b = (load_checkpoint(path / LATEST) for path in (whole, out))
-    same(a, b, CLOCK)
+    same(saved(whole), saved(out), CLOCK)
 
 
 def test_a_killed_run_goes_on_from_s3(
@@ -68,7 +61,7 @@ def test_a_killed_run_goes_on_from_s3(
 ) -> None:
     here, there = tmp_path / "a" / "cut", tmp_path / "b" / "cut"
     process = subprocess.Popen(command(here, *WORDS, "--storage", url), stderr=subprocess.DEVNULL)
-    wait_until_stored(Storage(url, "cut"))
+    wait_until(Storage(url, "cut").holds_run, 60, "something is stored")
     assert main(words(tmp_path / "c" / "cut", *WORDS, "--storage", url)) == 2
     assert "s3://runs/all/cut already holds a run: add --resume" in capsys.readouterr().err
     process.kill()
@@ -95,7 +88,7 @@ def test_a_killed_run_goes_on_on_another_host(
         for host, more in enumerate((WORDS, ("--resume",)))
     ]
     first = hosts.start(0, *lines[0])
-    wait_until_stored(Storage(str(store), "cut"))
+    wait_until(Storage(str(store), "cut").holds_run, 60, "something is stored")
     first.kill()
     first.wait(10)
     second = hosts.start(1, *lines[1])
@@ -114,7 +107,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(
     with log.open("wb") as file:
         process = subprocess.Popen(command(out, *LONG, "--storage", url), stderr=file)
     storage = Storage(url, "away")
-    wait_until_stored(storage)
+    wait_until(storage.holds_run, 60, "something is stored")
     server.stop()
     wait_for("not stored: storage s3://runs/all")
     server.start()
@@ -132,7 +125,7 @@ def test_two_ranks_store_one_run(url: str, tmp_path: Path) -> None:
     more = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", url)
     process = subprocess.Popen(command(out, *more), stderr=subprocess.PIPE, text=True)
     storage = Storage(url, "two")
-    wait_until_stored(storage)
+    wait_until(storage.holds_run, 60, "something is stored")
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
     assert not storage.push_if_new(out)

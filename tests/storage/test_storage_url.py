@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
 from distrlcc.storage import storage_filesystem
 
-pytestmark = pytest.mark.usefixtures("s3_server")
+pytestmark = pytest.mark.usefixtures("server")
 
 
 def refusal(kind: type[DistrlccError], url: str) -> str:
@@ -36,12 +37,12 @@ def test_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_s3_is_found_by_url_and_by_environment(
-    s3_server: str, monkeypatch: pytest.MonkeyPatch
+    server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = f"s3://made/runs/?endpoint_override={s3_server}&allow_bucket_creation=true"
+    made = f"s3://made/runs/?endpoint_override={server.address}&allow_bucket_creation=true"
     filesystem, path = storage_filesystem(made)
     assert (filesystem.type_name, path) == ("s3", "made/runs")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.address)
     assert storage_filesystem("s3://made/runs")[1] == "made/runs"
     assert "no bucket 'none'; make it" in refusal(OutputError, "s3://none/runs")
 
@@ -69,13 +70,13 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot write /proc/none" in refusal(OutputError, "/proc/none")
 
 
-def test_credentials_that_do_not_do(s3_server: str) -> None:
-    storage_filesystem(f"s3://closed?endpoint_override={s3_server}&allow_bucket_creation=true")
-    ask(f"{s3_server}/moto-api/reset-auth", "0")  # from now on keys count
+def test_credentials_that_do_not_do(server: Any) -> None:
+    storage_filesystem(f"s3://closed?endpoint_override={server.address}&allow_bucket_creation=true")
+    ask(f"{server.address}/moto-api/reset-auth", "0")  # from now on keys count
     try:
-        text = refusal(OutputError, f"s3://closed/runs?endpoint_override={s3_server}")
+        text = refusal(OutputError, f"s3://closed/runs?endpoint_override={server.address}")
     finally:
-        ask(f"{s3_server}/moto-api/reset-auth", "1000000")
+        ask(f"{server.address}/moto-api/reset-auth", "1000000")
     assert "access denied; check that AWS_ACCESS_KEY_ID's owner may" in text
 
 

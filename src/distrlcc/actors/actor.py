@@ -12,12 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.learn.collect import Collector, CollectStats
+from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.source import new_rollout, policy_spec
+from distrlcc.runs.source import EnvSource, Share
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
@@ -41,7 +40,7 @@ class Segment:
         return self.rollout.version
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """An actor's answer: finished segments and its progress."""
 
@@ -78,29 +77,21 @@ class Actor:
         """
         link, self._index = link_of(config, index), index
         self._count = config.actors.envs_per_worker
-        # What acts: the environments of this worker's link, and the collector that steps them.
-        self._env = LinkVectorEnv(
-            self._count,
-            replace(config.env, suites=(link,), suite_weights=()),
-            seed=config.seed,
-            first_index=index * self._count,
-            with_labels=config.dagger is not None,
-            with_outcomes=config.outcomes > 0,
-        )
-        spec = policy_spec(config, self._env)
-        self._collector = Collector(self._env, spec, config.seed)
+        # What acts: the environments of this worker's link.
+        env = replace(config.env, suites=(link,), suite_weights=())
+        share = Share(index * self._count, self._count)
+        self._source = EnvSource(replace(config, env=env), share)
         if first_step:
-            self._collector.begin_at(first_step)
-        self._rollout = new_rollout(config, spec, self._count)
+            self._source.collector.begin_at(first_step)
         # What it reports, written by the thread alone.
-        self._progress = Report(link)
-        self._number = self._steps = 0
-        self._waited, self._moved = 0.0, monotonic()
+        self._progress, self._number, self._moved = Report(link), 0, monotonic()
         # What it shares with the trainer's calls.
-        self._state = threading.Condition()  # guards _ready, _weights, _closing, _error
+        self._state = threading.Condition()  # guards what follows
         self._ready: deque[Segment] = deque()
         self._weights: Weights | None = None
-        self._closing, self._error = False, ""
+        self._error = ""
+        self.stopped = False
+        """Whether `stop` was called."""
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
     def set_weights(self, weights: Weights) -> int:
@@ -108,7 +99,7 @@ class Actor:
         with self._state:
             if self._weights is None or weights.version >= self._weights.version:
                 self._weights = weights
-            if self._thread.ident is None and not self._closing:
+            if self._thread.ident is None and not self.stopped:
                 self._moved = monotonic()
                 self._thread.start()
         return weights.version
@@ -123,7 +114,7 @@ class Actor:
         """
         with self._state:
             if most:
-                self._state.wait_for(lambda: self._ready or self._error or self._closing, seconds)
+                self._state.wait_for(lambda: self._ready or self._error or self.stopped, seconds)
             if self._error:
                 raise RuntimeError(self._error)
             now = monotonic()
@@ -131,67 +122,54 @@ class Actor:
                 self._moved = now  # it has nothing to step for
             segments = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._state.notify_all()
-        return replace(
-            self._progress,
-            segments=segments,
-            steps=self._steps,
-            still_seconds=max(now - self._moved, 0.0),
-            waited_seconds=self._waited,
-        )
+        still = max(now - self._moved, 0.0)
+        return replace(self._progress, segments=segments, still_seconds=still)
 
-    def stop(self) -> int:
-        """Stop acting, without waiting for the current step; return the segments left over."""
+    def stop(self) -> None:
+        """Stop acting, without waiting for the current step."""
         with self._state:
-            self._closing = True
-            left = len(self._ready)
+            self.stopped = True
             self._ready.clear()
             self._state.notify_all()
-        return left
-
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._closing
 
     def _run(self) -> None:
         try:
-            while not self._closing:
-                assert self._weights is not None
-                self._collector.set_weights(self._weights)
-                self._progress = replace(self._progress, version=self._weights.version)
-                stats = self._collector.collect(self._rollout, self._row_done)
-                self._row_done(self._rollout.steps)
-                if not self._closing:  # else the segment may have been cut short
-                    self._hand_out(stats)
+            while not self.stopped:
+                weights = self._weights
+                assert weights is not None
+                self._progress.version = weights.version
+                rollout, stats = self._source.next(weights, self._row_done)
+                self._row_done(rollout.steps)
+                if not self.stopped:  # else the segment may have been cut short
+                    self._hand_out(rollout.copy(), stats)
         except Exception as error:
             with self._state:
                 self._error = f"{type(error).__name__}: {error}"
                 self._state.notify_all()
         finally:
-            self._env.close()
+            self._source.env.close()
 
     def _row_done(self, rows: int) -> bool:
         """Count a row; return whether to stop in the middle of a segment."""
-        self._steps += self._count
+        self._progress.steps += self._count
         self._moved = monotonic()
-        return self._closing
+        return self.stopped
 
-    def _hand_out(self, stats: CollectStats) -> None:
+    def _hand_out(self, rollout: Rollout, stats: CollectStats) -> None:
         """Offer the segment, and wait while too many wait for the trainer."""
-        self._progress = replace(self._progress, link=self._env.link_names()[0])
+        self._progress.link = self._source.env.link_names()[0]
         if stats.episodes:
-            last = {
+            self._progress.last_episode = {
                 "utilisation": stats.utilisation / stats.episodes,
                 "queueing_delay": stats.queueing_delay / stats.episodes,
             }
-            self._progress = replace(self._progress, last_episode=last)
-        segment = Segment(self._index, self._number, self._rollout.copy(), stats)
+        segment = Segment(self._index, self._number, rollout, stats)
         self._number += 1
         begin = monotonic()
         with self._state:
             self._ready.append(segment)
             self._state.notify_all()
-            self._state.wait_for(lambda: len(self._ready) < AHEAD or self._closing)
+            self._state.wait_for(lambda: len(self._ready) < AHEAD or self.stopped)
         self._moved = monotonic()
         if self._moved - begin > _WAIT_SECONDS:
-            self._waited += self._moved - begin
+            self._progress.waited_seconds += self._moved - begin

@@ -70,6 +70,7 @@ class ActorSource(Source):
         """Breaks an update off after a signal; the learner's."""
         self._update = 0
         self._taken: list[Segment] = []  # of the newest batch
+        self._events: list[str] = []  # since the newest update's metrics
         self._waited = self._began = 0.0
         self._failure: Exception | None = None
         self._pool: WorkerPool
@@ -127,7 +128,10 @@ class ActorSource(Source):
         config, seconds = self._config, perf_counter() - self._began
         if self._stopper.signal:
             return True
-        self._table.show(self._pool, self._update, seconds)
+        for event in self._pool.take_events():
+            self._table.progress.note(event)
+            self._events.append(event)
+        self._table.show(self._pool.workers(), self._update, seconds)
         if self._pool.empty_seconds > config.actors.wait_workers:
             self._failure = GroupError(
                 f"no worker is left for {config.actors.wait_workers:g} s; saved after update "
@@ -140,6 +144,7 @@ class ActorSource(Source):
         """Return means over the workers, their number and how old their policies were."""
         lags = [self._update - segment.version for segment in self._taken]
         published = self._pool.take_publish_seconds()
+        events, self._events = self._events, []
         return stats.metrics() | {
             "share_wait": self._waited / seconds,
             "lag": float(np.mean(lags)),
@@ -149,7 +154,7 @@ class ActorSource(Source):
             "segments_used": float(self.queue.used),
             "segments_refused": float(self.queue.refused.total()),
             **({"publish_ms": published * 1e3} if published else {}),
-            "events": self._table.take_events(),
+            "events": events,
         }
 
     def fresh_step(self) -> int:

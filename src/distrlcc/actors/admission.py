@@ -41,20 +41,18 @@ class Admission:
     store: Any
 
 
-def check_addresses(spec: RankSpec, *, allow_public: bool) -> Interface:
-    """Return the interface to use.
+def check_addresses(spec: RankSpec) -> None:
+    """See that neither this machine nor the master has a public address.
 
     Raises:
-        ConfigError: It, or the master, has a public address and that was not allowed.
+        ConfigError: One has.
     """
-    interface = interface_towards(spec.address, spec.interface)
-    for address in (resolve(spec.address), interface.address):
-        if ipaddress.ip_address(address).is_global and not allow_public:
+    for address in resolve(spec.address), interface_towards(spec.address, spec.interface).address:
+        if ipaddress.ip_address(address).is_global:
             raise ConfigError(
                 f"{address} is a public address, and whatever reaches RPC's ports can run code "
                 "here: use a private network or a VPN, or give --allow-public"
             )
-    return interface
 
 
 def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:

@@ -154,20 +154,16 @@ class InProcessEngine:
             held.stop()
 
     def _run(self, worker: Worker, work: Callable[[], Any]) -> Future[Any]:
-        promise: Future[Any] = Future()
-
-        def run() -> None:
+        def run() -> Any:
             failed, value = answer(work)
-            if not failed:
-                promise.set_result(value)
-            elif worker in self._threads:
-                promise.set_exception(ActorError(value))
-            else:
-                promise.set_exception(WorkerGoneError("gone"))
+            if failed:
+                raise ActorError(value) if worker in self._threads else WorkerGoneError("gone")
+            return value
 
+        promise: Future[Any] = Future()
         if worker not in self._frozen:
             try:
-                self._threads[worker].submit(run)
+                return self._threads[worker].submit(run)
             except (KeyError, RuntimeError):  # it has left, just now perhaps
                 promise.set_exception(WorkerGoneError("gone"))
         return promise

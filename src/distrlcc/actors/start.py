@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.admission import admit, check_addresses, join
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
-from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.errors import ConfigError
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import open_directory
+from distrlcc.parallel.start import TrainJob, open_directory
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
@@ -31,11 +33,8 @@ def start_actors(
     node: Node,
     *,
     allow_public: bool = False,
-    quiet: bool = False,
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
-
-    Where ``quiet``, the trainer prints nothing on standard output.
 
     Raises:
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
@@ -68,42 +67,42 @@ def start_actors(
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
             "correction; --set ppo.use_vtrace=true corrects for that\n"
         )
-    check_addresses(trainer, allow_public=allow_public)
+    if not allow_public:
+        check_addresses(trainer)
     ActorSource(config)
     rehearse(replace(config, env=replace(config.env, world="simulated")))
     for slot in slots:
         load_suite(actors.links[slot - 1])
     # Node 0 makes the run's directory; only the trainer writes there.
     with ExitStack() as stack:
-        run = ActorRun(config, Path(), options.resume, options.tensorboard)
-        run = replace(run, allow_public=allow_public, quiet=quiet)
+        job = TrainJob(config, Path(), options.resume, options.tensorboard, uuid.uuid4().hex)
         if leads:
-            directory = stack.enter_context(open_directory(config, options))
-            run = replace(run, out=directory.path, storage=directory.storage)
-        outcome = Launcher(rpc_rank, run, specs, led=True).run()
+            directory = stack.enter_context(open_directory(config, options, job.run))
+            job = replace(job, out=directory.path, storage=directory.storage)
+        outcome = Launcher(rpc_rank, job, specs, led=True).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"
-        again = f". Go on with the same line and --load {run.out} in place of --out"
+        again = f". Go on with the same line and --load {job.out} in place of --out"
         sys.stderr.write(f"distrlcc: {done}{again if saved else ''}\n")
     return outcome.code
 
 
-def rpc_rank(spec: RankSpec, run: ActorRun) -> int:
+def rpc_rank(spec: RankSpec, job: TrainJob) -> int:
     """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
 
     Raises:
         DistrlccError: See `train_on_engine`, `admit`, `join` and `hold_actor`.
     """
     switch_threads_often()
-    interface = check_addresses(spec, allow_public=run.allow_public)
-    own = identity(run.config, topology="actor-learner", processes=spec.size)
+    interface = interface_towards(spec.address, spec.interface)
+    own = identity(job.config, topology="actor-learner", processes=spec.size)
     if spec.slot:
         return hold_actor(spec, join(spec, interface, own))
-    state = run.state(spec.device)
+    state = actor_state(job, spec.device)
     let_threads_preempt(True)
     admission = admit(spec, interface, own)
     try:
-        return train_on_engine(run, state, TorchRpcEngine(spec, admission))
+        return train_on_engine(job, state, TorchRpcEngine(spec, admission))
     finally:
         admission.store.set(f"{spec.attempt}/finished", "")

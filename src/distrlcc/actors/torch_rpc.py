@@ -177,7 +177,9 @@ def hold_actor(spec: RankSpec, admission: Admission) -> int:
     """
     _open_rpc(spec, admission)
     _host.heard = monotonic()
-    asked: list[float] = []  # a signal came; the trainer may first want to count what is here
+    asked: list[
+        float
+    ] = []  # a signal came; the trainer may have heard it and end this worker itself
     signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))
     silence = limits().stall
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
@@ -18,7 +18,7 @@ from typing import Any
 
 from distrlcc.actors.actor import Actor, Report, Segment, link_of
 from distrlcc.actors.engine import Engine, Worker, WorkerGoneError
-from distrlcc.actors.segment_queue import ENDED, GONE, SegmentQueue
+from distrlcc.actors.segment_queue import GONE, SegmentQueue
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
@@ -104,7 +104,7 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
-        """Stop the workers, and count the segments that they had left."""
+        """Stop the workers; what they had left is lost."""
         self._closing.set()
         self._answers.put(None)
         self._thread.join(2 * limits().kill)
@@ -127,7 +127,6 @@ class WorkerPool:
                     raise self._failure
                 if not chosen:
                     self._changed.wait(limits().tick)
-                    chosen = self.queue.take(count, version)
             if chosen:
                 self._answers.put(None)  # there is room again
             if chosen or stop():
@@ -174,7 +173,10 @@ class WorkerPool:
                 turned = now
                 for state in list(self._workers.values()):
                     self._ask(state)
-            self._stop_all()
+            # Stop all at once; a frozen worker costs no more than the time limit.
+            stops = [self._engine.call(worker, "stop") for worker in self._workers]
+            wait(stops, limits().kill)
+            self._engine.close()
         except BaseException as error:
             with self._changed:
                 self._failure = error
@@ -259,14 +261,14 @@ class WorkerPool:
             room = max(self._capacity - len(self.queue), 0)
         if state.asked == "start" or weights is None:
             return
-        worker, now, wait = state.worker, monotonic(), limits().heartbeat
+        worker, now, period = state.worker, monotonic(), limits().heartbeat
         if state.sent < weights.version and not state.sending:
             state.sent, state.sending = weights.version, published
             self._send(worker, "weights", self._engine.call(worker, "set_weights", weights))
         # Asked for no segment it answers at once: ask it seldom, to hear that it lives.
-        if not state.asked and (room or now - state.last_asked > wait):
+        if not state.asked and (room or now - state.last_asked > period):
             state.asked, state.last_asked = "report", now
-            self._send(worker, "report", self._engine.call(worker, "report", room, wait))
+            self._send(worker, "report", self._engine.call(worker, "report", room, period))
 
     def _send(self, worker: Worker, kind: str, future: Future[Any]) -> None:
         future.add_done_callback(lambda done: self._answers.put((worker, kind, done)))
@@ -283,23 +285,3 @@ class WorkerPool:
                 self._empty_since = monotonic()
             elif not left:  # it could not start: there is nothing more to be patient for
                 self._empty_since = min(self._empty_since, monotonic())
-
-    def _stop_all(self) -> None:
-        """Stop all workers, and count the segments that they had left."""
-        # Ask all at once; a frozen worker costs no more than the time limit.
-        stops = [self._engine.call(worker, "stop") for worker in self._workers]
-        deadline = monotonic() + limits().kill
-        left = 0
-        for future in stops:
-            with suppress(Exception):
-                left += future.result(max(deadline - monotonic(), 0.0))
-        # A report that is still on its way has segments, too.
-        out = sum(state.asked == "report" for state in self._workers.values())
-        with suppress(Empty):
-            while out or not self._answers.empty():
-                answer = self._answers.get(timeout=max(deadline - monotonic(), 0.0))
-                if answer and answer[1] == "report":
-                    out -= answer[0] in self._workers
-                    left += 0 if answer[2].exception() else len(answer[2].result().segments)
-        self.queue.refuse(left, ENDED)
-        self._engine.close()

@@ -8,7 +8,7 @@ from time import monotonic
 
 from rich.table import Table
 
-from distrlcc.actors.worker_pool import WorkerPool, WorkerState
+from distrlcc.actors.worker_pool import WorkerState
 from distrlcc.errors import OutputError
 from distrlcc.runs.progress import Display
 
@@ -19,30 +19,26 @@ _COLUMNS = ("worker", "link", "steps/s", "version", "lag", "utilisation", "delay
 
 
 class WorkerTable:
-    """A table of workers below the progress, and `workers.jsonl`."""
+    """A table of workers below the progress, and ``workers.jsonl``."""
 
     def __init__(self, progress: Display, path: Path) -> None:
         """Take where to show and where to write."""
-        self._progress, self._path = progress, path
+        self.progress, self._path = progress, path
         self._written = float("-inf")
         self._workers: list[WorkerState] = []
-        self._events: list[str] = []
         progress.below = self.table
 
-    def show(self, pool: WorkerPool, update: int, seconds: float) -> None:
-        """Show the workers, which joined and left, and write a line for each worker now and then.
+    def show(self, workers: list[WorkerState], update: int, seconds: float) -> None:
+        """Show the workers, and write a line for each now and then.
 
         Raises:
             OutputError: The file cannot be written.
         """
-        self._workers = pool.workers()
-        for event in pool.take_events():
-            self._progress.note(event)
-            self._events.append(event)
+        self._workers = workers
         if monotonic() - self._written < WRITE_SECONDS:
             return
         self._written = monotonic()
-        self._progress.redraw()
+        self.progress.redraw()
         when = {"seconds": round(seconds, 3), "update": update}
         lines = [json.dumps(when | _figures(state)) + "\n" for state in self._workers]
         try:
@@ -50,11 +46,6 @@ class WorkerTable:
                 file.writelines(lines)
         except OSError as error:
             raise OutputError(f"{self._path}: {error.strerror or error}") from None
-
-    def take_events(self) -> list[str]:
-        """Return the events since the last call, for the next update's metrics."""
-        seen, self._events = self._events, []
-        return seen
 
     def table(self) -> Table:
         """Return the table."""

@@ -7,6 +7,7 @@ encrypted: a private network or a VPN is needed.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import secrets
@@ -29,7 +30,7 @@ from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
 from distrlcc.processes import Process, find_process
-from distrlcc.runs.identity import differences, to_json
+from distrlcc.runs.identity import differences
 
 _STARTED = "Ray runtime started."
 _OF_OTHERS = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
@@ -77,7 +78,7 @@ def start_head(
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
     state.keep_token(token)
     # Machines that join read this one's versions there.
-    row = to_json(session.node_identity()).encode()
+    row = json.dumps(session.node_identity()).encode()
     return _start_ray(node, lambda node: session.ask_store(node.ray_address, token, row))
 
 

@@ -125,8 +125,7 @@ class Member:
             return
         if restarts > self._deaths:  # it died between two questions
             self._lose("is gone: its process died")
-        show(news, self._progress)
-        self.said += news.said
+        self.said += show(news, self._progress)
         self._deaths, self.acts, self.since = restarts, True, monotonic()
 
     def _lose(self, why: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -24,7 +25,7 @@ from distrlcc.cluster.state import (
 )
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
-from distrlcc.runs.identity import from_json, identity, package_version
+from distrlcc.runs.identity import identity, package_version
 
 AUTO = "auto"
 """Address of the cluster that runs on this machine."""
@@ -169,7 +170,7 @@ def read_row(address: str, token: str) -> dict[str, str]:
             "'distrlcc cluster status --show-token' on the head shows it",
             exit_code=2,
         )
-    return from_json(row) if row else {}
+    return dict(json.loads(row)) if row else {}
 
 
 def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:

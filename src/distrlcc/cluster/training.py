@@ -13,7 +13,7 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from distrlcc.actors.trainer import ActorRun, train_on_engine
+from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
 from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.placement import Reservation
@@ -133,18 +133,18 @@ class RayTrainer(Trains):
             begun = begun or (storage is not None and storage.holds_run())
             options = replace(options, resume=begun)
         # A trainer that was given up may live on, cut off: its successor takes the name over.
-        with open_directory(config, options, f"{run_id}#{self.restarts}") as directory:
-            run = ActorRun(
-                config, directory.path, options.resume, options.tensorboard, directory.storage
-            )
-            state = run.state("cuda:0" if config.resources.learner_gpus else "cpu")
+        run = f"{run_id}#{self.restarts}"
+        with open_directory(config, options, run) as directory:
+            out, storage = directory.path, directory.storage
+            job = TrainJob(config, out, options.resume, options.tensorboard, run, storage)
+            state = actor_state(job, "cuda:0" if config.resources.learner_gpus else "cpu")
             if update := state.counters.update:
                 self.feed.note(f"going on after update {update}")
-            elif run.resume or self.restarts:
+            elif job.resume or self.restarts:
                 self.feed.note("no checkpoint yet: from the start")
             let_threads_preempt(True)
             return train_on_engine(
-                run,
+                job,
                 state,
                 RayEngine(room, config, own),
                 feed=self.feed,

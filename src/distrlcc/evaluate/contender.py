@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,9 +18,9 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.net.tcp_flow import kernel_controls
-from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
 from distrlcc.policy.policy_file import find_policy
-from distrlcc.seeding import normal, stream_key, uniform
+from distrlcc.seeding import stream_key
 from distrlcc.sim.suites import BEST_CWND
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
@@ -85,35 +84,7 @@ class Contender:
     def actor(self, count: int, seed: int) -> ActingPolicy:
         """Return the policy's running state for ``count`` senders."""
         assert self.policy is not None
-        return ActingPolicy(self.policy, count, seed)
-
-
-class ActingPolicy:
-    """A policy acting for N senders from their start: recurrent state and draws."""
-
-    def __init__(self, policy: NumpyPolicy, count: int, seed: int) -> None:
-        """Start ``count`` senders; equal seeds act equally."""
-        self._policy, self._count = policy, count
-        self._state = policy.initial_state(count)
-        self._key, self._step = stream_key(seed, "evaluate"), 0
-
-    def reset(self, senders: NDArray[np.bool_]) -> None:
-        """Let some senders, ``[N]``, start anew: without a past."""
-        self._state = np.where(senders[:, None], np.float32(0.0), self._state)
-
-    def act(self, observation: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the actions for ``[N, D]`` observations."""
-        draws = None
-        if self._policy.acting == "sample":
-            rows = np.arange(self._count)
-            if self._policy.spec.action_kind == "discrete":
-                draws = uniform(self._key, rows, self._step)
-            else:
-                columns = np.arange(self._policy.spec.action_size)
-                draws = normal(self._key, rows[:, None], self._step, columns[None])
-        actions, self._state = self._policy.act(observation, self._state, draws)
-        self._step += 1
-        return actions
+        return ActingPolicy(self.policy, count, stream_key(seed, "evaluate"))
 
 
 class PolicyController:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import uuid
 from collections.abc import Collection, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.runs.identity import check_identity, from_json, to_json
+from distrlcc.runs.identity import check_identity
 
 TOKEN = "DISTRLCC_TOKEN"
 """Environment variable with the secret."""
@@ -65,8 +66,8 @@ def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], nonce: st
     if spec.slot == 0:
         nonce = nonce or uuid.uuid4().hex
         own = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
-        store.compare_set(key, "", to_json(own))
-    master = from_json(receive(store, spec, key))
+        store.compare_set(key, "", json.dumps(own))
+    master: dict[str, str] = json.loads(receive(store, spec, key))
     nonce, claim = master.pop("nonce", ""), master.pop("token", "")
     check_identity(master, identity)
     if not proves(claim, nonce, "master", own_token()):

@@ -40,7 +40,6 @@ from distrlcc.runs.train import Alone, train
 from distrlcc.storage import Storage
 
 _ID = ".run"
-"""File of a run's directory with the run's id: a rank that takes over knows the directory by it."""
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
 
@@ -69,7 +68,7 @@ class TrainJob:
             out = out.with_name(f"{out.name}-{run[:8]}")
         directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
         if not resume:
-            write_atomically(out / _ID, run.encode())
+            mark_run(out, run)
         if self.storage is not None:
             directory.storage = Storage(self.storage.url, self.storage.name, run)
         return directory
@@ -82,6 +81,11 @@ def run_directory(
     if resume:
         return RunDirectory.resume(out, config, tensorboard=tensorboard)
     return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
+
+
+def mark_run(out: Path, run: str) -> None:
+    """Note which run writes to a directory, so that a rank that takes over knows it again."""
+    write_atomically(out / _ID, run.encode())
 
 
 def _run_of(out: Path) -> str | None:
@@ -97,7 +101,7 @@ def open_directory(
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or open it to go on, and lock it; store its end at last.
 
-    Where several processes may write to it in turn, it bears the id of their ``run``.
+    Where it is opened again by another process, ``run`` names the run.
     """
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
@@ -112,7 +116,7 @@ def open_directory(
         stack.enter_context(directory)
         directory.lock()
         if run:
-            write_atomically(directory.path / _ID, run.encode())
+            mark_run(directory.path, run)
         try:
             yield directory
         except DistrlccError:

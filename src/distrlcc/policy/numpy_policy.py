@@ -1,7 +1,7 @@
 """A policy in NumPy, one step at a time: acting in training and on real traffic.
 
-Nothing here keeps random state: the caller passes uniforms or normals, so that the same draw gives
-the same action on any machine. Neither torch nor Gymnasium is needed.
+There is no random state: uniforms and normals follow from what names them, so that the same draw
+gives the same action on any machine. Neither torch nor Gymnasium is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from distrlcc.policy.normalizer import Float32, Float64, normalize
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.seeding import normal, uniform
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """A Gaussian's log standard deviation is clipped to this range, in NumPy and in torch."""
@@ -174,3 +175,29 @@ class NumpyPolicy(NumpyNetwork):
         if discrete:
             return sample_categorical(log_softmax(head), draws), state
         return sample_gaussian(head, self.log_std, draws), state
+
+
+class ActingPolicy:
+    """A policy acting for N senders from their start: recurrent state and draws."""
+
+    def __init__(self, policy: NumpyPolicy, count: int, key: np.uint64) -> None:
+        """Start ``count`` senders; those of equal keys act equally."""
+        self._policy, self._rows = policy, np.arange(count)
+        self._state = policy.initial_state(count)
+        self._key, self._step = key, 0
+
+    def reset(self, senders: NDArray[np.bool_]) -> None:
+        """Let some senders, ``[N]``, start anew: without a past."""
+        self._state = np.where(senders[:, None], np.float32(0.0), self._state)
+
+    def act(self, observation: Float32) -> NDArray[np.int64] | Float32:
+        """Return the actions for ``[N, D]`` observations."""
+        draws, spec = None, self._policy.spec
+        if self._policy.acting == "sample" and spec.action_kind == "discrete":
+            draws = uniform(self._key, self._rows, self._step)
+        elif self._policy.acting == "sample":
+            columns = np.arange(spec.action_size)[None]
+            draws = normal(self._key, self._rows[:, None], self._step, columns)
+        actions, self._state = self._policy.act(observation, self._state, draws)
+        self._step += 1
+        return actions

@@ -15,7 +15,6 @@ a process that is killed while writing leaves the last good file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import zlib
@@ -60,15 +59,10 @@ def save_checkpoint(
         state,
         format=FORMAT,
         version=VERSION,
-        config_digest=_digest(config_toml),
         config_toml=config_toml,
         versions=json.dumps(dict(versions or {})),
     )
     write_atomically(path, data)
-
-
-def _digest(config_toml: str) -> str:
-    return hashlib.sha256(config_toml.encode()).hexdigest()
 
 
 def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
@@ -79,8 +73,7 @@ def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
     """
     tree, arrays = _flatten(state)
     metadata |= {"state": tree, "checksum": str(_checksum(tree, arrays))}
-    tensors = {str(index): array for index, array in enumerate(arrays)}
-    return safetensors.numpy.save(tensors, metadata)
+    return safetensors.numpy.save({str(i): array for i, array in enumerate(arrays)}, metadata)
 
 
 def checksum(state: Mapping[str, Any]) -> int:
@@ -141,8 +134,9 @@ def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> 
             f"checkpoint {path} has format version {metadata.get('version')}, this distrlcc reads "
             f"version {VERSION}; use the distrlcc that wrote it"
         )
-    if config_toml is not None and metadata.get("config_digest") != _digest(config_toml):
-        changed = toml_differences(metadata.get("config_toml", ""), config_toml)
+    written = metadata.get("config_toml", "")
+    if config_toml is not None and written != config_toml:
+        changed = toml_differences(written, config_toml)
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise CheckpointError(
             f"checkpoint {path} is from another config (checkpoint's value != this run's): "
@@ -178,10 +172,7 @@ def _encode(value: Any, arrays: list[NDArray[Any]], place: str) -> Any:
         return [kind, [_encode(v, arrays, f"{place}[{i}]") for i, v in enumerate(value)]]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu().contiguous()
-        if tensor.dtype == torch.bfloat16:  # NumPy has no such type: keep its bits
-            return ["bfloat16", _store(tensor.view(torch.int16).numpy(), arrays, place)]
-        return ["tensor", _store(tensor.numpy(), arrays, place)]
+        return ["tensor", _store(value.detach().cpu().numpy(), arrays, place)]
     raise TypeError(f"{place}: a checkpoint cannot store a {type(value).__name__}")
 
 
@@ -211,5 +202,4 @@ def _decode(node: Any, arrays: list[NDArray[Any]]) -> Any:
         return array[()]
     import torch  # noqa: PLC0415  (a state without tensors loads without torch)
 
-    tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if kind == "bfloat16" else tensor
+    return torch.from_numpy(array)

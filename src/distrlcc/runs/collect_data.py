@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from distrlcc.config import check_fields, to_toml
-from distrlcc.data.manifest import OUTCOME_SIZE, Manifest, Origin
+from distrlcc.data.manifest import Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
@@ -139,7 +139,6 @@ class ExpertRounds:
         most = max(1, min(config.num_envs, config.shard_steps // config.episode_steps))
         rounds = math.ceil(wanted / most)
         self.count = math.ceil(wanted / rounds)
-        self._length = config.episode_steps
         self._envs = [
             LinkVectorEnv(
                 self.count,
@@ -165,41 +164,30 @@ class ExpertRounds:
         return best
 
     def _run(self, env: LinkVectorEnv) -> list[Episode]:
-        count, size = self.count, self.spaces.observation_size
         share, seed, space = self._config.disturb, self._config.seed, env.single_action_space
-        observations = np.zeros((count, self._length, size), np.float32)
-        actions, experts = self._actions(), self._actions()
-        rewards = np.zeros((count, self._length), np.float32)
-        outcomes = np.zeros((count, self._length, OUTCOME_SIZE), np.float32)
-        episodes: list[Episode | None] = [None] * count
-        running, t = np.ones(count, bool), 0
+        steps: list[list[NDArray[Any]]] = []
+        ends: dict[int, tuple[int, NDArray[np.float32], dict[str, float]]] = {}
+        running = np.ones(self.count, bool)
         observation, info = env.reset()
         links = env.link_names()
         while running.any():
             # Act as the expert, or now and then at random; record what the expert would have done.
             labels = info["expert_action"]
-            taken = disturbed(labels, space, share, seed, self._rounds, t)
-            observations[:, t] = observation
-            actions[:, t] = taken.reshape(actions[:, t].shape)
-            experts[:, t] = labels.reshape(actions[:, t].shape)
+            taken = disturbed(labels, space, share, seed, self._rounds, len(steps))
+            step = [observation.copy(), taken.copy(), labels.copy()]
             observation, reward, _, truncated, info = env.step(taken)
-            rewards[:, t], outcomes[:, t] = reward, info["outcome"]
-            t += 1
-            # Take the episodes that have ended; the others go on.
-            for n in np.flatnonzero(running & truncated):
+            steps.append([*step, reward.astype(np.float32), info["outcome"].astype(np.float32)])
+            # Note which episodes have ended; the others go on.
+            for n in np.flatnonzero(running & truncated).tolist():
                 scores = {key: float(row[n]) for key, row in info["link_episode"].items()}
-                final = info["final_obs"][n].astype(np.float32)
-                seen, done, asked = (x[n, :t] for x in (observations, actions, experts))
-                rest = rewards[n, :t], outcomes[n, :t], final, scores
-                episodes[n] = Episode(links[n], seen, done, asked, *rest)
+                ends[n] = len(steps), info["final_obs"][n].astype(np.float32), scores
             running &= ~truncated
-        return [episode for episode in episodes if episode is not None]
-
-    def _actions(self) -> NDArray[Any]:
-        shape = (self.count, self._length)
-        if self.spaces.action_kind == "discrete":
-            return np.zeros(shape, np.int32)
-        return np.zeros((*shape, self.spaces.action_size), np.float32)
+        columns = [np.stack(column, axis=1) for column in zip(*steps, strict=True)]  # [N, T, ...]
+        episodes = []
+        for n, (length, final, scores) in sorted(ends.items()):
+            seen, done, asked, *rest = (column[n, :length] for column in columns)
+            episodes.append(Episode(links[n], seen, done, asked, rest[0], rest[1], final, scores))
+        return episodes
 
 
 def collect_data(
@@ -225,7 +213,13 @@ def collect_data(
         {**package_versions(), "pyarrow": pa.__version__},
     )
     with DatasetWriter(out, rounds.spaces, origin, config.shard_steps) as writer, Stopper() as stop:
-        while not _enough(writer, config):
+
+        def enough() -> bool:
+            if config.episodes:
+                return writer.episodes >= config.episodes
+            return writer.steps >= config.steps
+
+        while not enough():
             # Run a round; a signal during it discards everything.
             episodes = rounds.run()
             if stop.signal:
@@ -233,14 +227,8 @@ def collect_data(
                 return stop.signal
             # Write what is still wanted of it, and show means over its links.
             for episode in episodes:
-                if not _enough(writer, config):
+                if not enough():
                     writer.add(episode)
             scores = {key: np.mean([e.scores[key] for e in episodes]) for key in episodes[0].scores}
             progress.update({"steps": writer.steps, **scores})
         return writer.finish()
-
-
-def _enough(writer: DatasetWriter, config: CollectConfig) -> bool:
-    if config.episodes:
-        return writer.episodes >= config.episodes
-    return writer.steps >= config.steps

@@ -6,7 +6,6 @@ In the simulator, whatever the world of the training: the score then depends on 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,12 @@ from numpy.typing import NDArray
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.learner import Weights
-from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
+from distrlcc.policy.policy_file import Acting, PolicyFile
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
-from distrlcc.seeding import normal, stream_key, uniform
+from distrlcc.seeding import stream_key
 
-Acting = Literal["argmax", "sample"]
 ACTINGS: tuple[Acting, Acting] = ("argmax", "sample")
 
 _LINK_VALUES = ("utilisation", "queueing_delay", "loss")
@@ -86,20 +84,18 @@ class HeldOut:
             preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
         )
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
-        state = policy.initial_state(count)
+        actor = ActingPolicy(policy, count, stream_key(self._seed, "held-out"))
         sums, counts = np.zeros((2, 4, count))
-        running, step = np.ones(count, bool), 0
+        running = np.ones(count, bool)
         observation, info = env.reset()
         while running.any():
             # All act, with draws of their own; rewards count while an agent's episode runs.
             active = info.get("active", running)
-            actions, state = policy.act(observation, state, self._draws(count, step))
-            observation, reward, _, truncated, info = env.step(actions)
+            observation, reward, _, truncated, info = env.step(actor.act(observation))
             sums[0] += np.where(running, reward, 0.0)
             counts[0] += running & active
-            step += 1
             if agents > 1:  # an agent that joins starts without a past
-                state = np.where((info["active"] & ~active)[:, None], np.float32(0.0), state)
+                actor.reset(info["active"] & ~active)
             # What the link says of an episode counts once it ends.
             ended = running & truncated
             if ended.any():
@@ -113,10 +109,3 @@ class HeldOut:
         sums, counts = np.stack([sums, counts]).reshape(2, 4, self._links, agents).sum(axis=3)
         with np.errstate(invalid="ignore"):  # links on which no agent ran
             return np.asarray(sums / counts)
-
-    def _draws(self, count: int, step: int) -> NDArray[np.float64]:
-        """Return the draws by which actions of a step are sampled."""
-        key, rows = stream_key(self._seed, "held-out"), np.arange(count)
-        if self._spec.action_kind == "discrete":
-            return uniform(key, rows, step)
-        return normal(key, rows[:, None], step, np.arange(self._spec.action_size)[None])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -105,13 +104,3 @@ def differences(master: Mapping[str, str], own: Mapping[str, str]) -> str:
     rows = [tuple(cell.replace("\n", "\\n") for cell in row) for row in rows]  # type: ignore[misc]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
-
-
-def to_json(values: Mapping[str, str]) -> str:
-    """Return an identity as text."""
-    return json.dumps(dict(values))
-
-
-def from_json(text: bytes) -> dict[str, str]:
-    """Read :func:`to_json`'s text."""
-    return dict(json.loads(text))

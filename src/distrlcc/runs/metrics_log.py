@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import mmap
 import numbers
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
 
 from distrlcc.errors import OutputError
 
@@ -26,7 +27,7 @@ class MetricsLog:
         self._events = folder / "tensorboard"
         self._tensorboard = tensorboard
         self._purge: int | None = None
-        self._lines: TextIO | None = None
+        self._lines: BinaryIO | None = None
         self._writer: SummaryWriter | None = None
 
     def rewind(self, update: int) -> None:
@@ -57,11 +58,11 @@ class MetricsLog:
         self._show(update, more)
 
     def _append(self, update: int, metrics: Mapping[str, Any]) -> None:
-        line = json.dumps(jsonable({"update": update, **metrics}))
+        row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
         try:
             if self._lines is None:
-                self._lines = self.path.open("a")
-            self._lines.write(line + "\n")
+                self._lines = self.path.open("ab")
+            self._lines.write(msgspec.json.format(row, indent=0) + b"\n")
             self._lines.flush()
         except OSError as error:
             raise OutputError(
@@ -97,17 +98,6 @@ class MetricsLog:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-
-def jsonable(value: Any) -> Any:
-    """Turn NumPy's numbers and arrays into JSON's; what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if hasattr(value, "tolist"):
-        return jsonable(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def cut_after(path: Path, update: int) -> None:

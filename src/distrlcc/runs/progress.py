@@ -13,12 +13,11 @@ when something is reported, so no thread competes with training.
 from __future__ import annotations
 
 import math
-import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console, Group
@@ -38,8 +37,8 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 LINE_SECONDS = 10.0
 """Time between two plain lines, s."""
-MOST_LINES = 10_000
-"""Lines that are kept for another process, at most."""
+MOST_CALLS = 10_000
+"""Calls that are kept for another process, at most; the oldest go."""
 _REDRAW_SECONDS = 0.1
 _SPEED_SECONDS = 15.0
 
@@ -123,6 +122,11 @@ class Progress:
         """Show a line that stays, above the table."""
         self._console.print(Text(line), soft_wrap=True)
 
+    def show_below(self, table: Table) -> None:
+        """Show a table below, in a terminal."""
+        self.below = lambda: table
+        self.redraw()
+
     def redraw(self) -> None:
         """Show what has changed below, in a terminal."""
         if self._live is not None and self._clock() - self._drawn >= _REDRAW_SECONDS:
@@ -201,18 +205,8 @@ class Progress:
         return _duration(max(min(times), 0.0)) if times else ""
 
 
-@dataclass
-class News:
-    """What a run has to show in another process."""
-
-    lines: list[str] = field(default_factory=list)
-    """Lines that stay."""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    """The newest of each."""
-    alarm: str | None = None
-    table: Table | None = None
-    said: list[str] = field(default_factory=list)
-    """Text for standard output."""
+News = list[tuple[str, tuple[Any, ...]]]
+"""Calls of methods of a `Progress`, and of ``say``, that another process is to make."""
 
 
 class RemoteProgress:
@@ -221,8 +215,7 @@ class RemoteProgress:
     def __init__(self) -> None:
         """Hold nothing yet."""
         self.below: Callable[[], Table] | None = None
-        self._news = News()
-        self._lock = threading.Lock()
+        self._calls: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=MOST_CALLS)
 
     def __enter__(self) -> RemoteProgress:
         return self
@@ -232,14 +225,18 @@ class RemoteProgress:
 
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
         """See `Progress.update`."""
-        with self._lock:
-            self._news.metrics.update(metrics)
-            self._news.alarm = alarm
+        self._calls.append(("update", (dict(metrics), alarm)))
 
     def note(self, line: str) -> None:
         """See `Progress.note`."""
-        with self._lock:
-            self._news.lines = [*self._news.lines[-MOST_LINES:], line]
+        self._calls.append(("note", (line,)))
+
+    def say(self, text: str) -> None:
+        """Keep text for standard output."""
+        self._calls.append(("say", (text,)))
+
+    def redraw(self) -> None:
+        """See `Progress.redraw`; the table is made when it is fetched."""
 
     def take_warnings(self, prefix: str = "") -> None:
         """Show this process's warnings as lines from now on; ``prefix`` comes first in each."""
@@ -250,32 +247,20 @@ class RemoteProgress:
 
         warnings.showwarning = taken  # type: ignore[assignment]
 
-    def redraw(self) -> None:
-        """See `Progress.redraw`; the table is made when it is fetched."""
-
-    def say(self, text: str) -> None:
-        """Keep text for standard output."""
-        with self._lock:
-            self._news.said.append(text)
-
     def news(self) -> News:
         """Return what came since the last call."""
-        with self._lock:
-            news, self._news = self._news, News()
-        news.table = self.below() if self.below is not None else None
+        news = [self._calls.popleft() for _ in range(len(self._calls))]
+        if self.below is not None:
+            news.append(("show_below", (self.below(),)))
         return news
 
 
-def show(news: News, progress: Progress) -> None:
-    """Show what was fetched, except what is for standard output."""
-    for line in news.lines:
-        progress.note(line)
-    if news.table is not None:
-        table = news.table
-        progress.below = lambda: table
-    if news.metrics:
-        progress.update(news.metrics, news.alarm)
-    progress.redraw()
+def show(news: News, progress: Progress) -> list[str]:
+    """Show what was fetched; return what is for standard output."""
+    for name, arguments in news:
+        if name != "say":
+            getattr(progress, name)(*arguments)
+    return [arguments[0] for name, arguments in news if name == "say"]
 
 
 Display = Progress | RemoteProgress
@@ -292,6 +277,4 @@ def _short(value: float) -> str:
 
 def _duration(seconds: float) -> str:
     """Write a time as minutes and seconds, or hours as well."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return str(timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")

@@ -222,10 +222,6 @@ class RunConfig:
     gail: GailConfig | None = None
     """Settings of GAIL, whose generator is PPO with the settings above."""
 
-    RETIRED: ClassVar[dict[str, str]] = {
-        "curriculum": "curricula are gone, as four seeds showed no gain (LOG.md); leave the key out"
-    }
-    """Keys of earlier versions, and what to do about them."""
     EXTENDABLE: ClassVar[tuple[str, ...]] = (
         *("total_steps", "max_seconds", "start_from"),
         *("distributed", "actors", "resources"),

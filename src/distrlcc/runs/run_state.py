@@ -18,9 +18,9 @@ from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Learner, Reducer, Weights
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.threads import limit_threads
-from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
+from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_policy
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.runs.held_out import ACTINGS, Acting, HeldOut
+from distrlcc.runs.held_out import ACTINGS, HeldOut
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.source import EnvSource, Share, Source
 
@@ -235,8 +235,6 @@ class RunState:
         Raises:
             CheckpointError: The state is of a learner of another shape.
         """
-        if "imitator" in state:
-            state = _of_epochs(state)
         try:
             kept = self.source.load_state_dict(state)
         except (RuntimeError, ValueError, KeyError) as error:
@@ -283,22 +281,6 @@ def _misfit(error: Exception) -> CheckpointError:
         f"the checkpoint does not fit this learner ({str(error).splitlines()[0]}): another version "
         "of distrlcc wrote it, as versions.json says; go on with that, or begin a new run"
     )
-
-
-def _of_epochs(state: dict[str, Any]) -> dict[str, Any]:
-    """Return an imitation run's state of before 2026-11-22 as it is kept now."""
-    old, counters = state["imitator"], dict(state["counters"])
-    counters |= {"update": counters.pop("epoch"), "best_update": counters.pop("best_epoch")}
-    counters.pop("signal")
-    model = {
-        "version": counters["update"],
-        "parameters": old["parameters"],
-        "adam_step": float(old["adam_step"][0]),
-        "adam_mean": old["exp_avg"],
-        "adam_square": old["exp_avg_sq"],
-        "normalizer": {"count": old["count"][0], "mean": old["mean"], "m2": old["m2"]},
-    }
-    return {"learner": {"model": model}, "counters": counters, "best": state["best"]}
 
 
 def env_run(
