@@ -171,7 +171,7 @@ def lateness(seconds: float, busy_processes: int) -> Figures:
 
 def _send(address: str, window: float, seconds: float) -> Sent:
     remote = resolve(address, "receiver")
-    request = Request(seconds, keep_series=False)
+    request = Request(seconds)
     return send(remote, SchemeController("fixed", parameter=window), request)
 
 

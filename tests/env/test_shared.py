@@ -9,7 +9,6 @@ import pytest
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import FREE_WINDOW, NEAR_WINDOW, RewardConfig, with_fairness, with_window
-from distrlcc.env.shared import SharedBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import PPOConfig
@@ -33,18 +32,18 @@ JOINING = Scenario(
 ACTION = 2  # the window stays
 
 
-def _batch(scenario: Scenario, agents: int = K, **changes: Any) -> SharedBatch:
-    batch = SharedBatch(1, replace(CONFIG, agents=agents, **changes), n_flows=len(scenario.flows))
+def _batch(scenario: Scenario, agents: int = K, **changes: Any) -> LinkBatch:
+    batch = LinkBatch(1, replace(CONFIG, agents=agents, **changes), n_flows=len(scenario.flows))
     batch.load(0, scenario)
     return batch
 
 
-def _kept(*flows: Flow) -> SharedBatch:
+def _kept(*flows: Flow) -> LinkBatch:
     """Return a batch whose agents keep the windows of their flows."""
     return _batch(Scenario("windows", LINK, flows, duration_s=2.0), agents=len(flows))
 
 
-def _hold(batch: SharedBatch, steps: int) -> None:
+def _hold(batch: LinkBatch, steps: int) -> None:
     for _ in range(steps):
         batch.step(np.full(batch.active.size, ACTION))
 
@@ -83,7 +82,7 @@ def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
     config = replace(CONFIG, action=action)
     scenarios = load_suite("random").scenarios("test", 4)
     alone = LinkBatch(4, replace(config, agents=1))
-    shared = SharedBatch(4, config)
+    shared = LinkBatch(4, config)
     for n, scenario in enumerate(scenarios):
         alone.load(n, scenario)
         shared.load(n, scenario)
@@ -99,8 +98,7 @@ def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
 
 
 def test_shares_and_the_fairness_term() -> None:
-    flows = (Flow(cwnd=30.0), Flow(cwnd=10.0))
-    batch = _kept(*flows)
+    batch = _kept(Flow(cwnd=30.0), Flow(cwnd=10.0))
     shares = []
     for _ in range(100):
         batch.step(np.full(2, ACTION))
@@ -115,8 +113,7 @@ def test_shares_and_the_fairness_term() -> None:
 
 
 def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
-    flows = (Flow(cwnd=60.0), Flow(start_s=0.5))
-    batch = _kept(*flows)
+    batch = _kept(Flow(cwnd=60.0), Flow(start_s=0.5))
     _hold(batch, 51)
     assert batch.active.all()
     assert batch.share()[1] == 0.0
@@ -125,8 +122,7 @@ def test_a_starved_agent_is_paid_as_one_with_a_tenth() -> None:
 
 
 def test_packets_in_flight_that_are_not_their_part_of_the_bdp_are_paid_for() -> None:
-    flows = (Flow(cwnd=10.0), Flow(cwnd=28.0), Flow(start_s=0.5, cwnd=10.0))
-    batch = _kept(*flows)
+    batch = _kept(Flow(cwnd=10.0), Flow(cwnd=28.0), Flow(start_s=0.5, cwnd=10.0))
     paid, zero = RewardConfig(window_weight=0.5), np.zeros(3)
     _hold(batch, 40)
     view: Any = batch.view()
@@ -148,9 +144,7 @@ def test_packets_in_flight_that_are_not_their_part_of_the_bdp_are_paid_for() -> 
 def test_windows_cost_nothing_while_a_scheme_runs_beside(agents: int, most: int) -> None:
     flows = (*(Flow(cwnd=60.0),) * agents, Flow("cubic", start_s=0.5, stop_s=1.0))
     scenario = Scenario("beside", LINK, flows, duration_s=2.0)
-    kind = LinkBatch if most == 1 else SharedBatch
-    batch = kind(1, replace(CONFIG, agents=most), n_flows=len(flows))
-    batch.load(0, scenario)
+    batch = _batch(scenario, agents=most)
     running, free = [], []
     for _ in range(150):
         batch.step(np.full(most, ACTION))

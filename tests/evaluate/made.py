@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.evaluate.contender import Contender
-from distrlcc.evaluate.scores import METRICS, SchemeScores, Series
+from distrlcc.evaluate.scores import SchemeScores, Series
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import PolicyFile
+from distrlcc.policy.policy_file import Acting, PolicyFile
+from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 PROFILES = {
     # utilisation, queueing delay in RTTs, first second, excess loss
@@ -34,23 +38,25 @@ def make_scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
     utilisation = np.clip(around(mean, 0.04), 0.05, 1.0)
     queueing = delay * np.exp(around(0.0, 0.5))
     excess_loss = excess * np.exp(around(0.0, 0.8))
-    return SchemeScores(
-        scheme=scheme,
-        links=tuple(f"random-{i:03d} {c[0]:.1f} Mbit/s" for i, c in enumerate(capacity)),
-        throughput_mbps=capacity * utilisation,
-        utilisation=utilisation,
-        first_second_utilisation=np.clip(around(first, 0.1), 0, 1),
-        mean_queueing_delay_ms=base * queueing,
-        p95_queueing_delay_ms=base * queueing * 1.9,
-        mean_rtt_ms=base * (1 + queueing),
-        p95_rtt_ms=base * (1 + queueing * 1.9),
-        base_rtt_ms=base,
-        queueing_delay_rtt=queueing,
-        loss=excess_loss + 0.01 * shared.random((links, 1)),
-        excess_loss=excess_loss,
-        power=utilisation / (1 + queueing),
-        learned=scheme == "quickstart",
-    )
+    names = tuple(f"random-{i:03d} {c[0]:.1f} Mbit/s" for i, c in enumerate(capacity))
+    figures = {
+        "throughput_mbps": capacity * utilisation,
+        "utilisation": utilisation,
+        "first_second_utilisation": np.clip(around(first, 0.1), 0, 1),
+        "mean_queueing_delay_ms": base * queueing,
+        "p95_queueing_delay_ms": base * queueing * 1.9,
+        "mean_rtt_ms": base * (1 + queueing),
+        "p95_rtt_ms": base * (1 + queueing * 1.9),
+        "queueing_delay_rtt": queueing,
+        "loss": excess_loss + 0.01 * shared.random((links, 1)),
+        "excess_loss": excess_loss,
+        "power": utilisation / (1 + queueing),
+    }
+    return SchemeScores(scheme, names, figures, learned=scheme == "quickstart")
+
+
+def with_figures(scores: SchemeScores, **figures: np.ndarray) -> SchemeScores:
+    return replace(scores, figures=scores.figures | figures)
 
 
 def make_series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series:
@@ -69,10 +75,39 @@ def make_series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Se
 
 def failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
     """Return scores of which all runs on some links failed."""
-    gaps = {m.key: getattr(scores, m.key).copy() for m in METRICS}
+    gaps = {key: values.copy() for key, values in scores.figures.items()}
     for values in gaps.values():
         values[list(links)] = np.nan
-    return replace(scores, **gaps)
+    return replace(scores, figures=gaps)
+
+
+def random_arrays(spec: PolicySpec, spread: float) -> dict[str, np.ndarray]:
+    """Return weights at random."""
+    rng = np.random.default_rng(5)
+    arrays = {
+        name: rng.normal(0.0, spread, shape).astype(np.float32)
+        for name, shape in expected_shapes(spec).items()
+    }
+    arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + 0.5
+    return arrays
+
+
+def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object) -> PolicyFile:
+    """Return a policy at random for a changed default environment."""
+    config = EnvConfig(**changes)  # type: ignore[arg-type]
+    batch = LinkBatch(1, config)
+    discrete = isinstance(batch.actions.space, Discrete)
+    spec = PolicySpec(
+        config.observation,
+        batch.observation_size,
+        config.action,
+        "discrete" if discrete else "continuous",
+        batch.actions.size if discrete else 1,
+        kind=kind,  # type: ignore[arg-type]
+        hidden=(8,),
+        interval_rtts=config.interval_rtts or None,
+    )
+    return PolicyFile(spec, random_arrays(spec, 0.5), acting)
 
 
 def policy_contender(policy: PolicyFile) -> Contender:

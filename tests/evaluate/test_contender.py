@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
-from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import (
@@ -23,29 +20,18 @@ from distrlcc.evaluate.contender import (
 )
 from distrlcc.evaluate.fairness import run_shared
 from distrlcc.evaluate.recovery import recovery_times
-from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
-from distrlcc.policy.spec import PolicySpec, expected_shapes
+from distrlcc.policy.policy_file import Acting, PolicyFile, load_policy, save_policy
+from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
-from tests.evaluate.made import policy_contender
-
-
-def _arrays(spec: PolicySpec, spread: float) -> dict[str, Any]:
-    """Return weights at random."""
-    rng = np.random.default_rng(5)
-    arrays = {
-        name: rng.normal(0.0, spread, shape).astype(np.float32)
-        for name, shape in expected_shapes(spec).items()
-    }
-    arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + 0.5
-    return arrays
+from tests.evaluate.made import make_policy, policy_contender, random_arrays
 
 
 def _write(path: Path, recipe_name: str = "preference") -> PolicySpec:
     config = recipe(recipe_name)
     spec = policy_spec(config, LinkVectorEnv(1, config.env))
-    arrays = _arrays(spec, 0.3)
+    arrays = random_arrays(spec, 0.3)
     # The more delay is minded, the more often the window shrinks.
     arrays["trunk.0.weight"][:, -1] *= 20.0
     save_policy(path, PolicyFile(spec, arrays))
@@ -142,21 +128,6 @@ def test_who_joins_is_told_at_once() -> None:
     assert not observation[joined, :-1].any()
 
 
-def _random_contender(observation: str, action: str, acting: str) -> Contender:
-    batch = LinkBatch(1, EnvConfig(observation=observation, action=action))
-    discrete = action != "fast-rate"
-    spec = PolicySpec(
-        observation=observation,
-        observation_size=batch.observation_size,
-        action=action,
-        action_kind="discrete" if discrete else "continuous",
-        action_size=ACTIONS[action].size if discrete else 1,
-        kind="lstm",
-        hidden=(8,),
-    )
-    return policy_contender(PolicyFile(spec, _arrays(spec, 0.5), acting, {}))
-
-
 def _follow(contender: Contender) -> set[tuple[float, float]]:
     """Check that a sender's windows and rates are the environment's; return them."""
     batch = LinkBatch(1, contender.env_config())
@@ -187,6 +158,9 @@ def _follow(contender: Contender) -> set[tuple[float, float]]:
         ("aurora", "fast-rate"),
     ],
 )
-def test_windows_are_those_of_the_environment(observation: str, action: str, acting: str) -> None:
-    states = _follow(_random_contender(observation, action, acting))
+def test_windows_are_those_of_the_environment(
+    observation: str, action: str, acting: Acting
+) -> None:
+    policy = make_policy(acting, "lstm", observation=observation, action=action)
+    states = _follow(policy_contender(policy))
     assert acting == "argmax" or len(states) > 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -31,7 +30,7 @@ from distrlcc.evaluate.emulated import (
     real_flows,
     run_link,
 )
-from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, SenderSeries, Series
+from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, SchemeScores, Series
 from distrlcc.evaluate.sim_to_real import compare, render
 from distrlcc.net.tcp_flow import send, sink
 from distrlcc.sim.link import read_log
@@ -45,13 +44,9 @@ link = { rate_mbps = 12.032, delay_ms = 10.0, queue_packets = 40 }
 
 
 def _scores(scheme: str, mbps: float, p95: float) -> SchemeScores:
-    values = {metric.key: np.full((1, 2), 1.0) for metric in METRICS}
-    values |= {
-        "base_rtt_ms": np.ones((1, 2)),
-        "throughput_mbps": np.array([[mbps - 1.0, mbps + 1.0]]),
-        "p95_rtt_ms": np.full((1, 2), p95),
-    }
-    return SchemeScores(scheme=scheme, links=("a <link>",), **values)
+    throughput = np.array([[mbps - 1.0, mbps + 1.0]])
+    figures = {"throughput_mbps": throughput, "p95_rtt_ms": np.full((1, 2), p95)}
+    return SchemeScores(scheme, ("a <link>",), figures)
 
 
 def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
@@ -70,10 +65,10 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
 def test_runs_that_failed_are_dashes_and_said() -> None:
     half, none = _scores("half", 10.0, 100.0), _scores("none", 10.0, 100.0)
     starved = _scores("starved", 10.0, 100.0)
-    for values in (half.throughput_mbps[0, 1:], half.p95_rtt_ms[0, 1:], none.throughput_mbps[0]):
-        values[:] = np.nan
+    for key in ("throughput_mbps", "p95_rtt_ms"):
+        half.figures[key][0, 1:] = none.figures[key][0] = np.nan
     models = [_scores("model", mbps, 100.0) for mbps in (10.0, 10.0, 1.0)]
-    models[2].throughput_mbps[:] = 0.0
+    models[2].figures["throughput_mbps"][:] = 0.0
     rows = {
         row.sender: row for row in compare(list(zip([half, none, starved], models, strict=True)))
     }
@@ -159,10 +154,10 @@ def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
 def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0) -> RealRun:
     edges = np.arange(3.0)
     values = [np.full(2, mbps) for _ in range(4)]
-    sender = SenderSeries(10 * np.ones(2), 20 * np.ones(2), np.full(2, np.nan))
+    sender = {metric.key: np.ones(2) for metric in SENDER_METRICS}
     series = Series(flow.contender.name, scenario.name, edges, *values, sender=sender)
     figures = {metric.key: 1.0 for metric in (*METRICS, *SENDER_METRICS)}
-    figures |= {"base_rtt_ms": 1.0, "throughput_mbps": mbps, "mean_smoothed_rtt_ms": 25.0}
+    figures |= {"throughput_mbps": mbps, "mean_smoothed_rtt_ms": 25.0}
     return RealRun(figures, series, late)
 
 
@@ -183,13 +178,11 @@ def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
     said: list[str] = []
     measured = evaluate_emulated(_real("cubic"), scenarios, series_links=(0, 1), show=said.append)
     assert outcomes == []
-    found = measured.scores.throughput_mbps[:, 0]
-    assert np.array_equal(found, [5.0, np.nan, 7.0], equal_nan=True)
-    assert measured.scores.failed == 1
+    found = measured.scores.figures
+    assert np.array_equal(found["throughput_mbps"], [[5.0], [np.nan], [7.0]], equal_nan=True)
+    own = found["mean_smoothed_rtt_ms"]
+    assert np.array_equal(own, [[25.0], [np.nan], [25.0]], equal_nan=True)
     assert measured.scores.has_run.tolist() == [True, False, True]
-    assert measured.scores.mean_smoothed_rtt_ms is not None
-    own = measured.scores.mean_smoothed_rtt_ms[:, 0]
-    assert np.array_equal(own, [25.0, np.nan, 25.0], equal_nan=True)
     assert [one.link for one in measured.series] == ["a"]  # b failed, c was not asked for
     assert measured.failures == ("cubic on b failed: again",)
     assert "cubic on a, once more (no room)" in said
@@ -255,19 +248,16 @@ def _start_sink() -> int:
 
 def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
     sent = send("127.0.0.1", _start_sink(), "reno", 0.3)
-    assert sent.control == "reno"
-    assert sent.to_json()["acked_bytes"] == sent.samples[-1].acked_bytes > 0
-    for before, after in itertools.pairwise(sent.samples):
-        assert before.time_s < after.time_s
-        assert before.acked_bytes <= after.acked_bytes
-        assert before.sent_packets <= after.sent_packets
-    last = sent.samples[-1]
-    assert last.time_s == pytest.approx(sent.seconds)
-    assert last.smoothed_rtt_ms > 0.0
-    assert last.cwnd_packets >= 10  # the least that it begins with
-    assert last.retransmitted_packets <= last.sent_packets
-    columns = sent.to_json()["samples_columns"]
-    assert columns["cwnd_packets"][-1] == last.cwnd_packets  # type: ignore[index]
+    assert sent["control"] == "reno"
+    columns = sent["samples_columns"]
+    for name in ("time_s", "acked_bytes", "sent_packets"):
+        assert columns[name] == sorted(columns[name])
+    last = {name: column[-1] for name, column in columns.items()}
+    assert last["time_s"] == pytest.approx(sent["seconds"])
+    assert last["acked_bytes"] == sent["acked_bytes"] > 0
+    assert last["smoothed_rtt_ms"] > 0.0
+    assert last["cwnd_packets"] >= 10  # the least that it begins with
+    assert last["retransmitted_packets"] <= last["sent_packets"]
     with pytest.raises(LinkError, match=r"cannot use nothing .*; it has .*reno"):
         send("127.0.0.1", _start_sink(), "nothing", 0.3)
 

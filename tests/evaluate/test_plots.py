@@ -13,11 +13,10 @@ from matplotlib.text import Text
 from PIL import Image
 
 from distrlcc.evaluate.figures import DARK, LIGHT, encode, looks
-from distrlcc.evaluate.labels import Box, place_labels
+from distrlcc.evaluate.labels import common_areas, place_labels
 from distrlcc.evaluate.plots import scatter, time_series
-from distrlcc.evaluate.scores import SenderSeries
 from distrlcc.evaluate.summary import Summary, summarise
-from tests.evaluate.made import PROFILES, make_scores, make_series
+from tests.evaluate.made import PROFILES, make_scores, make_series, with_figures
 
 
 @pytest.fixture
@@ -46,15 +45,11 @@ def test_scatter_reverses_the_delay_axis_and_labels_everyone(summary: Summary) -
 def test_labels_do_not_overlap_when_schemes_are_close() -> None:
     base = make_scores("quickstart", links=30)
     rng = np.random.default_rng(0)
-    close = [
-        replace(
-            base,
-            scheme=f"policy-{i}",
-            p95_queueing_delay_ms=base.p95_queueing_delay_ms * (1 + 0.05 * rng.normal()),
-            throughput_mbps=base.throughput_mbps * (1 + 0.02 * rng.normal()),
-        )
-        for i in range(6)
-    ]
+    spread = {"p95_queueing_delay_ms": 0.05, "throughput_mbps": 0.02}
+    close = []
+    for i in range(6):
+        moved = {key: base.figures[key] * (1 + by * rng.normal()) for key, by in spread.items()}
+        close.append(replace(with_figures(base, **moved), scheme=f"policy-{i}"))
     figure = scatter(summarise([*close, make_scores("cubic", links=30)]))
     figure.canvas.draw()
     area = figure.axes[0].get_window_extent()
@@ -66,8 +61,7 @@ def test_labels_do_not_overlap_when_schemes_are_close() -> None:
 
 
 def test_close_delays_get_a_linear_axis_and_the_undefined_no_place() -> None:
-    dead = make_scores("bbr", links=4)
-    dead = replace(dead, p95_queueing_delay_ms=np.full_like(dead.power, np.nan))
+    dead = with_figures(make_scores("bbr", 4), p95_queueing_delay_ms=np.full((4, 5), np.nan))
     figure = scatter(summarise([make_scores("copa", 4), make_scores("vegas", 4), dead]))
     assert figure.axes[0].get_xscale() == "linear"
     assert sorted(t.get_text() for t in labels(figure)) == ["copa", "vegas"]
@@ -75,10 +69,9 @@ def test_close_delays_get_a_linear_axis_and_the_undefined_no_place() -> None:
 
 def test_a_single_scheme_without_delay_can_be_drawn() -> None:
     one = make_scores("oracle", links=1, seeds=1)
-    zero = replace(one, p95_queueing_delay_ms=np.zeros((1, 1)), throughput_mbps=np.zeros((1, 1)))
-    encode(scatter(summarise([zero])), "png")
-    undefined = replace(one, p95_queueing_delay_ms=np.full((1, 1), np.nan))
-    encode(scatter(summarise([undefined])), "png")
+    for delay in (0.0, np.nan):
+        values = {"p95_queueing_delay_ms": np.full((1, 1), delay), "throughput_mbps": 0 * np.eye(1)}
+        encode(scatter(summarise([with_figures(one, **values)])), "png")
 
 
 def test_time_series_shows_capacity_rates_and_delays() -> None:
@@ -104,15 +97,19 @@ def test_far_delays_are_logarithmic_and_near_ones_linear() -> None:
 
 def test_senders_that_say_something_get_panels_of_their_own() -> None:
     plain, said = make_series("copa"), make_series("cubic")
-    nothing = np.full(len(said.time_s), np.nan)
-    window = SenderSeries(np.full(len(said.time_s), 30.0), 20.0 + said.time_s, nothing)
+    whole = np.ones(len(said.time_s))
+    window = {
+        "mean_cwnd_packets": 30.0 * whole,
+        "mean_smoothed_rtt_ms": 20.0 + said.time_s,
+        "retransmitted_share": np.nan * whole,
+    }
     figure = time_series([plain, replace(said, sender=window)])
     assert [axes.get_ylabel() for axes in figure.axes[2:]] == [
         "cwnd (packets)",
         "smoothed RTT (ms)",
     ]
     assert figure.axes[-1].get_xlabel() == "time (s)"
-    shares = replace(window, retransmitted_share=np.full(len(said.time_s), 0.02))
+    shares = window | {"retransmitted_share": 0.02 * whole}
     figure = time_series([replace(plain, sender=window), replace(said, sender=shares)])
     *_, last = figure.axes
     assert last.get_ylabel() == "retransmitted (%)"
@@ -166,37 +163,34 @@ def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
     assert looks(several, DARK)["cubic"].color != together["cubic"].color
 
 
-BOUNDS = Box(0, 0, 400, 300)
+BOUNDS = np.array([0.0, 0.0, 400.0, 300.0])
+NONE = np.zeros((0, 4))
+LONE = np.array([[97.0, 97.0, 103.0, 103.0]])
 
 
-def marker(point: tuple[float, float]) -> Box:
-    return Box(point[0] - 3, point[1] - 3, point[0] + 3, point[1] + 3)
-
-
-def test_overlap_by_hand() -> None:
-    assert Box(0, 0, 2, 2).overlap(Box(1, 1, 3, 4)) == 1.0
-    assert Box(0, 0, 2, 2).overlap(Box(2, 0, 3, 2)) == 0.0
-    assert Box(0, 0, 2, 3).area == 6.0
-    assert Box(0, 0, 2, 3).grown(1) == Box(-1, -1, 3, 4)
+def test_common_areas_by_hand() -> None:
+    boxes = np.array([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 4.0], [2.0, 0.0, 3.0, 2.0]])
+    assert common_areas(boxes, boxes).tolist() == [4.0 + 1.0, 1.0 + 6.0 + 1.0, 1.0 + 2.0]
+    assert common_areas(boxes, NONE).tolist() == [0.0] * 3
 
 
 def test_a_lone_label_stands_close_to_the_right() -> None:
-    (box,) = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=[marker((100, 100))])
-    assert box == Box(106, 95, 146, 105)
+    box = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=LONE, soft=NONE)
+    assert box.tolist() == [[106, 95, 146, 105]]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_crowded_labels_do_not_overlap(seed: int) -> None:
     draw = random.Random(seed)
     points = [(draw.uniform(170, 230), draw.uniform(120, 180)) for _ in range(9)]
-    markers = [marker(p) for p in points]
-    boxes = place_labels(points, [(45, 10)] * 9, bounds=BOUNDS, hard=markers)
-    assert all(a.overlap(b) == 0 for a, b in itertools.combinations(boxes, 2))
-    assert all(b.overlap(m) == 0 for b, m in itertools.product(boxes, markers))
-    assert all(b.overlap(BOUNDS) == pytest.approx(b.area) for b in boxes)
+    markers = np.array([(x - 3, y - 3, x + 3, y + 3) for x, y in points])
+    boxes = place_labels(points, [(45, 10)] * 9, bounds=BOUNDS, hard=markers, soft=NONE)
+    assert common_areas(boxes, boxes) == pytest.approx(450.0)  # each with itself
+    assert not common_areas(boxes, markers).any()
+    assert common_areas(boxes, BOUNDS[None]) == pytest.approx(450.0)
 
 
 def test_lines_are_avoided_where_there_is_room() -> None:
-    line = Box(104, 90, 300, 110)
-    (box,) = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, soft=[line])
-    assert box.overlap(line) == 0
+    line = np.array([[104.0, 90.0, 300.0, 110.0]])
+    box = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=NONE, soft=line)
+    assert common_areas(box, line) == 0

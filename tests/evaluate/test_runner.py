@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.env.batch import LinkBatch
-from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
 from distrlcc.evaluate.contender import (
     Contender,
@@ -20,15 +18,13 @@ from distrlcc.evaluate.contender import (
 )
 from distrlcc.evaluate.recovery import first_fit, recovery_scores, recovery_times
 from distrlcc.evaluate.runner import evaluate, histogram_percentile
-from distrlcc.learn.config import PPOConfig
-from distrlcc.learn.ppo import PPO
-from distrlcc.policy.policy_file import Acting, PolicyFile, save_policy
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.evaluate.scores import METRICS
+from distrlcc.policy.policy_file import Acting, save_policy
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.layout import HISTOGRAM_BINS
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
-from tests.evaluate.made import policy_contender
+from tests.evaluate.made import make_policy, policy_contender
 
 RATE = 12.032  # a packet a millisecond
 
@@ -38,44 +34,33 @@ def _fixed(cwnd: float, **link: float) -> Scenario:
     return Scenario("fixed", Link(**values), (Flow(cwnd=cwnd),), duration_s=4.0)  # type: ignore[arg-type]
 
 
-def _policy(acting: Acting = "sample", **changes: object) -> PolicyFile:
-    config = EnvConfig(**changes)  # type: ignore[arg-type]
-    batch = LinkBatch(1, config)
-    discrete = config.action in ("multiplicative", "indigo")
-    spec = PolicySpec(
-        config.observation,
-        batch.observation_size,
-        config.action,
-        "discrete" if discrete else "continuous",
-        batch.actions.size,
-        hidden=(8,),
-        interval_rtts=config.interval_rtts or None,
-    )
-    return PolicyFile(spec, PPO(PPOConfig(), spec, seed=3).weights().arrays, acting)
+def _measured(scheme: str, *scenarios: Scenario) -> dict[str, np.ndarray]:
+    """Return a scheme's figures on each link."""
+    scores, _ = evaluate(contender_from_scheme(scheme), list(scenarios))
+    return {key: values[:, 0] for key, values in scores.figures.items()}
 
 
 def test_half_a_window_has_half_the_link_and_no_queue() -> None:
-    scores, _ = evaluate(contender_from_scheme("fixed"), [_fixed(20.5), _fixed(41), _fixed(61)])
+    scores = _measured("fixed", _fixed(20.5), _fixed(41), _fixed(61))
     half, full, above = range(3)
-    assert scores.utilisation[:, 0] == pytest.approx([20 / 41, 1, 1], abs=0.005)
-    assert scores.base_rtt_ms[:, 0] == pytest.approx([41] * 3)
-    assert scores.mean_rtt_ms[:, 0] == pytest.approx([41, 41, 61], abs=0.01)
-    assert scores.mean_queueing_delay_ms[:, 0] == pytest.approx([0, 0, 20], abs=0.01)
-    assert scores.p95_queueing_delay_ms[above, 0] == pytest.approx(20, rel=0.011)
-    assert scores.p95_rtt_ms[above, 0] == pytest.approx(61, rel=0.011)
-    assert scores.queueing_delay_rtt[above, 0] == pytest.approx(20 / 41, rel=0.01)
-    assert scores.power[:, 0] == pytest.approx([20 / 41, 1, 41 / 61], abs=0.005)
-    assert scores.throughput_mbps[full, 0] == pytest.approx(RATE, rel=0.005)
-    assert (scores.loss == 0).all()
-    assert scores.first_second_utilisation[half, 0] < scores.first_second_utilisation[full, 0]
+    assert scores["utilisation"] == pytest.approx([20 / 41, 1, 1], abs=0.005)
+    assert scores["mean_rtt_ms"] == pytest.approx([41, 41, 61], abs=0.01)
+    assert scores["mean_queueing_delay_ms"] == pytest.approx([0, 0, 20], abs=0.01)
+    assert scores["p95_queueing_delay_ms"][above] == pytest.approx(20, rel=0.011)
+    assert scores["p95_rtt_ms"][above] == pytest.approx(61, rel=0.011)
+    assert scores["queueing_delay_rtt"][above] == pytest.approx(20 / 41, rel=0.01)
+    assert scores["power"] == pytest.approx([20 / 41, 1, 41 / 61], abs=0.005)
+    assert scores["throughput_mbps"][full] == pytest.approx(RATE, rel=0.005)
+    assert (scores["loss"] == 0).all()
+    assert scores["first_second_utilisation"][half] < scores["first_second_utilisation"][full]
 
 
 def test_loss_is_told_apart_into_the_links_and_the_senders() -> None:
     random, full = _fixed(41, loss=0.1), _fixed(80, queue_packets=20)
-    scores, _ = evaluate(contender_from_scheme("fixed"), [random, full])
-    assert scores.loss[0, 0] == pytest.approx(0.1, abs=0.02)
-    assert scores.excess_loss[0, 0] == 0
-    assert scores.loss[1, 0] == scores.excess_loss[1, 0] > 0.1
+    scores = _measured("fixed", random, full)
+    assert scores["loss"][0] == pytest.approx(0.1, abs=0.02)
+    assert scores["excess_loss"][0] == 0
+    assert scores["loss"][1] == scores["excess_loss"][1] > 0.1
 
 
 def test_capacity_follows_the_schedule_and_the_trace() -> None:
@@ -84,8 +69,8 @@ def test_capacity_follows_the_schedule_and_the_trace() -> None:
     flows = (Flow(cwnd=200),)
     links = [Scenario("a", changing, flows, 3.0), Scenario("b", trace, flows, 5.0)]
     scores, series = evaluate(contender_from_scheme("fixed"), links, series_links=(0,))
-    assert scores.utilisation[:, 0] == pytest.approx([1, 1], abs=0.002)
-    assert scores.throughput_mbps[:, 0] == pytest.approx([0.75 * RATE, 6], rel=0.03)
+    assert scores.figures["utilisation"][:, 0] == pytest.approx([1, 1], abs=0.002)
+    assert scores.figures["throughput_mbps"][:, 0] == pytest.approx([0.75 * RATE, 6], rel=0.03)
     assert series[0].capacity_mbps[5] == pytest.approx(RATE)
     assert series[0].capacity_mbps[-1] == pytest.approx(RATE / 2)
     assert series[0].queue_packets[-5] > 100
@@ -94,10 +79,10 @@ def test_capacity_follows_the_schedule_and_the_trace() -> None:
 def test_a_silent_flow_is_not_a_number_and_not_an_error() -> None:
     flows = (Flow(start_s=0.0, stop_s=0.5),)
     scenario = Scenario("silent", Link(rate_mbps=RATE), flows, duration_s=3.0)
-    scores, _ = evaluate(contender_from_scheme("fixed"), [scenario])
-    assert scores.utilisation[0, 0] == 0
-    assert scores.power[0, 0] == 0
-    assert np.isnan(scores.mean_rtt_ms[0, 0])
+    scores = _measured("fixed", scenario)
+    assert scores["utilisation"][0] == 0
+    assert scores["power"][0] == 0
+    assert np.isnan(scores["mean_rtt_ms"][0])
 
 
 def test_percentiles_of_histograms_are_within_a_percent() -> None:
@@ -122,14 +107,14 @@ def test_percentiles_of_histograms_are_within_a_percent() -> None:
 def test_a_policy_acts_the_same_for_the_same_seed(
     acting: Acting, changes: dict[str, object]
 ) -> None:
-    contender = policy_contender(_policy(acting, **changes))
+    contender = policy_contender(make_policy(acting, **changes))
     scenarios = load_suite("random").scenarios("test", 6)
     a, _ = evaluate(contender, scenarios, seeds=2)
     b, _ = evaluate(contender, scenarios, seeds=2)
-    assert np.array_equal(a.values(), b.values(), equal_nan=True)
+    assert np.array_equal(a.values(METRICS), b.values(METRICS), equal_nan=True)
     assert a.learned
     lossy = [k for k, s in enumerate(scenarios) if s.link.loss > 0]
-    assert (a.loss[lossy, 0] != a.loss[lossy, 1]).any()
+    assert np.diff(a.figures["loss"][lossy]).any()
 
 
 def test_links_do_not_influence_each_other() -> None:
@@ -137,14 +122,14 @@ def test_links_do_not_influence_each_other() -> None:
     contender = contender_from_scheme("bbr")
     together, _ = evaluate(contender, scenarios)
     alone, _ = evaluate(contender, scenarios[2:3])
-    assert np.array_equal(together.values()[:, 2], alone.values()[:, 0])
+    assert np.array_equal(together.values(METRICS)[:, 2], alone.values(METRICS)[:, 0])
 
 
 def test_the_command_writes_report_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine" / "policy.safetensors"
-    save_policy(path, _policy())
+    save_policy(path, make_policy())
     out, figures = tmp_path / "report", tmp_path / "figures.json"
     words = ["--against", "cubic,oracle", "--links", "3", "--seeds", "2", "--trace", "cellular:9"]
     words += ["--suite", "random", "--out", str(out), "--json", str(figures)]
@@ -167,45 +152,44 @@ def test_the_command_writes_report_and_json(
 
 def test_two_policies_of_one_name_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
-    save_policy(path, _policy())
+    save_policy(path, make_policy())
     first = contender_from_file(str(path), set())
     assert contender_from_file(str(path), {first.name}).name != first.name
 
 
 def test_mean_queueing_delay_lies_below_the_rtt_on_an_endless_queue() -> None:
     scenario = Scenario("endless", Link(rate_mbps=10, delay_ms=20), duration_s=10.0)
-    scores, _ = evaluate(contender_from_scheme("cubic"), [scenario])
-    mean, p95 = scores.mean_queueing_delay_ms[0, 0], scores.p95_queueing_delay_ms[0, 0]
+    scores = _measured("cubic", scenario)
+    mean, p95 = scores["mean_queueing_delay_ms"][0], scores["p95_queueing_delay_ms"][0]
     assert 100 < mean < p95
-    assert scores.mean_rtt_ms[0, 0] == pytest.approx(mean + 40 + 1.2032, abs=0.01)
+    assert scores["mean_rtt_ms"][0] == pytest.approx(mean + 40 + 1.2032, abs=0.01)
 
 
 def test_a_changing_path_has_no_power_above_one() -> None:
     change = Change(5.0, rate_mbps=50.0, delay_ms=5.0)
     link = Link(rate_mbps=2, delay_ms=60, changes=(change,))
-    scores, _ = evaluate(contender_from_scheme("oracle"), [Scenario("c", link, duration_s=10.0)])
-    assert 0.9 < scores.power[0, 0] <= 1.0
-    assert scores.mean_queueing_delay_ms[0, 0] < 1.0
+    scores = _measured("oracle", Scenario("c", link, duration_s=10.0))
+    assert 0.9 < scores["power"][0] <= 1.0
+    assert scores["mean_queueing_delay_ms"][0] < 1.0
 
 
 def test_links_with_other_numbers_of_flows_do_not_matter_to_the_oracle() -> None:
     one = Scenario("one", Link(rate_mbps=12, delay_ms=20, queue_packets=50), duration_s=4.0)
     two = Scenario("two", one.link, (Flow(), Flow("cubic", start_s=1.0)), duration_s=4.0)
-    alone, _ = evaluate(contender_from_scheme("oracle"), [one])
-    beside, _ = evaluate(contender_from_scheme("oracle"), [one, two])
-    assert np.array_equal(alone.values()[:, 0], beside.values()[:, 0])
-    assert alone.utilisation[0, 0] > 0.99
+    alone, beside = _measured("oracle", one), _measured("oracle", one, two)
+    assert {key: values[0] for key, values in beside.items()} == alone
+    assert alone["utilisation"] > 0.99
 
 
 def test_beside_another_flow_power_is_of_the_own_share() -> None:
     link = Link(rate_mbps=12, delay_ms=20, queue_packets=200)
     scenario = Scenario("late", link, (Flow(start_s=2.0), Flow("cubic")), duration_s=8.0)
-    scores, _ = evaluate(contender_from_scheme("vegas"), [scenario])
-    share = scores.throughput_mbps[0, 0] / 12
-    assert scores.utilisation[0, 0] > 0.95
+    scores = _measured("vegas", scenario)
+    share = scores["throughput_mbps"][0] / 12
+    assert scores["utilisation"][0] > 0.95
     assert share < 0.6
-    base = scores.base_rtt_ms[0, 0] / scores.mean_rtt_ms[0, 0]
-    assert scores.power[0, 0] == pytest.approx(share * base, rel=0.02)
+    base = 1.0 - scores["mean_queueing_delay_ms"][0] / scores["mean_rtt_ms"][0]
+    assert scores["power"][0] == pytest.approx(share * base, rel=0.02)
 
 
 @pytest.mark.parametrize("schemes", [("cubic",), ("cubic", "agent"), ("agent", "agent")])
@@ -216,7 +200,7 @@ def test_one_policy_drives_one_flow(schemes: tuple[str, ...]) -> None:
 
 
 def test_long_steps_are_spread_over_the_series() -> None:
-    contender = policy_contender(_policy(interval_rtts=6.0))
+    contender = policy_contender(make_policy(interval_rtts=6.0))
     scenario = Scenario("slow", Link(rate_mbps=RATE, delay_ms=20), duration_s=3.0)
     _, series = evaluate(contender, [scenario], series_links=(0,))
     assert series[0].capacity_mbps == pytest.approx(RATE)

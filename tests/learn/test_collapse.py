@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrlcc.learn.collapse import CollapseAlarm, ExtraEntropy, Restorer
+from distrlcc.learn.collapse import CollapseAlarm, Restorer
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.config import AlarmConfig, PPOConfig
-from distrlcc.learn.ppo import PPO
+from distrlcc.learn.ppo import PPO, ExtraEntropy
 from tests.learn.toys import collected, setup
 
 FINE = CollectStats(steps=100, entropy=80)
@@ -144,12 +144,12 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(acts: bool) -> N
     for update in range(1, 51):
         stats = collected(learner, collector, rollout)
         rewards.append(stats.metrics()["reward"])
-        version = learner.model.version
+        version = learner.version
         learner.update(rollout)
         alarm.check(stats)
         if acts and recovery.watch(alarm, update):
             alarm.reset()
-        assert learner.model.version == version + 1  # actors and draws go by it
+        assert learner.version == version + 1  # actors and draws go by it
     assert rewards[24] > 0.6
     assert recovery.restores == int(acts)
     assert np.mean(rewards[-5:]) > 0.7 if acts else np.max(rewards[30:]) < 0.5, rewards

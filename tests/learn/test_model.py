@@ -13,20 +13,20 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.learner import Learner, LocalReducer, Reducer
-from distrlcc.learn.model import Model
+from distrlcc.learn.learner import Reducer
+from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from tests.learn.toys import ToyEnv, collected, make_spec, same_weights
 
 
-def _model(spec: PolicySpec, **options: Any) -> Model:
-    return Model(spec, 0, LocalReducer(), normalize_observations=True, **options)
+def _model(**changes: Any) -> Learner:
+    return PPO(PPOConfig(), make_spec(**changes))
 
 
 def test_parameters_and_clipped_gradients_are_views() -> None:
-    model = _model(make_spec())
+    model = _model()
     before = [p.detach().clone() for p in model.network.parameters()]
     norm = model.optimizer.step(
         model.optimizer.flat.new_zeros(()) + _loss(model), 1, lr=0.1, grad_clip=0.0
@@ -41,30 +41,31 @@ def test_parameters_and_clipped_gradients_are_views() -> None:
         step = (old - new)[moved]
         torch.testing.assert_close(step, 0.1 * gradient.sign()[moved], rtol=1e-3, atol=1e-5)
 
-    model = _model(make_spec())
+    model = _model()
     assert model.optimizer.step(100.0 * _loss(model), 1, lr=0.1, grad_clip=0.5) > 100
     assert _gradient(model).norm().item() == pytest.approx(0.5, rel=1e-4)
 
 
-def _gradient(model: Model) -> torch.Tensor:
+def _gradient(model: Learner) -> torch.Tensor:
     gradients = [p.grad for p in model.network.parameters()]
     return torch.cat([g.flatten() for g in gradients if g is not None])
 
 
-def _loss(model: Model) -> torch.Tensor:
+def _loss(model: Learner) -> torch.Tensor:
     return sum((p.square().sum() + p.sum() for p in model.network.parameters()), torch.zeros(()))
 
 
 def test_weights_are_copies_and_fit() -> None:
-    model = _model(make_spec())
-    model.learn_normalization(np.random.default_rng(0).normal(3, 2, (100, 4)).astype(np.float32))
+    model = _model()
+    seen = np.random.default_rng(0).normal(3, 2, (100, 4)).astype(np.float32)
+    model.absorb(model.moments(seen))
     weights = model.weights()
-    again = Model(make_spec(), 99, LocalReducer(), normalize_observations=False)
+    again = PPO(PPOConfig(normalize_observations=False), make_spec(), 99)
     again.load_weights(weights)
     same_weights(again.weights(), weights, rtol=1e-6)
     weights.arrays["policy_head.bias"][:] = 7.0
     assert model.network.policy_head.bias.abs().max() == 0
-    other = _model(make_spec(hidden=(16,))).weights()
+    other = _model(hidden=(16,)).weights()
     with pytest.raises(ConfigError, match=r"belong to another policy .*trunk.0.weight"):
         model.load_weights(other)
 

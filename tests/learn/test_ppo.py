@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.returns import generalized_advantages
+from distrlcc.learn.returns import vtrace
 from distrlcc.learn.rollout import Rollout
 from tests.learn.toys import collected, make_spec, same_weights, say, setup, train
 
@@ -37,7 +37,7 @@ def test_loss_by_hand() -> None:
     )
     learner = PPO(config, make_spec())
     say(learner, 0.2, 0.3, 0.5)
-    torch.nn.init.ones_(learner.model.network.value_head.bias)
+    torch.nn.init.ones_(learner.network.value_head.bias)
     # Ratios 2, 0.5 and 1: the first is clipped where the advantage is positive, the second is not
     # where it is positive.
     old = [math.log(0.1), math.log(0.6), math.log(0.5)]
@@ -57,7 +57,7 @@ def test_clipping_stops_the_gradient() -> None:
         learner = PPO(PPOConfig(use_critic=False, use_gae=False), make_spec())
         batch = _batch(logp=[math.log(0.1)], adv=[advantage], target=[0.0])
         loss, _ = learner.loss(batch, entropy_coeff=0.0)
-        norm = learner.model.optimizer.step(loss, 1, lr=0.0, grad_clip=0.0)
+        norm = learner.optimizer.step(loss, 1, lr=0.0, grad_clip=0.0)
         assert (norm.item() > 0) == moves  # ratio 3.3: only a bad action is still pushed down
 
 
@@ -95,7 +95,7 @@ def test_memory_needs_the_recurrent_network() -> None:
 def test_explained_variance_is_of_the_returns() -> None:
     learner, collector, rollout = setup(PPO, TOY)
     collected(learner, collector, rollout)
-    estimate = generalized_advantages(rollout, TOY.gamma, TOY.lambda_)
+    estimate = vtrace(rollout, rollout.logp, rollout.values, TOY.gamma, TOY.lambda_)
     advantages, returns = estimate.advantages, estimate.targets
     explained = 1.0 - float(advantages.var() / returns.var())
     metrics = learner.update(rollout)

@@ -14,7 +14,8 @@ from distrlcc.data.manifest import Origin, Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.learn.collect import Collector, CollectStats
-from distrlcc.learn.learner import Learner, Weights
+from distrlcc.learn.learner import Weights
+from distrlcc.learn.model import Learner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 
@@ -131,9 +132,9 @@ def setup(
 def say(learner: Any, *probabilities: float) -> None:
     """Let a learner's network take its actions with these probabilities, whatever it sees."""
     with torch.no_grad():
-        for parameter in learner.model.network.parameters():
+        for parameter in learner.network.parameters():
             parameter.zero_()
-        learner.model.network.policy_head.bias.copy_(torch.tensor(probabilities).log())
+        learner.network.policy_head.bias.copy_(torch.tensor(probabilities).log())
 
 
 def same_weights(one: Weights, other: Weights, **tolerance: float) -> None:

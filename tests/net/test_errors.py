@@ -56,12 +56,3 @@ def test_bad_input_is_one_line(
     assert captured.err.count("\n") == 1
     assert says in captured.err
     assert captured.out == ""
-
-
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(("emulate", "--help"))
-    assert caught.value.code == 0
-    shown = capsys.readouterr().out
-    assert "examples:" in shown
-    assert "--queue" in shown

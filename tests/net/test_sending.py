@@ -137,15 +137,6 @@ def test_a_sender_believes_its_receiver_alone(served: Served) -> None:
     assert sent.acked <= sent.packets
 
 
-def test_one_host_does_not_lock_the_others_out(served: Served) -> None:
-    with UdpSocket(connect=served.socket.address) as client:
-        for number in range(1, 17):
-            _ask(client, _hello(number))
-        refused = wire.decode(_ask(client, _hello(17)))
-    assert isinstance(refused, Answer)
-    assert "16 sessions of yours are open" in refused.refusal
-
-
 @pytest.mark.parametrize("served", [{"count": 1}], indirect=True)
 def test_an_end_is_acknowledged_again_and_then_forgotten(
     served: Served, monkeypatch: pytest.MonkeyPatch

@@ -233,7 +233,7 @@ def _slow_steps(spec: RankSpec, job: Disturbed) -> None:
 def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
     def flip(state: Any, _: Any) -> None:
         if spec.slot == 1 and state.counters.update + 1 == job.update:
-            state.learner.model.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
+            state.learner.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
     _before("runs.run_state", "RunState", "commit", flip)
 

@@ -18,7 +18,7 @@ import pytest
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.evaluate.bootstrap import Curves
+from distrlcc.evaluate.bootstrap import agree, curve_intervals
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
@@ -259,5 +259,5 @@ def test_two_processes_have_the_learning_curves_of_one() -> None:
     one, several = learning_curves(config, 2, 8, seeds=2)
     assert one.shape == several.shape == (2, 4)
     assert not np.array_equal(one[0], one[1])  # other seeds, other links
-    assert Curves(one, several).agree, (one, several)
-    assert not Curves(one, several + 10.0).agree
+    assert agree(curve_intervals(one), curve_intervals(several)), (one, several)
+    assert not agree(curve_intervals(one), curve_intervals(several + 10.0))

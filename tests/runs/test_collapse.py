@@ -100,7 +100,7 @@ def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
     _, stats = iterate(trainer)
     assert isinstance(trainer.learner, PPO)
     with torch.no_grad():
-        trainer.learner.model.optimizer.flat.fill_(float("nan"))
+        trainer.learner.optimizer.flat.fill_(float("nan"))
     if act == "false":
         with pytest.raises(ConfigError, match="diverged"):
             trainer.commit(stats)

@@ -126,7 +126,5 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(
 def test_late_steps_of_ranks_add_up() -> None:
     assert "late_steps" not in CollectStats(steps=100.0).metrics()
     stats = CollectStats(steps=100.0, timed_steps=100.0, late_steps=2.0)
-    stats.merge(
-        CollectStats.from_vector(CollectStats(timed_steps=50.0, late_steps=4.0).to_vector())
-    )
+    stats.merge(CollectStats(timed_steps=50.0, late_steps=4.0))
     assert stats.metrics()["late_steps"] == pytest.approx(6 / 150)

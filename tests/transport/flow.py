@@ -17,7 +17,6 @@ from distrlcc.transport.wire import Acknowledgement, Data, Hello, authentic
 
 MS = 1_000_000
 SIZE = 1452
-UP, DOWN, READ = range(3)
 ADDRESS = ("10.0.0.1", 4000)
 
 
@@ -54,7 +53,7 @@ class Transfer:
         self.random = random.Random(network.seed)
         self.link = RateLink([(0, round(network.rate_mbps * 1e6))], DropTail(network.queue))
         self.now = 0
-        self.events: list[tuple[int, int, int, bytes]] = []
+        self.events: list[tuple[int, int, Callable[..., None], tuple[bytes, ...]]] = []
         self.count = itertools.count()
         self.queued: dict[int, bytes] = {}
         self.lost_on_the_way = self.acked = self.found_lost = 0
@@ -80,10 +79,10 @@ class Transfer:
             assert self.now < limit_s * 1e9, "the flow does not end"
             if self.link.next_time() <= self.now:
                 for packet in self.link.step():
-                    self._travel(UP, self.queued.pop(packet.seq))
+                    self._travel(self._arrive, self.queued.pop(packet.seq))
             while self.events and self.events[0][0] <= self.now:
-                _, kind, _, datagram = heapq.heappop(self.events)
-                self._event(kind, datagram)
+                _, _, call, datagram = heapq.heappop(self.events)
+                call(*datagram)
 
     # The sender's end.
 
@@ -147,25 +146,20 @@ class Transfer:
         if self.link.arrive(Packet(len(datagram) + 28, self.now, seq=seq)):
             del self.queued[seq]
 
-    def _travel(self, kind: int, datagram: bytes) -> None:
+    def _travel(self, call: Callable[[bytes], None], datagram: bytes) -> None:
         delay = self.network.delay_ms + self.random.random() * self.network.jitter_ms
-        self._push(self.now + round(delay * MS), kind, datagram)
+        self._push(self.now + round(delay * MS), call, datagram)
 
-    def _push(self, time: int, kind: int, datagram: bytes = b"") -> None:
-        heapq.heappush(self.events, (time, kind, next(self.count), datagram))
-
-    def _event(self, kind: int, datagram: bytes) -> None:
-        if kind == DOWN:
-            self._on_answer(datagram)
-        elif kind == UP:
-            if not self.batch:
-                batch = max(round(self.network.batch_ms * MS), 1)
-                self._push(-(-self.now // batch) * batch, READ)
-            self.batch.append(datagram)
-        else:
-            self._read()
+    def _push(self, time: int, call: Callable[..., None], *datagram: bytes) -> None:
+        heapq.heappush(self.events, (time, next(self.count), call, datagram))
 
     # The receiver's end.
+
+    def _arrive(self, datagram: bytes) -> None:
+        if not self.batch:
+            batch = max(round(self.network.batch_ms * MS), 1)
+            self._push(-(-self.now // batch) * batch, self._read)
+        self.batch.append(datagram)
 
     def _read(self) -> None:
         for datagram in self.batch:
@@ -185,4 +179,4 @@ class Transfer:
 
     def _answer(self, datagram: bytes | None) -> None:
         if datagram is not None and not self._lost():
-            self._travel(DOWN, datagram)
+            self._travel(self._on_answer, datagram)

@@ -1,15 +1,12 @@
-"""RFC 6298 and RFC 9002 by hand, delivery rates, pacing, and what is outstanding."""
+"""RTTs by hand, delivery rates, and what is outstanding."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distrlcc.transport.recovery import (
-    NEVER,
     DeliveryRate,
-    LossDetector,
     Outstanding,
-    Pacer,
     RttEstimator,
     pacing_interval,
 )
@@ -62,53 +59,10 @@ def test_the_receivers_delay_is_taken_off_if_the_least_rtt_allows_it() -> None:
     assert rtt.minimum == 90 * MS
 
 
-def flight(count: int, gap_ms: int = 1) -> Outstanding:
-    outstanding = Outstanding()
-    for k in range(count):
-        outstanding.add((k * gap_ms * MS, 0, 0, 0))
-    return outstanding
-
-
 def rtt_of(ms: float) -> RttEstimator:
     rtt = RttEstimator()
     rtt.smooth(rtt.sample(round(ms * MS)))
     return rtt
-
-
-def test_the_packet_threshold() -> None:
-    outstanding, rtt = flight(10), rtt_of(100)
-    detector = LossDetector(3, 0.0)
-    outstanding.take(2, 3)
-    assert detector.find(outstanding, 2, rtt, now=50 * MS) == []
-    outstanding.take(3, 4)
-    assert detector.find(outstanding, 3, rtt, now=50 * MS) == [0]
-    outstanding.take(9, 10)
-    assert detector.find(outstanding, 9, rtt, now=50 * MS) == [1, 4, 5, 6]
-    assert detector.loss_time == NEVER
-    assert (outstanding.lowest, outstanding.count) == (7, 2)
-    # The simulator's rule loses a gap at once.
-    assert LossDetector(1, 0.0).find(outstanding, 9, rtt, now=50 * MS) == [7, 8]
-
-
-def test_the_time_threshold() -> None:
-    outstanding, rtt = flight(5), rtt_of(80)
-    detector = LossDetector(3, 9 / 8)
-    outstanding.take(2, 3)
-    assert detector.find(outstanding, 2, rtt, now=82 * MS) == []
-    assert detector.loss_time == 90 * MS  # packet 0 left at 0: 9/8 of 80 ms later
-    assert detector.find(outstanding, 2, rtt, now=detector.loss_time) == [0]
-    assert detector.loss_time == 91 * MS
-    assert detector.find(outstanding, 2, rtt, now=200 * MS) == [1]
-    assert detector.loss_time == NEVER  # nothing later than 3 and 4 was acknowledged
-
-
-def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:
-    outstanding, rtt = flight(2, gap_ms=0), rtt_of(0.001)
-    outstanding.take(1, 2)
-    detector = LossDetector(3, 9 / 8)
-    assert detector.find(outstanding, 1, rtt, now=MS - 1) == []
-    assert detector.loss_time == MS
-    assert detector.find(outstanding, 1, rtt, now=MS) == [0]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))
@@ -172,41 +126,3 @@ def test_an_idle_time_does_not_count(over_sending: bool, interval_ms: int) -> No
 def test_the_interval_is_rounded_down_and_bounded() -> None:
     assert pacing_interval(3.0) == 333_333_333
     assert pacing_interval(1e-300) == 10**18
-
-
-def test_a_new_rate_counts_from_now_and_without_catching_up_lateness_stays() -> None:
-    pacer = Pacer(now=0)
-    pacer.sent(1000.0, now=3 * MS)
-    assert pacer.next_time == 4 * MS
-    pacer = Pacer(now=0)
-    pacer.sent(0.01, now=0)
-    assert pacer.next_time == 100_000 * MS
-    pacer.restart(100.0, now=5 * MS)
-    assert pacer.next_time == 15 * MS
-    pacer.restart(1000.0, now=50 * MS)
-    assert pacer.next_time == 50 * MS
-
-
-@pytest.mark.parametrize("lateness_us", [0, 300, 1900])
-def test_catching_up_keeps_the_rate(lateness_us: int) -> None:
-    pacer = Pacer(catch_up=2 * MS, now=0)
-    now = sent = 0
-    step = 10 * MS
-    while now < 1000 * MS:
-        now = max(now, pacer.next_time) + lateness_us * 1000
-        if now >= step:  # a policy sets the rate each step
-            pacer.restart(8000.0, now=now)
-            step += 10 * MS
-        while pacer.next_time <= now:
-            pacer.sent(8000.0, now=now)
-            sent += 1
-    assert abs(sent - 8000) <= 8 * 4
-
-
-def test_a_long_pause_allows_only_a_small_burst() -> None:
-    pacer = Pacer(catch_up=2 * MS, now=0)
-    sent = 0
-    while pacer.next_time <= 1000 * MS:
-        pacer.sent(1000.0, now=1000 * MS)
-        sent += 1
-    assert sent == 3

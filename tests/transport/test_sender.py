@@ -72,6 +72,38 @@ def test_paced_packets_wait_their_turn() -> None:
     assert sender.next_time() == 10 * MS
 
 
+def test_a_new_rate_counts_from_now_and_without_catching_up_lateness_stays() -> None:
+    steered = Steered(pacing_rate=1000.0)
+    sender = Sender(steered, SIMULATOR_OPTIONS, now=0)
+    send(sender, now=3 * MS, count=1)
+    assert sender.send_time() == 4 * MS
+    steered.pacing_rate = 0.01
+    send(sender, now=4 * MS, count=1)
+    assert sender.send_time() == 100_004 * MS
+    for rate, now, expected in ((100.0, 5, 15), (1000.0, 50, 50)):
+        steered.pacing_rate = rate
+        sender.on_action(now=now * MS)
+        assert sender.send_time() == expected * MS
+
+
+@pytest.mark.parametrize("lateness_us", [0, 300, 1900])
+def test_catching_up_keeps_the_rate(lateness_us: int) -> None:
+    sender = Sender(Steered(1e6, 8000.0), now=0)
+    now, step = 0, 10 * MS
+    while now < 1000 * MS:
+        now = max(now, sender.send_time()) + lateness_us * 1000
+        if now >= step:  # a policy sets the rate each step
+            sender.on_action(now=now)
+            step += 10 * MS
+        send(sender, now=now)
+    assert abs(sender.next_number - 8000) <= 8 * 4
+
+
+def test_a_long_pause_allows_only_a_small_burst() -> None:
+    sender = Sender(Steered(pacing_rate=1000.0), now=0)
+    assert send(sender, now=1000 * MS) == [0, 1, 2]
+
+
 def test_the_timer_doubles_and_an_ack_resets_it() -> None:
     steered = Steered(2.0)
     sender = Sender(steered, now=0)
@@ -146,6 +178,23 @@ def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
         (3, 0, 6),
         (2, 2, 5),
     ]
+
+
+def test_a_packet_is_lost_when_one_sent_three_later_is_acknowledged() -> None:
+    _, sender = sending(10.0)
+    assert sender.on_ack(((2, 3),), now=50 * MS).lost == []
+    assert sender.on_ack(((3, 4),), now=50 * MS).lost == [0]
+    assert sender.on_ack(((9, 10),), now=50 * MS).lost == [1, 4, 5, 6]
+    assert (sender.lowest, sender.inflight) == (7, 2)
+
+
+def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:
+    _, sender = sending(2.0)
+    assert sender.on_ack(((1, 2),), now=1000).lost == []
+    assert sender.timer_time() == MS
+    assert sender.on_timer(now=MS - 1) == []
+    assert sender.on_timer(now=MS) == [0]
+    assert sender.timer_time() > MS
 
 
 def test_only_the_newest_packets_rtt_is_smoothed() -> None:

@@ -82,7 +82,7 @@ def run_parity(args: Namespace) -> int:
     distrlcc check parity --processes 2
     """
     from distrlcc.config import override
-    from distrlcc.evaluate.bootstrap import Curves
+    from distrlcc.evaluate.bootstrap import agree, curve_intervals
     from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
     from distrlcc.recipes.registry import recipe
 
@@ -97,11 +97,12 @@ def run_parity(args: Namespace) -> int:
     print("the same" if parity.holds else f"NOT the same (bound {TOLERANCE:.0e})")
     if not parity.holds or not args.seeds:
         return 0 if parity.holds else 1
-    curves = Curves(*learning_curves(config, args.processes, args.curve_updates, args.seeds))
+    found = learning_curves(config, args.processes, args.curve_updates, args.seeds)
+    curves = [curve_intervals(each) for each in found]
     print(f"reward per step over {args.curve_updates} updates, {args.seeds} seeds, 95% intervals:")
-    for quarter, (one, several) in enumerate(zip(*curves.intervals(), strict=True), 1):
+    for quarter, (one, several) in enumerate(zip(*curves, strict=True), 1):
         shown = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in (one, several))
         print(f"  quarter {quarter}: {'  '.join(shown)}")
-    agree = "within each other's interval" if curves.agree else "NOT within each other's interval"
-    print(f"learning curves {agree}")
-    return 0 if curves.agree else 1
+    within = agree(*curves)
+    print(f"learning curves {'' if within else 'NOT '}within each other's interval")
+    return 0 if within else 1

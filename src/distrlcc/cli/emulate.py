@@ -87,7 +87,7 @@ def run(args: Namespace) -> int:
         if args.log_port:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
         outside = _outside(args.outside)
-        return run_mahimahi(link, command, log_up=args.log, log_down=args.log_down, outside=outside)
+        return run_mahimahi(link, command, logs=(args.log, args.log_down), outside=outside)
     if args.log_down is not None and link.down.times is None:
         raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
     # Run behind it.

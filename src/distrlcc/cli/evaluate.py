@@ -130,7 +130,7 @@ def run(args: Namespace) -> int:
         series = [one for each in measured for one in each.series]
         page = write_report(args.out, scores, series, info)
         if real:
-            beside = render(rows, [*notes, *summary.common.notes()])
+            beside = render(rows, [*notes, *summary.link_notes()])
             write_atomically(args.out / "sim-to-real.html", beside.encode())
         print(f"report: {page}", file=table.file)
     return 1 if failures else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -85,19 +85,13 @@ def run(args: Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
     # Refuse what cannot work before anything runs.
     name, controller, step_ns = _controller(args)
-    request = Request(
-        seconds=args.seconds,
-        datagram=args.datagram,
-        timeout_s=args.timeout,
-        wait_s=args.wait,
-        keep_series=bool(args.plot or args.json),
-    )
+    request = Request(args.seconds, args.datagram, timeout_s=args.timeout, wait_s=args.wait)
     remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
     if remote[1] == 0:
         raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
-    line, stopper = _LiveLine(wire_bytes), Stopper()
+    line, stopper = _LiveLine(wire_bytes, keeps=bool(args.plot or args.json)), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
 
     def stopping() -> bool:
@@ -140,10 +134,10 @@ def run(args: Namespace) -> int:
         from distrlcc.evaluate.figures import encode
         from distrlcc.evaluate.plots import flow_plot
 
-        figure = flow_plot(sent.series, name, wire_bytes)
+        figure = flow_plot(line.steps, name, wire_bytes)
         require_writable(args.plot.resolve().parent)
         write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
-    emit_json(args.json, {"name": name} | _figures(sent))
+    emit_json(args.json, {"name": name} | _figures(sent, line.steps))
     if sent.failure:
         print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
     return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
@@ -175,13 +169,16 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
 
 
 class _LiveLine:
-    """What a flow is at, twice a second, on a terminal."""
+    """What a flow is at, twice a second, on a terminal; keeps the steps if they are asked for."""
 
-    def __init__(self, wire_bytes: int) -> None:
+    def __init__(self, wire_bytes: int, *, keeps: bool) -> None:
+        self.steps, self._keeps = list[Step](), keeps
         self._bytes = wire_bytes
         self._since, self._steps = 0.0, list[Step]()
 
     def show(self, step: Step) -> None:
+        if self._keeps:
+            self.steps.append(step)
         if not sys.stderr.isatty():
             return
         self._steps.append(step)
@@ -212,9 +209,8 @@ def _summary(name: str, sent: Sent) -> str:
     )
 
 
-def _figures(sent: Sent) -> dict[str, Any]:
-    values = {key: value for key, value in asdict(sent).items() if key != "series"}
-    values = {key: None if value != value else value for key, value in values.items()}
-    columns = {k: [round(getattr(step, k), 6) for step in sent.series] for k in Step._fields}
+def _figures(sent: Sent, steps: Sequence[Step]) -> dict[str, Any]:
+    values = {k: None if v != v else v for k, v in asdict(sent).items()}
+    columns = {k: [round(getattr(step, k), 6) for step in steps] for k in Step._fields}
     shares = {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
     return values | shares | {"steps_columns": columns}

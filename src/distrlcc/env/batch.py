@@ -28,7 +28,10 @@ from distrlcc.sim.suites import mean_rate_mbps, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
+_HELD = slice(CWND, PACING + 1)
+"""A flow's window and pacing rate, which lie side by side."""
 _PACKETS_PER_MBIT = 1e6 / (8 * PACKET_BYTES)
 
 
@@ -48,6 +51,8 @@ class AgentBatch(ABC):
         """What the agents saw in the newest `step`, ``[N]``."""
         self.active = np.ones(n, bool)
         """Which agents run, ``[N]``, so that their next action counts; of one a link, all."""
+        self.acted = self.active
+        """Which agents' actions counted in the newest step, ``[N]``."""
         self._previous = np.zeros((n, self.actions.size))
         self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
@@ -68,7 +73,11 @@ class AgentBatch(ABC):
 
     @abstractmethod
     def held(self) -> tuple[Floats, Floats]:
-        """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+        """Return the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+
+    @abstractmethod
+    def hold(self, cwnd: Floats, pacing: Floats) -> None:
+        """Take the agents' windows and pacing rates for the next step."""
 
     @abstractmethod
     def advance(self) -> None:
@@ -104,20 +113,17 @@ class AgentBatch(ABC):
     def close(self) -> None:  # noqa: B027 - most hold nothing open
         """Give back what is held open."""
 
-    def begin_agent(
-        self, n: int, scenario: Scenario, held: tuple[Floats, Floats], place: int = 0
-    ) -> None:
+    def begin_agent(self, n: int, scenario: Scenario, held: Floats, place: int = 0) -> None:
         """Begin agent n's episode, after its link is there; it is the scenario's flow at ``place``.
 
-        ``held`` are views of windows and pacing rates; what the scenario leaves open is set there.
+        What the scenario leaves open is set in ``held``, a view of its window and pacing rate.
         """
         flow, link = scenario.flows[place], scenario.link
-        cwnd, pacing = held
         if flow.scheme == "agent":
             if flow.cwnd is None:
-                cwnd[n] = self.actions.initial[0]
+                held[0] = self.actions.initial[0]
             if flow.pacing_mbps is None:
-                pacing[n] = self.actions.initial[1]
+                held[1] = self.actions.initial[1]
         self.mean_rate[n] = mean_rate_mbps(scenario) * _PACKETS_PER_MBIT
         self._searched[n] = link.best_cwnd or 0.0
         service = 0.0 if link.rate_mbps is None else 1 / (link.rate_mbps * _PACKETS_PER_MBIT)
@@ -152,11 +158,11 @@ class AgentBatch(ABC):
     def _act(self, actions: NDArray[Any]) -> None:
         cwnd, pacing = self.held()
         if self.disturbance is None:
-            cwnd[:], pacing[:] = self.actions.apply(actions, cwnd, pacing)
+            self.hold(*self.actions.apply(actions, cwnd, pacing))
             return
         actions, due = self.disturbance.due(actions)
         new_cwnd, new_pacing = self.actions.apply(actions, cwnd, pacing)
-        cwnd[:], pacing[:] = np.where(due, new_cwnd, cwnd), np.where(due, new_pacing, pacing)
+        self.hold(np.where(due, new_cwnd, cwnd), np.where(due, new_pacing, pacing))
 
     def _paid(self, stats: IntervalStats) -> Floats:
         view, paid = self.view(), self.config.reward
@@ -177,10 +183,13 @@ _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
 class LinkBatch(AgentBatch):
-    """N links with one agent each (flow 0); other flows run their own schemes."""
+    """N simulated links with K agents each, row ``K n + k`` is link n's k-th: its k-th flow.
 
-    changing = "previous preference mean_rate base_rtt searched"
-    """Arrays that a checkpoint keeps, beside the simulator's and the observations'."""
+    Other flows run their own schemes. Where agents may join and leave, an agent is active from the
+    first step that begins at or after its flow's start until a step ends at or after its stop: that
+    step is its last. Rows that are not active see zeros, are paid nothing, and their actions do
+    nothing; so are rows beyond a scenario's agents.
+    """
 
     def __init__(
         self,
@@ -190,69 +199,142 @@ class LinkBatch(AgentBatch):
         n_flows: int = 1,
         with_histograms: bool = False,
         with_labels: bool = True,
+        joining: bool = False,
     ) -> None:
-        """Allocate N links of ``n_flows`` flows, the first of which is the agent's."""
-        super().__init__(n * config.agents, config)
+        """Allocate N links of ``n_flows`` flows, or of K if that is more.
+
+        Where K is above 1, or with ``joining``, agents join and leave as their flows do; else the
+        first flow is an agent's at all times.
+        """
+        self.agents = agents = config.agents
+        super().__init__(n * agents, config)
+        self.n_flows = max(n_flows, agents)
         self.simulator = Simulator(
             n,
-            n_flows,
+            self.n_flows,
             with_ewmas=config.observation.startswith("indigo"),
             with_best=with_labels,
             with_histograms=with_histograms,
         )
-        self.n_flows = n_flows
-        # Which rows of the simulator's flows are the agents'.
-        self._flow: NDArray[np.int64] = np.arange(n) * n_flows
+        rows = np.arange(n * agents)
+        self._link = rows // agents
+        self._flow = self._link * self.n_flows + rows % agents
+        self._is_agent = np.ones(n * agents, bool)
+        # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
+        self._rates = np.zeros((n, self.n_flows))
+        self._share = np.ones(n * agents) if agents > 1 else None
+        self._joining = joining or agents > 1
+        self._changing = "previous preference mean_rate base_rtt searched"
+        if self._joining:
+            self._changing += " rates is_agent active acted"
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
         self.simulator.load(n, scenario)
-        self.begin_agent(n, scenario, LinkBatch.held(self))
+        count, first = len(scenario.flows), n * self.agents
+        control = self._control()[n]
+        control[count:] = 0.0  # what an earlier scenario left
+        for place, held in enumerate(control[:, _HELD]):
+            self.begin_agent(first + place, scenario, held, min(place, count - 1))
+        self._rates[n] = 0.0
+        if self._joining:
+            rows = slice(first, first + self.agents)
+            flags = [flow.scheme == "agent" for flow in scenario.flows[: self.agents]]
+            self._is_agent[rows] = flags + [False] * (self.agents - len(flags))
+            self._searched[rows] /= count
+            self.active[rows] = self._running()[rows]
 
     def retire(self, n: int) -> None:
-        """Take no more time for link n, whose scenario is over, than a silent sender does.
-
-        Where steps last round trips, long ones would go on for hundreds of times their scenario
-        while short ones end.
-        """
+        """Take no more time for link n, whose scenario is over, than a silent sender does."""
+        # Where steps last round trips, it would go on for hundreds of times its scenario.
         self.load(n, _OVER)
 
+    def _control(self) -> Floats:
+        """Return a view of the agents' flows' states, ``[links, K, ...]``."""
+        control = self.simulator.control
+        return control.reshape(-1, self.n_flows, control.shape[1])[:, : self.agents]
+
     def held(self) -> tuple[Floats, Floats]:
-        """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
-        control = self.simulator.control[:: self.n_flows]
-        return control[:, CWND], control[:, PACING]
+        """Return the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+        control = self._control()
+        return control[..., CWND].reshape(-1), control[..., PACING].reshape(-1)
+
+    def hold(self, cwnd: Floats, pacing: Floats) -> None:
+        """Take the active agents' windows and pacing rates for the next step."""
+        control, active = self._control(), self.active.reshape(-1, self.agents)
+        np.copyto(control[..., CWND], cwnd.reshape(active.shape), where=active)
+        np.copyto(control[..., PACING], pacing.reshape(active.shape), where=active)
+
+    def _running(self) -> Bools:
+        flows, now = self.simulator.flows[self._flow], self.simulator.links[self._link, col.NOW]
+        running = (flows[:, col.START] <= now) & (now < flows[:, col.STOP])
+        return np.asarray(self._is_agent & running)
 
     def advance(self) -> None:
         """Advance every link by its step, with windows and rates as they are."""
-        self.simulator.advance(self.step_ns())
-        extra = self.simulator.flows[:: self.n_flows, col.EXTRA_RTT] / NANOSECONDS
-        self.base_rtt = np.maximum(self.simulator.results[:, col.BASE_RTT] + extra, 1e-4)
+        simulator = self.simulator
+        simulator.advance(self.step_ns())
+        extra = simulator.flows[:, col.EXTRA_RTT].reshape(self._rates.shape) / NANOSECONDS
+        base_rtt = np.maximum(simulator.results[:, col.BASE_RTT, None] + extra, 1e-4)
+        self.base_rtt = base_rtt[:, : self.agents].reshape(-1)
+        if self.agents > 1:
+            begin, end = simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
+            duration = (end - begin) / NANOSECONDS
+            acked = simulator.flows[:, col.STEP_ACKED].reshape(self._rates.shape)
+            weight = np.minimum(duration / base_rtt, 1.0)
+            self._rates += weight * (acked / duration - self._rates)
+            if self.config.reward.fairness_weight:
+                self._share = self.share()
 
     def step_ns(self) -> NDArray[np.int64]:
-        """Return each link's next step, ns: `step_ms`, or the interval in round trips."""
-        least = round(self.config.step_ms * 1e6)
-        rows = self.simulator.flows[:: self.n_flows, col.MIN_RTT]
-        return np.maximum(least, (rows * self.config.interval_rtts).astype(np.int64))
+        """Return each link's next step, ns: `step_ms`, or its agents' least RTT's interval."""
+        least = np.full(self.simulator.n_links, round(self.config.step_ms * 1e6))
+        if not self.config.interval_rtts:
+            return least
+        rtts = self.simulator.flows[self._flow, col.MIN_RTT]
+        rtts = np.where(self.active & (rtts > 0), rtts, col.FOREVER).reshape(-1, self.agents)
+        shortest = rtts.min(axis=1)
+        intervals = np.where(shortest < col.FOREVER, shortest * self.config.interval_rtts, 0.0)
+        return np.asarray(np.maximum(least, intervals.astype(np.int64)))
+
+    def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
+        """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``.
+
+        An agent that has just begun has its first observation, one that has just left its last.
+        """
+        observation, reward = super().step(actions)
+        if not self._joining:
+            return observation, reward
+        self.acted = self.active
+        self.active = self._running()
+        joined = np.flatnonzero(self.active & ~self.acted)
+        self.observations.reset(joined)
+        self._previous[joined] = 0.0
+        observation[~self.acted] = 0.0
+        observation[joined] = self.first_observation(joined)
+        return observation, np.where(self.acted, reward, 0.0)
 
     def stats(self) -> IntervalStats:
         """Return what the agents saw in the newest step, ``[N]``."""
         stats = self.simulator.stats()
-        if self.n_flows == 1:
+        if self.n_flows == self.agents:
             return stats
         return IntervalStats(**{name: getattr(stats, name)[self._flow] for name in stats.names()})
 
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
-        results = self.simulator.results
-        view = LinkView(
-            results[:, col.CAPACITY], results[:, col.USED], self.mean_rate, self.base_rtt
-        )
+        results = self.simulator.results[self._link]
+        capacity, used = results[:, col.CAPACITY], results[:, col.USED]
+        view = LinkView(capacity, used, self.mean_rate, self.base_rtt, self._share)
         if self.n_flows > 1:
             ran = self.ran()
-            view.flows, view.schemes = ran.sum(axis=1), ran[:, 1:].sum(axis=1)
+            flows = ran.sum(axis=1)
+            agents = ran[:, : self.agents] & self._is_agent.reshape(-1, self.agents)
+            schemes = flows - agents.sum(axis=1)
+            view.flows, view.schemes = flows[self._link], schemes[self._link]
         return view
 
-    def ran(self) -> NDArray[np.bool_]:
+    def ran(self) -> Bools:
         """Return which flows ran in the newest step, ``[links, flows]``."""
         begin, end = self.simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
         start, stop = (
@@ -260,24 +342,38 @@ class LinkBatch(AgentBatch):
         )
         return np.asarray((start < end) & (begin < stop))
 
+    def share(self) -> Floats:
+        """Return what agents deliver, relative to an equal share among their link's flows.
+
+        Rates are smoothed over a round trip; 1 is a fair share, and what one alone has.
+        """
+        running = self.ran()
+        rates = np.where(running, self._rates, 0.0)
+        fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self._link]
+        own = rates[:, : self.agents].reshape(-1)
+        return np.where(fair > 0, own / np.maximum(fair, 1e-9), 1.0)
+
     def labels(self) -> NDArray[Any]:
-        """Return the oracle's actions at this moment, ``[N]``."""
-        best = self.best_cwnd(self.simulator.results[:, col.BEST_CWND])
-        return self.actions.label(best, *self.held(), self.base_rtt)
+        """Return the oracle's actions at this moment: a fair share of the rate for each agent."""
+        best = self.simulator.results[self._link, col.BEST_CWND]
+        if self.agents > 1:
+            first = self.base_rtt.reshape(-1, self.agents)[:, 0][self._link]
+            best = best * self.base_rtt / first
+        return self.actions.label(self.best_cwnd(best), *self.held(), self.base_rtt)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
         return {
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
-            **copy_arrays(self, self.changing),
+            **copy_arrays(self, self._changing),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
-        restore_arrays(self, self.changing, state)
+        restore_arrays(self, self._changing, state)
 
 
 class DemonstrationBatch(LinkBatch):
@@ -290,8 +386,6 @@ class DemonstrationBatch(LinkBatch):
     before have led.
     """
 
-    changing = LinkBatch.changing + " held"
-
     def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:
         """Allocate N links of ``n_flows`` flows, the first of which runs the scheme.
 
@@ -303,16 +397,21 @@ class DemonstrationBatch(LinkBatch):
         super().__init__(n, config, n_flows=n_flows, with_labels=False)
         self._scheme = scheme
         self._held = np.zeros((2, n))
+        self._changing += " held"
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
         super().load(n, scenario)  # for an agent's first window and rate
         self._held[:, n] = [values[n] for values in super().held()]
-        super().load(n, with_scheme(scenario, self._scheme))
+        self.simulator.load(n, with_scheme(scenario, self._scheme))
 
     def held(self) -> tuple[Floats, Floats]:
         """Return what agents would hold: windows, packets, and pacing rates, packets/s."""
         return self._held[0], self._held[1]
+
+    def hold(self, cwnd: Floats, pacing: Floats) -> None:
+        """Keep these beside the scheme's."""
+        self._held[:] = cwnd, pacing
 
     def stats(self) -> IntervalStats:
         """Return what the flows saw, with the windows and rates that agents would hold."""
@@ -329,8 +428,7 @@ class DemonstrationBatch(LinkBatch):
 
         A paced sender has its rate's worth of a round trip in flight, unless its window is less.
         """
-        control = self.simulator.control[:: self.n_flows]
-        cwnd, pacing = control[:, CWND], control[:, PACING]
+        cwnd, pacing = super().held()
         return np.where(pacing > 0, np.minimum(cwnd, pacing * self._rtt()), cwnd)
 
     def _rtt(self) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
 
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
@@ -43,52 +44,50 @@ def check(config: EnvConfig) -> str | None:
             check_env(LinkEnv(config), skip_render_check=True)
     except Exception as error:
         return f"gymnasium's checker: {error}"
-    return _check_vector(config)
-
-
-def _check_vector(config: EnvConfig) -> str | None:
-    first = _roll(LinkVectorEnv(N, config), seed=3)
-    if first[-1] is not None:
-        return str(first[-1])
-    again = _roll(LinkVectorEnv(N, config), seed=3)
-    if not _equal(first, again):
-        return "the same seed gave different transitions"
-    low = _roll(LinkVectorEnv(N // 2, config), seed=3)
-    high = _roll(LinkVectorEnv(N // 2, config, first_index=N // 2), seed=3)
-    joined = tuple(np.concatenate([a, b], axis=1) for a, b in zip(low[:3], high[:3], strict=True))
-    if not _equal(first[:3], joined):
-        return "two halves by first_index differ from the whole"
+    try:
+        _check_vector(config)
+    except ValueError as error:
+        return str(error)
     return None
 
 
-def _roll(env: LinkVectorEnv, seed: int) -> tuple[Any, ...]:
-    observation, info = env.reset(seed=seed)
-    box, rows = env.single_observation_space, [[], [], []]  # type: ignore[var-annotated]
-    ended = 0
+def _check_vector(config: EnvConfig) -> None:
+    whole, again = (_roll(LinkVectorEnv(N, config)) for _ in range(2))
+    _require(_equal(whole, again), "the same seed gave different transitions")
+    halves = [_roll(LinkVectorEnv(N // 2, config, first_index=first)) for first in (0, N // 2)]
+    joined = [np.concatenate(both, axis=1) for both in zip(*halves, strict=True)]
+    _require(_equal(whole, joined), "two halves by first_index differ from the whole")
+
+
+def _roll(env: LinkVectorEnv) -> list[NDArray[Any]]:
+    """Follow the expert; return observations, rewards and truncations."""
+    observation, info = env.reset(seed=3)
+    box, rows, ended = env.single_observation_space, [], 0
+    told = env.batch.preference.shape[1]  # known before anything is seen
     for _ in range(60):
         actions = info["expert_action"]
         if actions.ndim == 1 and env.single_action_space.shape:
             actions = actions[:, None]
         observation, reward, terminated, truncated, info = env.step(actions)
-        for row, value in zip(rows, (observation, reward, truncated), strict=True):
-            row.append(value)
-        if not all(box.contains(o) for o in observation):
-            return (*rows, "an observation lies outside its space")
-        if not np.isfinite(reward).all():
-            return (*rows, "a reward is not finite")
-        if terminated.any():
-            return (*rows, "an episode was terminated: links do not end")
+        rows.append((observation, reward, truncated))
+        inside = all(box.contains(o) for o in observation)
+        _require(inside, "an observation lies outside its space")
+        _require(bool(np.isfinite(reward).all()), "a reward is not finite")
+        _require(not terminated.any(), "an episode was terminated: links do not end")
         if truncated.any():
-            ended += int(truncated.sum())
-            if not np.array_equal(info["_final_obs"], truncated):
-                return (*rows, "final_obs does not mark the truncated episodes")
-            told = env.batch.preference.shape[1]  # known before anything is seen
-            if np.abs(observation[truncated][:, : observation.shape[1] - told]).max() > 0:
-                return (*rows, "an episode's first observation is not the next episode's")
-    if not ended:
-        return (*rows, "no episode ended")
-    return (*(np.array(row) for row in rows), None)
+            ended += 1
+            marked = np.array_equal(info["_final_obs"], truncated)
+            _require(marked, "final_obs does not mark the truncated episodes")
+            fresh = not observation[truncated][:, : observation.shape[1] - told].any()
+            _require(fresh, "an episode's first observation is not the next episode's")
+    _require(ended > 0, "no episode ended")
+    return [np.array(column) for column in zip(*rows, strict=True)]
 
 
-def _equal(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a[:3], b[:3], strict=True))
+def _require(fine: bool, problem: str) -> None:
+    if not fine:
+        raise ValueError(problem)
+
+
+def _equal(some: list[NDArray[Any]], others: list[NDArray[Any]]) -> bool:
+    return all(map(np.array_equal, some, others))

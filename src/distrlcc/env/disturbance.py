@@ -61,8 +61,6 @@ class Disturbance:
 
     def due(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Take actions ``[N]``; return those that take effect now, and where there is one."""
-        if self._size == 1:
-            return actions, np.ones(len(actions), bool)
         self._waiting = self._waiting.astype(actions.dtype, copy=False)
         self._waiting[self._age % self._size, self._rows] = actions
         taken = self._waiting[(self._age - self._delay) % self._size, self._rows]

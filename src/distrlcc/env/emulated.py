@@ -65,13 +65,17 @@ class EmulatedBatch(AgentBatch):
             INITIAL_CWND if flow.cwnd is None else flow.cwnd,
             (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES),
         )
-        self.begin_agent(n, scenario, self.held())
+        self.begin_agent(n, scenario, self._held[:, n])
         # The best first window, before the process has said anything of this link.
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
 
     def held(self) -> tuple[Floats, Floats]:
-        """Return views of the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+        """Return the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
         return self._held[0], self._held[1]
+
+    def hold(self, cwnd: Floats, pacing: Floats) -> None:
+        """Take the agents' windows and pacing rates for the next step."""
+        self._held[:] = cwnd, pacing
 
     def advance(self) -> None:
         """Send the windows and rates to the links, and wait until the step is over.

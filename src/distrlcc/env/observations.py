@@ -58,7 +58,10 @@ class ScaleFree(_Running):
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
-        min_rtt = np.where(stats.min_rtt > 0, self._windowed_min_rtt(stats), 0.1)
+        # Of the last one to two windows, so that a longer path is noticed.
+        least = self._windowed_least(stats, "", self.WINDOW_S)
+        least = np.where(np.isfinite(least), least, stats.min_rtt)
+        min_rtt = np.where(stats.min_rtt > 0, least, 0.1)
         return np.stack(self._elements(stats, min_rtt), axis=1)
 
     def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
@@ -101,11 +104,6 @@ class ScaleFree(_Running):
             np.minimum(stats.inflight / cwnd, 2.0),
             np.log1p(stats.acked) - 2.0,
         ]
-
-    def _windowed_min_rtt(self, stats: IntervalStats) -> Floats:
-        """Return the least RTT of the last one to two windows, so that a longer path is noticed."""
-        least = self._windowed_least(stats, "", self.WINDOW_S)
-        return np.where(np.isfinite(least), least, stats.min_rtt)
 
     def _windowed_least(
         self, stats: IntervalStats, prefix: str, window_s: Floats | float

@@ -35,7 +35,6 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome
-from distrlcc.env.shared import SharedBatch
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
@@ -44,11 +43,6 @@ from distrlcc.types import copy_arrays, restore_arrays
 
 BOUND = 1000.0
 """Observations lie within plus and minus this."""
-
-
-def observation_box(batch: AgentBatch) -> gymnasium.spaces.Box:
-    """Return one agent's observation space."""
-    return gymnasium.spaces.Box(-BOUND, BOUND, (batch.observation_size,), np.float32)
 
 
 Array = NDArray[Any]
@@ -120,7 +114,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
         self._with_outcomes = with_outcomes
         self.batch = self._build_batch(expert)
-        self.single_observation_space = observation_box(self.batch)
+        size = self.batch.observation_size
+        self.single_observation_space = gymnasium.spaces.Box(-BOUND, BOUND, (size,), np.float32)
         self.single_action_space = self.batch.actions.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -149,11 +144,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             )
         if emulated:
             return EmulatedBatch(self.num_envs, self.config)
-        if self.agents > 1:
-            links = self.num_envs // self.agents
-            return SharedBatch(links, self.config, n_flows=flows, with_labels=labels)
         if expert == "oracle":
-            return LinkBatch(self.num_envs, self.config, n_flows=flows, with_labels=labels)
+            links = self.num_envs // self.agents
+            return LinkBatch(links, self.config, n_flows=flows, with_labels=labels)
         return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
@@ -224,9 +217,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums += np.array(
             [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
         ).T
-        over = truncated = self.over
-        if isinstance(self.batch, SharedBatch):
-            truncated = self.batch.left() | (self.batch.acted & over[self._link])
+        over = self.over
+        truncated = self.batch.acted & (over[self._link] | ~self.batch.active)
         late = self.batch.late()
         info: dict[str, Any] = {} if late is None else {"late": late}
         if self._with_outcomes:

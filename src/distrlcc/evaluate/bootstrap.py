@@ -8,10 +8,9 @@ there is no interval, and its bounds are NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from distrlcc.evaluate.scores import defined_means
 from distrlcc.types import FloatArray
 
 RESAMPLES = 2000
@@ -34,7 +33,7 @@ def mean_intervals(values: FloatArray) -> FloatArray:
     Returns:
         ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
     """
-    units = _nanmean(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
+    units = defined_means(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
     return _intervals(units, RESAMPLES)
 
 
@@ -44,33 +43,24 @@ def link_intervals(values: FloatArray) -> FloatArray:
     return _intervals(rows, RESAMPLES // 2).reshape(*values.shape[:2], 3)
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Learning curves of two ways of training from the same S seeds, in Q parts: ``[S, Q]``."""
+def curve_intervals(curves: FloatArray) -> FloatArray:
+    """Return mean, low and high over S seeds of curves in Q parts, ``[S, Q]``: ``[Q, 3]``."""
+    return mean_intervals(curves.T[:, None, :])
 
-    one: FloatArray
-    other: FloatArray
 
-    def intervals(self) -> tuple[FloatArray, FloatArray]:
-        """Return mean, low and high over seeds of each part, ``[Q, 3]``, of one and the other."""
-        one, other = (mean_intervals(curve.T[:, None, :]) for curve in (self.one, self.other))
-        return one, other
-
-    @property
-    def agree(self) -> bool:
-        """Whether each one's mean lies within the other's interval, in every part."""
-        one, other = self.intervals()
-        return bool(
-            ((other[:, 1] <= one[:, 0]) & (one[:, 0] <= other[:, 2])).all()
-            and ((one[:, 1] <= other[:, 0]) & (other[:, 0] <= one[:, 2])).all()
-        )
+def agree(one: FloatArray, other: FloatArray) -> bool:
+    """Return whether each one's means, of ``[Q, 3]``, lie within the other's intervals."""
+    return all(
+        bool(((b[:, 1] <= a[:, 0]) & (a[:, 0] <= b[:, 2])).all())
+        for a, b in ((one, other), (other, one))
+    )
 
 
 def _intervals(units: FloatArray, resamples: int) -> FloatArray:
     """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
     rows, count = units.shape
     result = np.full((rows, 3), np.nan)
-    result[:, 0] = _nanmean(units)
+    result[:, 0] = defined_means(units)
     if count == 1:
         return result
     defined = np.isfinite(units)
@@ -92,11 +82,3 @@ def _intervals(units: FloatArray, resamples: int) -> FloatArray:
             found = means[:, row][np.isfinite(means[:, row])]
             result[start + row, 1:] = np.quantile(found, [tail, 1.0 - tail])
     return result
-
-
-def _nanmean(values: FloatArray) -> FloatArray:
-    """Mean over the last axis of what is defined; NaN, without a warning, where nothing is."""
-    defined = np.isfinite(values)
-    counts = defined.sum(axis=-1)
-    sums = np.where(defined, values, 0.0).sum(axis=-1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

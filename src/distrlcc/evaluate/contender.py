@@ -217,17 +217,14 @@ def _check_spaces(path: str, policy: NumpyPolicy) -> None:
     space = batch.actions.space
     discrete = isinstance(space, gymnasium.spaces.Discrete)
     kind, actions = ("discrete", batch.actions.size) if discrete else ("continuous", 1)
-    if spec.action_kind != kind:
-        raise PolicyFileError(
-            f"{path}: its actions are {spec.action_kind}, those of {spec.action!r} are {kind}; "
-            "train it again, or use the distrlcc that wrote it"
-        )
+    seen = batch.observation_size
     for what, has, expected in (
-        (f"observation {spec.observation!r}", spec.observation_size, batch.observation_size),
-        (f"action {spec.action!r}", spec.action_size, actions),
+        (f"kind of action {spec.action!r}", spec.action_kind, kind),
+        (f"size of action {spec.action!r}", spec.action_size, actions),
+        (f"size of observation {spec.observation!r}", spec.observation_size, seen),
     ):
         if has != expected:
             raise PolicyFileError(
-                f"{path}: its network takes {has} elements for {what}, this distrlcc has "
-                f"{expected}; train it again, or use the distrlcc that wrote it"
+                f"{path}: the {what} is {has}, in this distrlcc {expected}; train it again, or "
+                "use the distrlcc that wrote it"
             )

@@ -175,13 +175,8 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         log = read_flow_log(whole, scenario, own=own if ports else None)
         sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
         said = sender.over(np.array([log.warm_ms - log.begin_ms, log.end_ms - log.begin_ms]) / 1e3)
-        figures = {
-            "mean_cwnd_packets": float(said.cwnd_packets[0]),
-            "mean_smoothed_rtt_ms": float(said.smoothed_rtt_ms[0]),
-            "retransmitted_share": float(said.retransmitted_share[0]),
-        }
-        series = link_series(log, sender, first.contender)
-        return RealRun(score_log(log) | figures, series, max(late, default=0.0))
+        figures = score_log(log) | {key: float(value[0]) for key, value in said.items()}
+        return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 
 
 def emulation(
@@ -300,8 +295,8 @@ def evaluate_emulated(
         ConfigError: A flow cannot send real packets.
     """
     # Each link once per seed; what fails is tried once more, and then left out.
-    keys = (*(m.key for m in METRICS + SENDER_METRICS), "base_rtt_ms")
-    columns = {key: np.full((len(scenarios), seeds), np.nan) for key in keys}
+    shape = len(scenarios), seeds
+    columns = {m.key: np.full(shape, np.nan) for m in METRICS + SENDER_METRICS}
     series, late, failures = list[Series](), list[LateRun](), list[str]()
     for place, scenario in enumerate(scenarios):
         for seed in range(seeds):
@@ -328,5 +323,5 @@ def evaluate_emulated(
                 failures.append(f"{run} failed: {reason}")
     # What was measured; a run that failed has no figures.
     links = tuple(scenario.name for scenario in scenarios)
-    scores = SchemeScores(contender.name, links, learned=contender.learned, **columns)
+    scores = SchemeScores(contender.name, links, columns, contender.learned)
     return Measured(scores, tuple(series), tuple(late), tuple(failures))

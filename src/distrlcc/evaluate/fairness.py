@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.shared import SharedBatch
+from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import MBIT, WARMUP_S, reseed, simulate
 from distrlcc.evaluate.scores import BUCKET_S, defined_mean
@@ -79,7 +79,7 @@ def run_shared(
     count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
     agents = max(sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios)
     config = replace(contender.env_config(), agents=agents)
-    batch = SharedBatch(count, config, n_flows=n_flows, with_labels=False)
+    batch = LinkBatch(count, config, n_flows=n_flows, with_labels=False, joining=True)
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in seeded])
     buckets = round(float(ends.max()) / NANOSECONDS / BUCKET_S) + 1
     flows = np.zeros((len(_FLOW), count, n_flows, buckets))
@@ -96,24 +96,17 @@ def run_shared(
         flows[:, everyone, :, bucket] += (added * running[:, None]).transpose(1, 0, 2)
         capacity, used, base = batch.simulator.results[:, [col.CAPACITY, col.USED, col.BASE_RTT]].T
         links[:, everyone, bucket] += running * np.array([capacity, used, base * capacity])
-    return [_run_of(scenario, flows[:, n], links[:, n]) for n, scenario in enumerate(scenarios)]
-
-
-def _run_of(scenario: Scenario, flows: NDArray[np.float64], links: FloatArray) -> SharedRun:
-    count, length = len(scenario.flows), round(scenario.duration_s / BUCKET_S)
-    acked, queueing, sent, dropped = flows[:, :count, :length]
-    capacity, used, weighted = links[:, :length]
-    extra = np.array([flow.extra_rtt_ms * 1e-3 for flow in scenario.flows])
-    return SharedRun(
-        scenario=scenario,
-        acked=acked,
-        queueing_s=queueing / NANOSECONDS,
-        sent=sent,
-        dropped=dropped,
-        capacity=capacity,
-        used=used,
-        base_rtt_s=weighted.sum() / max(capacity.sum(), 1e-9) + extra,
-    )
+    # Each scenario's own flows and time.
+    found = []
+    for n, scenario in enumerate(scenarios):
+        length = round(scenario.duration_s / BUCKET_S)
+        acked, queueing, sent, dropped = flows[:, n, : len(scenario.flows), :length]
+        capacity, used, weighted = links[:, n, :length]
+        extra = np.array([flow.extra_rtt_ms * 1e-3 for flow in scenario.flows])
+        base = weighted.sum() / max(capacity.sum(), 1e-9) + extra
+        waited = queueing / NANOSECONDS
+        found.append(SharedRun(scenario, acked, waited, sent, dropped, capacity, used, base))
+    return found
 
 
 def jain_index(rates: FloatArray) -> FloatArray:

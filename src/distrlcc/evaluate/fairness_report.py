@@ -3,23 +3,8 @@
 ``write_fairness`` writes into a folder::
 
     fairness.html            the page
-    fairness.json            all figures
+    fairness.json            all figures; docs/fairness.md says which keys, which stay
     fairness-CONTENDER.png   a link on which flows join and leave; .pdf likewise
-
-``to_json`` gives, with keys that stay::
-
-    {"format": "distrlcc-fairness", "version": 1, "confidence": 0.95, "seeds": S,
-     "metrics": {metric: {"unit", "better", "definition"}},
-     "suites": {suite: {contender: {
-         "learned": bool,
-         "overall": {metric: {"mean", "low", "high"}},
-         "links": {link: {
-             metric: mean over seeds, ...,
-             "flows": [{"scheme", "start_s", "stop_s", "extra_rtt_ms", "throughput_mbps"},
-                       ...]}}}}}}
-
-What is undefined, such as Jain's index of a link with one flow, is null. Flows' throughputs are
-those of the first seed while they run; the contender's flows are those of scheme ``agent``.
 """
 
 from __future__ import annotations
@@ -40,10 +25,9 @@ from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.fairness import SharedRun, fairness_of, run_shared, running_rates
 from distrlcc.evaluate.figures import LIGHT, encode, svg_pictures
 from distrlcc.evaluate.plots import fairness_plot
-from distrlcc.evaluate.report import file_names, template
+from distrlcc.evaluate.report import file_names, template, write_files
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, Metric, defined_mean
-from distrlcc.evaluate.summary import MeanInterval, figure, interval_table
-from distrlcc.files import require_writable, write_together
+from distrlcc.evaluate.summary import MeanInterval, by_metric, figure, interval_table
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 
@@ -63,8 +47,7 @@ class SuiteFairness:
     @property
     def overall(self) -> dict[str, MeanInterval]:
         """Means over links and seeds, with intervals, by metric."""
-        rows = mean_intervals(self.values).tolist()
-        return {m.key: MeanInterval(*row) for m, row in zip(FAIRNESS_METRICS, rows, strict=True)}
+        return by_metric(FAIRNESS_METRICS, mean_intervals(self.values))
 
     def cells(self, metrics: Sequence[Metric]) -> list[tuple[str, str]]:
         """Return means and half widths as shown."""
@@ -129,10 +112,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str,
     page = template("fairness.html.jinja").render(
         command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
     )
-    files["fairness.html"] = (page + "\n").encode()
-    require_writable(folder)
-    write_together(folder, files)
-    return folder / "fairness.html"
+    return write_files(folder, files | {"fairness.html": (page + "\n").encode()})
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ import numpy as np
 from distrlcc.errors import OutputError
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.runner import WARMUP_S
-from distrlcc.evaluate.scores import SenderSeries, Series, bucket_edges, bucket_sums
+from distrlcc.evaluate.scores import Series, bucket_edges, bucket_sums
 from distrlcc.net.direction import FULL_BYTES
 from distrlcc.sim.link import Log, read_log
-from distrlcc.sim.reference import capacity
+from distrlcc.sim.reference import capacity, conditions_at, service_at
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
@@ -144,7 +144,6 @@ def score_log(log: FlowLog) -> dict[str, float]:
         "p95_queueing_delay_ms": p95,
         "mean_rtt_ms": mean_rtt,
         "p95_rtt_ms": p95_rtt,
-        "base_rtt_ms": base,
         "queueing_delay_rtt": mean / base if base else math.nan,
         "loss": float(excess + (1.0 - excess) * random_loss),
         "excess_loss": float(excess),
@@ -186,24 +185,21 @@ class SenderLog:
     cwnd_packets: FloatArray
     smoothed_rtt_ms: FloatArray
     """NaN before the first sample."""
-    sent_packets: FloatArray | None = None
-    """Until then, retransmitted ones among them; None where nothing is ever retransmitted."""
-    retransmitted_packets: FloatArray | None = None
+    sent_packets: FloatArray
+    """Until then, retransmitted ones among them; 0 where nothing is ever retransmitted."""
+    retransmitted_packets: FloatArray
 
-    def over(self, edges_s: FloatArray) -> SenderSeries:
-        """Return means over time in B buckets with edges ``[B + 1]``, since the flow began."""
-        share = np.full(len(edges_s) - 1, np.nan)
-        if self.sent_packets is not None and self.retransmitted_packets is not None:
-            sent, again = (
-                np.diff(np.interp(edges_s, self.time_s, counts))
-                for counts in (self.sent_packets, self.retransmitted_packets)
-            )
-            share = np.where(sent > 0, again / np.where(sent > 0, sent, 1.0), np.nan)
-        return SenderSeries(
-            cwnd_packets=self._mean(edges_s, self.cwnd_packets),
-            smoothed_rtt_ms=self._mean(edges_s, self.smoothed_rtt_ms),
-            retransmitted_share=share,
+    def over(self, edges_s: FloatArray) -> dict[str, FloatArray]:
+        """Return `SENDER_METRICS` in B buckets with edges ``[B + 1]``, since the flow began."""
+        sent, again = (
+            np.diff(np.interp(edges_s, self.time_s, counts))
+            for counts in (self.sent_packets, self.retransmitted_packets)
         )
+        return {
+            "mean_cwnd_packets": self._mean(edges_s, self.cwnd_packets),
+            "mean_smoothed_rtt_ms": self._mean(edges_s, self.smoothed_rtt_ms),
+            "retransmitted_share": np.where(sent > 0, again / np.where(sent > 0, sent, 1), np.nan),
+        }
 
     def _mean(self, edges_s: FloatArray, values: FloatArray) -> FloatArray:
         """Return means over time of what is defined; NaN where nothing is."""
@@ -217,15 +213,13 @@ def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
     """Read the JSON of `distrlcc.net.tcp_flow`, the kernel's, or of ``distrlcc send --json``."""
     found = json.loads(path.read_text(encoding="utf-8"))
     steps = found["samples_columns" if kernel else "steps_columns"]
-    columns = {name: np.array(values, float) for name, values in steps.items()}
-    rtts = columns["smoothed_rtt_ms"] if kernel else 1e3 * columns["smoothed_rtt"]
-    rtts = np.where(rtts > 0, rtts, np.nan)  # 0: there was no sample yet
+    names = ["time_s", "cwnd_packets", "smoothed_rtt_ms", "sent_packets", "retransmitted_packets"]
     if not kernel:
-        return SenderLog(columns["time"], columns["cwnd"], rtts)
-    names = ("sent_packets", "retransmitted_packets")
-    return SenderLog(
-        columns["time_s"], columns["cwnd_packets"], rtts, *(columns[name] for name in names)
-    )
+        names = ["time", "cwnd", "smoothed_rtt"]
+        steps["smoothed_rtt"] = [1e3 * rtt for rtt in steps["smoothed_rtt"]]
+    time, cwnd, rtt, *counts = (np.array(steps[name], float) for name in names)
+    sent, again = counts or [np.zeros(len(time))] * 2
+    return SenderLog(time, cwnd, np.where(rtt > 0, rtt, np.nan), sent, again)  # 0: no sample yet
 
 
 def _events(log: Log, kind: str) -> FloatArray:
@@ -253,16 +247,11 @@ def _first_full(log: Log, path: Path) -> int:
 
 def _link_at(link: Link, times_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return what packets that left then met: the delay both ways, ms, service, ms, and loss."""
-    delay, service, loss = 2.0 * link.delay_ms, 0.0, link.loss
-    if link.rate_mbps:  # as in the simulator: on a trace there is none
-        service = PACKET_BYTES * _MBIT_PER_BYTE_MS / link.rate_mbps
-    begins, rows = [-math.inf], [(delay, service, loss)]
-    for change in link.changes:
-        delay = delay if change.delay_ms is None else 2.0 * change.delay_ms
-        loss = loss if change.loss is None else change.loss
-        if change.rate_mbps:  # nothing leaves in an outage
-            service = PACKET_BYTES * _MBIT_PER_BYTE_MS / change.rate_mbps
-        begins.append(1e3 * change.at_s)
-        rows.append((delay, service, loss))
-    path, served, lost = np.array(rows)[np.searchsorted(begins, times_ms, side="right") - 1].T
+    begins = [0, *(round(change.at_s * NANOSECONDS) for change in link.changes)]
+    rows = []
+    for begin in begins:
+        delay, loss = conditions_at(link, begin)
+        rows.append((2e-6 * delay, 1e-6 * service_at(link, begin + 1), loss))
+    places = np.searchsorted(begins, 1e6 * times_ms, side="right") - 1
+    path, served, lost = np.array(rows)[np.maximum(places, 0)].T
     return path, served, lost

@@ -1,109 +1,71 @@
 """Places labels beside points so that they hide neither points nor one another.
 
 Each label tries places around its point, near ones first, and takes the one that covers least; then
-all labels choose anew a few times, as what is in their way has moved. Plain rectangles in pixels:
-matplotlib is not needed here.
+all labels choose anew a few times, as what is in their way has moved. A box is a row of left,
+bottom, right and top, in pixels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import numpy as np
+
+from distrlcc.types import FloatArray
 
 _RADII = (6.0, 10.0, 15.0, 22.0, 31.0, 42.0, 56.0)
 _ANGLES = 16
 _SWEEPS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle, pixels."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def overlap(self, other: Box) -> float:
-        """Return the common area."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return max(width, 0.0) * max(height, 0.0)
-
-    def grown(self, by: float) -> Box:
-        """Return the rectangle with a margin."""
-        return Box(self.left - by, self.bottom - by, self.right + by, self.top + by)
-
-    @property
-    def area(self) -> float:
-        """Width times height."""
-        return (self.right - self.left) * (self.top - self.bottom)
-
-
 def place_labels(
     points: Sequence[tuple[float, float]],
     sizes: Sequence[tuple[float, float]],
     *,
-    bounds: Box,
-    hard: Sequence[Box] = (),
-    soft: Sequence[Box] = (),
+    bounds: FloatArray,
+    hard: FloatArray,
+    soft: FloatArray,
     unit: float = 1.0,
-) -> list[Box]:
-    """Choose a rectangle for each label.
+) -> FloatArray:
+    """Choose a box for the label of each point, within ``bounds``; returns ``[L, 4]``.
 
-    Args:
-        points: Where the labelled points are.
-        sizes: Width and height of each label.
-        bounds: Where labels may be.
-        hard: What must not be covered: markers.
-        soft: What is covered if there is no other way: lines.
-        unit: Pixels in a point (1/72 inch), to scale distances.
+    What is ``hard``, boxes ``[H, 4]``, must not be covered; what is ``soft``, ``[S, 4]``, is where
+    there is no other way. ``unit`` is a point (1/72 inch), pixels.
     """
-    # Places for each label, with the cost of what does not move.
-    candidates: list[list[tuple[float, Box]]] = []
-    for point, size in zip(points, sizes, strict=True):
-        places = _candidates(point, size, unit)
-        candidates.append([(r / 100 + _cost(b, bounds, hard, soft, unit), b) for r, b in places])
+    # Places for each label, nearest and to the right first, with the cost of what does not move.
+    radii, angles = np.meshgrid(_RADII, 2 * math.pi * np.arange(_ANGLES) / _ANGLES, indexing="ij")
+    distances = radii.ravel()
+    ways = np.stack([np.cos(angles).ravel(), np.sin(angles).ravel()], axis=1)
+    places, costs = [], []
+    for point, extent in zip(points, sizes, strict=True):
+        half = np.array(extent) / 2
+        middles = point + ways * (distances[:, None] * unit + half)
+        boxes = np.concatenate([middles - half, middles + half], axis=1)
+        # Areas count per label area: a far place without overlap beats a near one with any.
+        area = extent[0] * extent[1]
+        outside = area - common_areas(boxes, bounds[None])
+        crossed = (100 * outside + 5 * common_areas(boxes, soft)) / area
+        places.append(boxes)
+        costs.append(distances / 100 + crossed + _covered(boxes, hard, unit))
     # Each in turn takes the cheapest, given where the others are by now.
-    chosen: dict[int, Box] = {}
+    chosen = np.full((len(places), 4), np.nan)
     for _ in range(_SWEEPS):
-        for index, options in enumerate(candidates):
-            others = [box for i, box in chosen.items() if i != index]
-            _, _, chosen[index] = min(
-                (cost + _covered(box, others, unit), rank, box)
-                for rank, (cost, box) in enumerate(options)
-            )
-    return [chosen[index] for index in range(len(points))]
+        for index, boxes in enumerate(places):
+            chosen[index] = np.nan
+            others = chosen[np.isfinite(chosen[:, 0])]
+            chosen[index] = boxes[np.argmin(costs[index] + _covered(boxes, others, unit))]
+    return chosen
 
 
-def _cost(box: Box, bounds: Box, hard: Sequence[Box], soft: Sequence[Box], unit: float) -> float:
-    """Return how bad a place is, whatever the other labels do.
-
-    Areas count per label area, so that a far place without overlap beats a near one with any.
-    """
-    outside = box.area - box.overlap(bounds)
-    crossed = sum(box.overlap(b) for b in soft)
-    return (100 * outside + 5 * crossed) / box.area + _covered(box, hard, unit)
+def common_areas(boxes: FloatArray, others: FloatArray) -> FloatArray:
+    """Return the area that each of ``boxes`` ``[N, 4]`` has in common with the others, summed."""
+    upper = np.minimum(boxes[:, None, 2:], others[:, 2:])
+    lower = np.maximum(boxes[:, None, :2], others[:, :2])
+    return np.asarray(np.maximum(upper - lower, 0.0).prod(axis=2).sum(axis=1))
 
 
-def _covered(box: Box, others: Sequence[Box], unit: float) -> float:
-    margin = box.grown(1.5 * unit)
-    return 50 * sum(margin.overlap(b) for b in others) / box.area
-
-
-def _candidates(
-    point: tuple[float, float], size: tuple[float, float], unit: float
-) -> list[tuple[float, Box]]:
-    """Return places around a point, nearest and to the right first, with their distance."""
-    x, y = point
-    width, height = size
-    places = []
-    for radius in _RADII:
-        for step in range(_ANGLES):
-            angle = 2 * math.pi * step / _ANGLES
-            across, up = math.cos(angle), math.sin(angle)
-            left = x + across * (radius * unit + width / 2) - width / 2
-            bottom = y + up * (radius * unit + height / 2) - height / 2
-            places.append((radius, Box(left, bottom, left + width, bottom + height)))
-    return places
+def _covered(boxes: FloatArray, others: FloatArray, unit: float) -> FloatArray:
+    margin = 1.5 * unit * np.array([-1.0, -1.0, 1.0, 1.0])
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    return np.asarray(50 * common_areas(boxes + margin, others) / areas)

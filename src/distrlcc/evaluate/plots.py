@@ -19,9 +19,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from distrlcc.evaluate.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluate.figures import LIGHT, STYLE, Look, Theme, looks, panels
-from distrlcc.evaluate.labels import Box, place_labels
+from distrlcc.evaluate.labels import place_labels
 from distrlcc.evaluate.runner import MBIT
-from distrlcc.evaluate.scores import BUCKET_S, Metric, Series, metric
+from distrlcc.evaluate.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
 from distrlcc.evaluate.summary import MeanInterval, Summary
 from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
@@ -31,12 +31,6 @@ _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
 _DASHES = (0, (4, 1.5))
-_SENDER_PANELS = (
-    ("cwnd (packets)", "cwnd_packets", 1.0),
-    ("smoothed RTT (ms)", "smoothed_rtt_ms", 1.0),
-    ("retransmitted (%)", "retransmitted_share", 100.0),
-)
-"""What senders report: title, field of `SenderSeries`, factor."""
 
 _Spots = dict[str, tuple[MeanInterval, MeanInterval]]
 """Each scheme's place in the scatter plot."""
@@ -265,30 +259,27 @@ def _label(axes: Axes, spots: _Spots, style: dict[str, Look], theme: Theme) -> N
         look = style[name]
         px, py = to_pixels((x.mean, y.mean))
         (x0, y0), (x1, y1) = sorted(to_pixels([(x.low, y.mean), (x.high, y.mean)]).tolist())
-        lines.append(Box(x0, y0 - unit, x1, y1 + unit))
         (_, bottom), (_, top) = to_pixels([(x.mean, y.low), (x.mean, y.high)])
-        lines.append(Box(px - unit, bottom, px + unit, top))
+        lines += [(x0, y0 - unit, x1, y1 + unit), (px - unit, bottom, px + unit, top)]
         radius = unit * (5.5 if look.learned else 3.5)
-        markers.append(Box(px - radius, py - radius, px + radius, py + radius))
+        markers.append((px - radius, py - radius, px + radius, py + radius))
         weight = "bold" if look.learned else "normal"
         text = axes.text(x.mean, y.mean, name, color=look.color, weight=weight, zorder=8)
         extent = text.get_window_extent()
         points.append((px, py))
         sizes.append((extent.width, extent.height))
         texts.append(text)
-    extent = axes.get_window_extent()
-    bounds = Box(extent.x0, extent.y0, extent.x1, extent.y1).grown(-2 * unit)
-    boxes = place_labels(points, sizes, bounds=bounds, hard=markers, soft=lines, unit=unit)
+    bounds = np.array(axes.get_window_extent().padded(-2 * unit).extents)
+    hard, soft = (np.array(each).reshape(-1, 4) for each in (markers, lines))
+    boxes = place_labels(points, sizes, bounds=bounds, hard=hard, soft=soft, unit=unit)
     # The names go to their places.
     from_pixels = axes.transData.inverted().transform
-    for text, box, (px, py) in zip(texts, boxes, points, strict=True):
-        text.set_position(tuple(from_pixels((box.left, box.bottom))))
+    for text, box, point in zip(texts, boxes, points, strict=True):
+        text.set_position(tuple(from_pixels(box[:2])))
         text.set_verticalalignment("bottom")
-        near_x = min(max(px, box.left), box.right)
-        near_y = min(max(py, box.bottom), box.top)
-        if math.hypot(near_x - px, near_y - py) > 12 * unit:
-            (x0, y0), (x1, y1) = from_pixels([(px, py), (near_x, near_y)])
-            axes.plot([x0, x1], [y0, y1], color=theme.muted, lw=0.5, zorder=2)
+        near = np.clip(point, box[:2], box[2:])
+        if math.dist(near, point) > 12 * unit:
+            axes.plot(*from_pixels([point, near]).T, color=theme.muted, lw=0.5, zorder=2)
 
 
 def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
@@ -301,15 +292,13 @@ def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
 def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
     """Return what senders report by title, for each series; NaN where it reports nothing."""
     panels = {}
-    for title, key, scale in _SENDER_PANELS:
+    for m in SENDER_METRICS:
         values = [
-            np.full(len(one.time_s), np.nan)
-            if one.sender is None
-            else np.asarray(scale * getattr(one.sender, key))
+            np.full(len(one.time_s), np.nan) if one.sender is None else m.scale * one.sender[m.key]
             for one in series
         ]
         if any(np.isfinite(each).any() for each in values):
-            panels[title] = values
+            panels[m.title.removeprefix("mean ")] = values
     return panels
 
 

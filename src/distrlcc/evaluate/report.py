@@ -53,11 +53,9 @@ class ReportInfo:
     command: str
     """The command that makes this report again."""
     policies: tuple[str, ...] = ()
-    """Policy files."""
     seeds: tuple[int, ...] = ()
-    """Seeds of the runs."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of packages."""
+    """Of packages."""
     date: str = ""
     notes: tuple[str, ...] = ()
     """Sentences under the table, such as how long each link was run."""
@@ -81,10 +79,7 @@ def write_report(
     for name, lines in zip(file_names("series", by_link), by_link.values(), strict=True):
         files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
     files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
-    files["report.html"] = render(summary, by_link, info).encode()
-    require_writable(folder)
-    write_together(folder, files)
-    return folder / "report.html"
+    return write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
 
 
 def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
@@ -127,6 +122,13 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         metrics=summary.metrics,
     )
     return page + "\n"
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write files into a folder that is made for them, or none of them; return the last one."""
+    require_writable(folder)
+    write_together(folder, files)
+    return folder / list(files)[-1]
 
 
 def template(name: str) -> jinja2.Template:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
-from distrlcc.env.shared import SharedBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import SchemeScores, Series, bucket_edges, bucket_sums
 from distrlcc.sim import layout as col
@@ -52,7 +51,7 @@ def evaluate(
         kept += series
     stacked = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
     links = tuple(s.name for s in scenarios)
-    return SchemeScores(contender.name, links, learned=contender.learned, **stacked), kept
+    return SchemeScores(contender.name, links, stacked, contender.learned), kept
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -88,8 +87,7 @@ def simulate(
             batch.advance()
         else:
             observation, _ = batch.step(actor.act(observation))
-            if isinstance(batch, SharedBatch):
-                actor.reset(batch.active & ~batch.acted)
+            actor.reset(batch.active & ~batch.acted)
         before, now = now, np.where(over, ends, batch.simulator.links[:, col.NOW])
         yield before, now
         for link in np.flatnonzero((now >= ends) & ~over):
@@ -191,7 +189,6 @@ def _measure(
         "p95_queueing_delay_ms": histogram_percentile(queueing_bins, 0.95),
         "mean_rtt_ms": mean_rtt,
         "p95_rtt_ms": histogram_percentile(rtt_bins, 0.95),
-        "base_rtt_ms": base_ms,
         "queueing_delay_rtt": queueing_ms / base_ms,
         "loss": (dropped + random_lost) / np.maximum(sent, 1),
         "excess_loss": dropped / np.maximum(sent, 1),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -24,7 +23,7 @@ class Metric:
     """How a metric is named, written and judged."""
 
     key: str
-    """Field of :class:`SchemeScores`, and key in JSON."""
+    """Key in `SchemeScores.figures` and in JSON."""
     label: str
     """Short name for the head of a table."""
     digits: int
@@ -77,73 +76,35 @@ def metric(key: str) -> Metric:
 
 @dataclass(frozen=True)
 class SchemeScores:
-    """One scheme's scores on L links with S seeds each; every array is float64 ``[L, S]``.
-
-    :data:`METRICS` defines them. A delay or RTT is NaN where nothing was delivered; everything is
-    NaN where a run failed. Shares are 0 to 1.
-    """
+    """One scheme's scores on L links with S seeds each."""
 
     scheme: str
     """Name of the scheme or policy."""
     links: tuple[str, ...]
     """Names of the L links."""
-    throughput_mbps: FloatArray
-    utilisation: FloatArray
-    first_second_utilisation: FloatArray
-    mean_queueing_delay_ms: FloatArray
-    p95_queueing_delay_ms: FloatArray
-    mean_rtt_ms: FloatArray
-    p95_rtt_ms: FloatArray
-    base_rtt_ms: FloatArray
-    """RTT without a queue."""
-    queueing_delay_rtt: FloatArray
-    loss: FloatArray
-    excess_loss: FloatArray
-    power: FloatArray
+    figures: dict[str, FloatArray]
+    """``[L, S]`` by the keys of :data:`METRICS`, and of :data:`SENDER_METRICS` for real packets.
+
+    A delay or RTT is NaN where nothing was delivered; everything is NaN where a run failed. Shares
+    are 0 to 1.
+    """
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
-    mean_cwnd_packets: FloatArray | None = None
-    """As its sender reports, as are the next two; None in the simulator."""
-    mean_smoothed_rtt_ms: FloatArray | None = None
-    retransmitted_share: FloatArray | None = None
-    """NaN where nothing is ever retransmitted."""
 
     @property
-    def seeds(self) -> int:
-        """Seeds of each link, S."""
-        return int(self.power.shape[1])
-
-    @property
-    def failed(self) -> int:
-        """Failed runs of all links and seeds."""
-        return int(np.isnan(self.throughput_mbps).sum())
+    def ran(self) -> NDArray[np.bool_]:
+        """Which runs did not fail, ``[L, S]``."""
+        return np.isfinite(self.figures["throughput_mbps"])
 
     @property
     def has_run(self) -> NDArray[np.bool_]:
         """Whether a run of each link did not fail, ``[L]``."""
-        return np.asarray(np.isfinite(self.throughput_mbps).any(axis=1))
+        return np.asarray(self.ran.any(axis=1))
 
-    @property
-    def has_sender_metrics(self) -> bool:
-        """Whether its senders reported anything."""
-        return self.mean_cwnd_packets is not None
-
-    def values(self, metrics: Sequence[Metric] = METRICS) -> FloatArray:
+    def values(self, metrics: Sequence[Metric]) -> FloatArray:
         """Return metrics as ``[M, L, S]``; NaN where there is none."""
-        found = (getattr(self, m.key) for m in metrics)
-        nothing = np.full(self.power.shape, np.nan)
-        return np.stack([nothing if values is None else values for values in found])
-
-
-@dataclass(frozen=True)
-class SenderSeries:
-    """What a sender reports in B buckets; every array is float64 ``[B]``, NaN where undefined."""
-
-    cwnd_packets: FloatArray
-    smoothed_rtt_ms: FloatArray
-    """As RFC 6298 smooths it."""
-    retransmitted_share: FloatArray
-    """Share of the packets sent; NaN where nothing is ever retransmitted."""
+        nothing = np.full(self.ran.shape, np.nan)
+        return np.stack([self.figures.get(m.key, nothing) for m in metrics])
 
 
 @dataclass(frozen=True)
@@ -162,8 +123,8 @@ class Series:
     """Queue length."""
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
-    sender: SenderSeries | None = None
-    """In the same buckets; None in the simulator."""
+    sender: dict[str, FloatArray] | None = None
+    """What the sender reports, by the keys of :data:`SENDER_METRICS`; None in the simulator."""
 
     @property
     def time_s(self) -> FloatArray:
@@ -173,8 +134,15 @@ class Series:
 
 def defined_mean(values: FloatArray) -> float:
     """Return the mean of the values that are defined; NaN where none is."""
-    defined = values[np.isfinite(values)]
-    return float(defined.mean()) if len(defined) else math.nan
+    return float(defined_means(values))
+
+
+def defined_means(values: FloatArray) -> FloatArray:
+    """Mean over the last axis of what is defined; NaN, without a warning, where nothing is."""
+    defined = np.isfinite(values)
+    counts = defined.sum(axis=-1)
+    sums = np.where(defined, values, 0.0).sum(axis=-1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def bucket_edges(seconds: float) -> FloatArray:
@@ -184,15 +152,9 @@ def bucket_edges(seconds: float) -> FloatArray:
 
 
 def bucket_sums(edges: FloatArray, ends: FloatArray, values: FloatArray) -> FloatArray:
-    """Sum over buckets; a step that lies in several is spread over them evenly.
+    """Sum the values of T steps over B buckets; a step in several is spread over them evenly.
 
-    Args:
-        edges: Edges of the buckets ``[B + 1]``, s.
-        ends: When each step ended, ``[T]``, s; the first began at 0.
-        values: Value of each step, ``[T]``.
-
-    Returns:
-        ``[B]``; 0 after the last step.
+    ``edges`` ``[B + 1]`` are the buckets', ``ends`` ``[T]`` the steps', s; the first begins at 0.
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return np.diff(np.interp(edges, np.concatenate([[0.0], ends]), sums))

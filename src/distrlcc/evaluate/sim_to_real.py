@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from distrlcc.evaluate.report import template
 from distrlcc.evaluate.scores import SchemeScores, defined_mean
 
@@ -77,11 +75,13 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
     found = []
     for real, model in pairs:
         for k, link in enumerate(real.links):
-            ran = np.isfinite(real.throughput_mbps[k])
-            mbps, real_mbps = (defined_mean(one.throughput_mbps[k][ran]) for one in (model, real))
-            p95, real_p95 = (defined_mean(one.p95_rtt_ms[k][ran]) for one in (model, real))
-            rate = Compared(mbps, real_mbps, 2, THROUGHPUT_BOUND)
-            rtt = Compared(p95, real_p95, 1, RTT_BOUND)
+            ran = real.ran[k]
+            a, b = (
+                {key: defined_mean(values[k][ran]) for key, values in one.figures.items()}
+                for one in (model, real)
+            )
+            rate = Compared(a["throughput_mbps"], b["throughput_mbps"], 2, THROUGHPUT_BOUND)
+            rtt = Compared(a["p95_rtt_ms"], b["p95_rtt_ms"], 1, RTT_BOUND)
             failed = int((~ran).sum())
             found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))
     return sorted(found, key=lambda one: one.link)

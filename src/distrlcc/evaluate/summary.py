@@ -1,23 +1,6 @@
 """Means with 95 % intervals, overall and per link, ranked by power; as JSON and as a table.
 
-``to_json`` gives, with keys that stay::
-
-    {"format": "distrlcc-summary", "version": 1,
-     "confidence": 0.95, "links": L, "seeds": S,
-     "metrics": {metric: {"unit", "better", "definition"}},
-     "ranking": [scheme, ...],                       best power first; none without a run
-     "common_scenarios": N,                          over which "overall" is; 0: each scheme's own
-     "left_out_scenarios": [{"scenario": link, "schemes": [scheme, ...]}, ...],
-     "without_runs": [scheme, ...],
-     "schemes": {scheme: {
-         "learned": bool, "failed_runs": N,
-         "overall": {metric: {"mean", "low", "high"}},
-         "scenarios": {link: {metric: {"mean", "low", "high"}}}}}}
-
-Metrics are the keys of :data:`distrlcc.evaluate.scores.METRICS`, and of ``SENDER_METRICS`` where
-real packets were sent; ``better`` is null where neither way is. Shares are 0 to 1; what is
-undefined (a delay where nothing was delivered, what our senders sent again, the interval of a
-single value) is null.
+docs/metrics.md says which keys the JSON has; they stay.
 """
 
 from __future__ import annotations
@@ -37,6 +20,7 @@ from rich.text import Text
 from distrlcc.evaluate.bootstrap import CONFIDENCE, link_intervals, mean_intervals
 from distrlcc.evaluate.scores import METRICS, SENDER_METRICS, TABLE_METRICS, Metric, SchemeScores
 from distrlcc.sim.suites import unique_names
+from distrlcc.types import FloatArray
 
 _WIDE = 130
 """Columns of a terminal from which on an interval stands beside its mean and not below."""
@@ -70,6 +54,11 @@ class MeanInterval:
         return {"mean": figure(self.mean), "low": figure(self.low), "high": figure(self.high)}
 
 
+def by_metric(metrics: Sequence[Metric], rows: FloatArray) -> dict[str, MeanInterval]:
+    """Return means and bounds, ``[M, 3]``, by the metrics' keys."""
+    return {m.key: MeanInterval(*row) for m, row in zip(metrics, rows.tolist(), strict=True)}
+
+
 def figure(value: float) -> float | None:
     """Return a value of six significant digits for JSON; None where it is undefined."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
@@ -85,67 +74,8 @@ class SchemeSummary:
     """By metric; over the links that are common to all schemes."""
     scenarios: dict[str, dict[str, MeanInterval]]
     """By link, then by metric."""
-    failed: int = 0
+    failed: int
     """Runs that failed, which are left out of the means."""
-
-
-@dataclass(frozen=True)
-class CommonLinks:
-    """The links over which schemes are compared, of L: those on which each of them has a run.
-
-    A scheme that failed on the hard links would else be ranked by the easy ones alone.
-    """
-
-    taken: NDArray[np.bool_]
-    """``[L]``; False throughout: none is common, and each scheme's means are over its own."""
-    left_out: dict[str, tuple[str, ...]]
-    """The other links, with the schemes whose runs there all failed."""
-    without_runs: tuple[str, ...]
-    """Schemes of which every run failed: they are not ranked, and leave no link out."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return int(self.taken.sum())
-
-    def notes(self) -> tuple[str, ...]:
-        """Return sentences that say what is left out of the means, and because of which schemes."""
-        found = []
-        if self.left_out and not self.count:
-            found.append(
-                "No link has a run of every scheme: each one's means over links are over those "
-                "that it has, so the ranking compares different links."
-            )
-        elif self.left_out:
-            named = [f"{link} ({', '.join(names)})" for link, names in self.left_out.items()]
-            more = len(named) - _MOST_NAMES
-            names = ", ".join(named[:_MOST_NAMES])
-            names += f" and {more} more, which JSON names" if more > 0 else ""
-            found.append(
-                f"Means over links, and so the ranking, leave out {len(self.left_out)} of "
-                f"{len(self.taken)} links, on which not every scheme has a run: {names}."
-            )
-        if self.without_runs:
-            several = len(self.without_runs) > 1
-            found.append(
-                f"{', '.join(self.without_runs)} {'have' if several else 'has'} no run and "
-                f"{'are' if several else 'is'} not ranked; no link is left out because of "
-                f"{'them' if several else 'it'}."
-            )
-        return tuple(found)
-
-
-def _common_links(scores: Sequence[SchemeScores], links: Sequence[str]) -> CommonLinks:
-    """Find the links on which every scheme has a run, of those schemes that have any."""
-    entered = [one for one in scores if one.has_run.any()]
-    runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
-    left_out = {
-        link: tuple(one.scheme for one, ran in zip(entered, runs[:, k], strict=True) if not ran)
-        for k, link in enumerate(links)
-        if not runs[:, k].all()
-    }
-    without = tuple(one.scheme for one in scores if not one.has_run.any())
-    return CommonLinks(np.asarray(runs.all(axis=0)), left_out, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +87,23 @@ class Summary:
     """Names of the L links, each once."""
     seeds: int
     """Runs of each link."""
-    common: CommonLinks
-    """Those that the overall means are over."""
-    metrics: tuple[Metric, ...] = METRICS
+    common: int
+    """Links that the overall means are over: those on which every scheme has a run.
+
+    A scheme that failed on the hard links would else be ranked by the easy ones alone. 0: none is
+    common, and each scheme's means are over its own.
+    """
+    left_out: dict[str, tuple[str, ...]]
+    """The other links, with the schemes whose runs there all failed."""
+    without_runs: tuple[str, ...]
+    """Schemes of which every run failed: they are not ranked, and leave no link out."""
+    metrics: tuple[Metric, ...]
     """What was measured."""
 
     @property
     def has_intervals(self) -> bool:
         """Whether the overall means are over more than one value."""
-        return (self.common.count or len(self.links)) * self.seeds > 1
+        return (self.common or len(self.links)) * self.seeds > 1
 
     def names(self) -> list[tuple[str, bool]]:
         """Return each scheme's name and whether it is learned, in order."""
@@ -173,7 +111,7 @@ class Summary:
 
     def ranking(self) -> list[str]:
         """Return the schemes that have a run, best power first."""
-        return [s.scheme for s in self.schemes if s.scheme not in self.common.without_runs]
+        return [s.scheme for s in self.schemes if s.scheme not in self.without_runs]
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences that say which runs failed, and what the means leave out for that."""
@@ -184,7 +122,33 @@ class Summary:
             for s in self.schemes
             if s.failed
         )
-        return (*failures, *self.common.notes())
+        return (*failures, *self.link_notes())
+
+    def link_notes(self) -> tuple[str, ...]:
+        """Return sentences that say what is left out of the means, and because of which schemes."""
+        found = []
+        if self.left_out and not self.common:
+            found.append(
+                "No link has a run of every scheme: each one's means over links are over those "
+                "that it has, so the ranking compares different links."
+            )
+        elif self.left_out:
+            named = [f"{link} ({', '.join(names)})" for link, names in self.left_out.items()]
+            more = len(named) - _MOST_NAMES
+            names = ", ".join(named[:_MOST_NAMES])
+            names += f" and {more} more, which JSON names" if more > 0 else ""
+            found.append(
+                f"Means over links, and so the ranking, leave out {len(self.left_out)} of "
+                f"{len(self.links)} links, on which not every scheme has a run: {names}."
+            )
+        if self.without_runs:
+            several = len(self.without_runs) > 1
+            found.append(
+                f"{', '.join(self.without_runs)} {'have' if several else 'has'} no run and "
+                f"{'are' if several else 'is'} not ranked; no link is left out because of "
+                f"{'them' if several else 'it'}."
+            )
+        return tuple(found)
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
@@ -197,21 +161,30 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         raise ValueError("no scores to sum up")
     first = scores[0]
     for other in scores:
-        if other.links != first.links or other.seeds != first.seeds:
+        if other.links != first.links or other.ran.shape != first.ran.shape:
             raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
-    links = tuple(unique_names(first.links))
-    metrics = METRICS
-    if any(s.has_sender_metrics for s in scores):
+    links, metrics = tuple(unique_names(first.links)), METRICS
+    if any(SENDER_METRICS[0].key in s.figures for s in scores):
         metrics += SENDER_METRICS
-    common = _common_links(scores, links)
+    # The links on which every scheme has a run, of those schemes that have any.
+    entered = [one for one in scores if one.has_run.any()]
+    without = tuple(one.scheme for one in scores if not one.has_run.any())
+    runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
+    common = np.asarray(runs.all(axis=0))
+    left_out = {
+        link: tuple(one.scheme for one, ran in zip(entered, runs[:, k], strict=True) if not ran)
+        for k, link in enumerate(links)
+        if not common[k]
+    }
+    # Means, the best power first.
     found = [_summarise(s, links, common, metrics) for s in scores]
 
     def rank(one: SchemeSummary) -> tuple[bool, float]:
         power = one.overall["power"].mean
-        return one.scheme in common.without_runs, -power if math.isfinite(power) else math.inf
+        return one.scheme in without, -power if math.isfinite(power) else math.inf
 
-    ranked = sorted(found, key=rank)
-    return Summary(tuple(ranked), links, first.seeds, common, metrics)
+    ranked, seeds = tuple(sorted(found, key=rank)), first.ran.shape[1]
+    return Summary(ranked, links, seeds, int(common.sum()), left_out, without, metrics)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -224,12 +197,12 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "seeds": summary.seeds,
         "metrics": {m.key: m.describe() for m in summary.metrics},
         "ranking": summary.ranking(),
-        "common_scenarios": summary.common.count,
+        "common_scenarios": summary.common,
         "left_out_scenarios": [
             {"scenario": link, "schemes": list(schemes)}
-            for link, schemes in summary.common.left_out.items()
+            for link, schemes in summary.left_out.items()
         ],
-        "without_runs": list(summary.common.without_runs),
+        "without_runs": list(summary.without_runs),
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
@@ -247,7 +220,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 def print_table(summary: Summary, console: Console) -> None:
     """Print the ranked table as it fits the console's width; learned policies are bold."""
-    links, seeds, common = len(summary.links), summary.seeds, summary.common.count
+    links, seeds, common = len(summary.links), summary.seeds, summary.common
     over = f", means over {common} of them" if 0 < common < links else ""
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
     result = interval_table(
@@ -306,20 +279,20 @@ def interval_table(
 
 
 def _summarise(
-    scores: SchemeScores, links: tuple[str, ...], common: CommonLinks, metrics: Sequence[Metric]
+    scores: SchemeScores,
+    links: tuple[str, ...],
+    common: NDArray[np.bool_],
+    metrics: Sequence[Metric],
 ) -> SchemeSummary:
     values = scores.values(metrics)
     # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
-    taken = common.taken if common.count else scores.has_run
-    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values).tolist()
-    alone = link_intervals(values).tolist()
+    taken = common if common.any() else scores.has_run
+    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values)
+    alone = link_intervals(values)
     return SchemeSummary(
-        scheme=scores.scheme,
-        learned=scores.learned,
-        overall={m.key: MeanInterval(*overall[i]) for i, m in enumerate(metrics)},
-        scenarios={
-            link: {m.key: MeanInterval(*alone[i][n]) for i, m in enumerate(metrics)}
-            for n, link in enumerate(links)
-        },
-        failed=scores.failed,
+        scores.scheme,
+        scores.learned,
+        by_metric(metrics, overall),
+        {link: by_metric(metrics, alone[:, n]) for n, link in enumerate(links)},
+        int((~scores.ran).sum()),
     )

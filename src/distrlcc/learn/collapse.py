@@ -8,34 +8,11 @@ which names draws and which actors compare, and the environment steps, which sch
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.config import AlarmConfig
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraEntropy:
-    """An addition to the weight that falls to 0 linearly."""
-
-    amount: float = 0.0
-    """Right after the recovery."""
-    until: int = 0
-    """Version of the weights from which on nothing is added."""
-    updates: int = 1
-    """Updates that it lasts."""
-
-    @classmethod
-    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> ExtraEntropy:
-        """Return the addition for a recovery at a version, given the usual weight."""
-        raised = alarm.entropy_factor * max(usual, alarm.entropy_floor)
-        return cls(max(raised - usual, 0.0), version + alarm.decay_updates, alarm.decay_updates)
-
-    def at(self, version: int) -> float:
-        """Return what is added in the update of a version."""
-        return self.amount * max(self.until - version, 0) / self.updates
-
+from distrlcc.learn.ppo import PPO
 
 _NAMES = ("entropy", "silent", "weights")
 
@@ -111,22 +88,10 @@ class CollapseAlarm:
         self._active = {name for name, active in state.items() if active}
 
 
-class Restorable(Protocol):
-    """A learner that explores, so that it can find its way back."""
-
-    def shared_state(self) -> dict[str, Any]:
-        """Return what is the same on all ranks."""
-        ...
-
-    def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
-        """Take an earlier :meth:`shared_state`, but for what counts progress; explore more."""
-        ...
-
-
 class Restorer:
     """Keeps copies of a learner's state, and gives one back where the alarm stays on."""
 
-    def __init__(self, config: AlarmConfig, learner: Restorable) -> None:
+    def __init__(self, config: AlarmConfig, learner: PPO) -> None:
         """Take the learner as it begins for the first good state."""
         self._config, self._learner = config, learner
         self._good = self._newest = learner.shared_state()

@@ -35,7 +35,7 @@ from distrlcc.types import copy_arrays, restore_arrays
 
 @dataclass(slots=True)
 class CollectStats:
-    """Sums over a collection; add two with :meth:`merge`, over ranks by summing the vectors."""
+    """Sums over a collection; add two with :meth:`merge`."""
 
     steps: float = 0.0
     """Environment steps."""
@@ -67,15 +67,6 @@ class CollectStats:
         """Add another collection's sums."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
-
-    def to_vector(self) -> NDArray[np.float64]:
-        """Return the sums as one float64 vector."""
-        return np.array([getattr(self, f.name) for f in fields(self)])
-
-    @classmethod
-    def from_vector(cls, vector: NDArray[np.float64]) -> CollectStats:
-        """Build statistics from :meth:`to_vector`'s vector."""
-        return cls(*vector.tolist())
 
     def metrics(self) -> dict[str, float]:
         """Return means; those of episodes only if one ended."""
@@ -109,12 +100,7 @@ _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray
 class Collector:
     """Keeps observations, recurrent state and step count between rollouts."""
 
-    def __init__(
-        self,
-        env: VectorEnv[Any, Any, Any],
-        spec: PolicySpec,
-        seed: int,
-    ) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], spec: PolicySpec, seed: int) -> None:
         """Take the environment; it is reset at the first collection.
 
         Args:
@@ -139,12 +125,10 @@ class Collector:
         self._active: NDArray[np.bool_] | None = None  # None: every row always
         self._age = np.zeros(count, np.int64)
         self._state = np.zeros((2, count, spec.state_size), np.float32)
-        self._weights: Weights | None = None
-        self._network: NumpyNetwork | None = None
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these weights from now on."""
-        self._weights = weights
+        self._version, self._expert_acts = weights.version, weights.expert_acts
         self._network = NumpyNetwork(self._spec, weights.arrays)
 
     def begin_at(self, step: int) -> None:
@@ -165,7 +149,7 @@ class Collector:
         self._started = True
 
     def collect(self, rollout: Rollout, stop: Callable[[int], bool] | None = None) -> CollectStats:
-        """Fill a rollout.
+        """Fill a rollout with what the weights of `set_weights` do.
 
         Args:
             rollout: Overwritten; ``steps`` says how far.
@@ -175,8 +159,6 @@ class Collector:
         Returns:
             What was seen.
         """
-        if self._network is None or self._weights is None:
-            raise RuntimeError("call set_weights before collect")
         if not self._started:
             self.reset()
         # All draws at once, named by step; the rollout bears the version that acts.
@@ -184,7 +166,7 @@ class Collector:
         length = len(rollout.obs)
         ends: list[_Ends] = []
         draws = self._draws(length)
-        rollout.version = self._weights.version
+        rollout.version = self._version
         rollout.first_index = int(self._indices[0])
         for t in range(length):
             # What the policy sees, and the action it chooses.
@@ -196,7 +178,7 @@ class Collector:
             rollout.starts[t] = self._starts
             rollout.active[t] = True if self._active is None else self._active
             rollout.expert_actions[t] = self._labels
-            actions = self._act(self._network, rollout, t, draws[t], stats)
+            actions = self._act(rollout, t, draws[t], stats)
             rollout.actions[t] = actions
             acted = perf_counter()
             obs, rewards, terminated, truncated, info = self._env.step(actions)
@@ -228,7 +210,7 @@ class Collector:
                 break
         # Values of what would have followed, and the sums.
         begin = perf_counter()
-        self._value_ends(self._network, rollout, ends)
+        self._value_ends(rollout, ends)
         self._step += rollout.steps
         stats.steps = float(rollout.samples)
         stats.reward = float(rollout.rewards[: rollout.steps].sum(dtype=np.float64))
@@ -236,16 +218,11 @@ class Collector:
         return stats
 
     def _act(
-        self,
-        network: NumpyNetwork,
-        rollout: Rollout,
-        t: int,
-        draws: NDArray[np.float64],
-        stats: CollectStats,
+        self, rollout: Rollout, t: int, draws: NDArray[np.float64], stats: CollectStats
     ) -> NDArray[Any]:
         """Choose actions, int64 ``[N]`` or float32 ``[N, A]``; write log-probabilities, values."""
+        network, expert = self._network, self._expert_acts
         head, rollout.values[t], self._state = network.step(self._obs, self._state)
-        expert = self._weights is not None and self._weights.expert_acts
         if self._spec.action_kind == "discrete":
             log_probs = log_softmax(head)
             chosen = self._labels if expert else sample_categorical(log_probs, draws)
@@ -281,16 +258,16 @@ class Collector:
         self._silent += at_minimum | done
         self._age += 1
 
-    def _value_ends(self, network: NumpyNetwork, rollout: Rollout, ends: list[_Ends]) -> None:
+    def _value_ends(self, rollout: Rollout, ends: list[_Ends]) -> None:
         """Value what would have followed where episodes were cut off, and the rollout's rest."""
         self._state[:, self._starts] = 0.0
-        rollout.last_values[:] = network.step(self._obs, self._state)[1]
+        rollout.last_values[:] = self._network.step(self._obs, self._state)[1]
         if ends:
             rows, columns, obs, state = (
                 np.concatenate(parts, axis=1 if parts[0].ndim == 3 else 0)
                 for parts in zip(*ends, strict=True)
             )
-            rollout.final_values[rows, columns] = network.step(obs, state)[1]
+            rollout.final_values[rows, columns] = self._network.step(obs, state)[1]
 
     def _ended(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
         ended = info["_link_episode"]

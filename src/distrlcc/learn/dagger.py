@@ -18,7 +18,7 @@ from torch import Tensor
 from distrlcc.learn.config import DaggerConfig, scheduled
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.minibatches import Batch, MinibatchPlan, batch_of, plan_minibatches
-from distrlcc.learn.model import ModelLearner
+from distrlcc.learn.model import Learner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits
@@ -98,9 +98,10 @@ class LabelledSteps:
         return {name: getattr(self.ring, name) for name in names}
 
 
-class Dagger(ModelLearner[DaggerConfig]):
-    """A learner; see :class:`distrlcc.learn.learner.Learner`."""
+class Dagger(Learner):
+    """DAgger; its batches are rollouts."""
 
+    config: DaggerConfig
     _dataset: LabelledSteps | None = None
     _added = -1
     """Version whose data were added last."""
@@ -110,14 +111,15 @@ class Dagger(ModelLearner[DaggerConfig]):
         config = self.config
         # Every pass normalises afresh, so the moments may include the newest data at once.
         obs, idle = rollout.obs[: rollout.steps], rollout.idle
-        self.model.learn_normalization(obs if idle is None else obs[~idle])
+        moments = self.moments(obs if idle is None else obs[~idle])
+        self.absorb(self._reducer.sum(moments))
         sums = np.array([rollout.samples, rollout.count])
         samples, envs = self._reducer.sum(sums.astype(np.float64)).tolist()
         # Label the rollout and take it into the data.
         data = self._dataset = self._dataset or self._allocate(rollout, envs)
-        if self._added != self.model.version:  # else an update that failed is done again
+        if self._added != self.version:  # else an update that failed is done again
             data.add(self._labelled(rollout))
-            self._added = self.model.version
+            self._added = self.version
         total = float(self._reducer.sum(np.array([float(data.samples)]))[0])
         # Ranks hold different numbers of rows once one was cut short: plan for the mean.
         rows = int(total / (envs * rollout.sequence_length))
@@ -132,8 +134,8 @@ class Dagger(ModelLearner[DaggerConfig]):
             if before - loss < config.min_gain:
                 break
             before = loss
-        staleness = float(self.model.version - rollout.version)
-        self.model.version += 1
+        staleness = float(self.version - rollout.version)
+        self.version += 1
         self._env_steps += int(samples)
         return {
             "imitation_loss": loss,
@@ -156,33 +158,34 @@ class Dagger(ModelLearner[DaggerConfig]):
     def _allocate(self, rollout: Rollout, envs: float) -> LabelledSteps:
         length = rollout.sequence_length
         rows = max(1, int(self.config.capacity // (length * envs)))
-        return LabelledSteps(self.model.spec, rows, rollout.count, length)
+        return LabelledSteps(self.spec, rows, rollout.count, length)
 
     def _epoch(
         self, data: LabelledSteps, plan: MinibatchPlan, epoch: int, lr: float
     ) -> tuple[float, float]:
         """Make one pass over all data; return the mean loss and accuracy over all ranks."""
-        sums, model = torch.zeros(3), self.model
-        key = np.uint64(bits(self._minibatch_key, model.version, epoch))
+        sums = torch.zeros(3)
+        key = np.uint64(bits(self._minibatch_key, self.version, epoch))
         for chosen in plan.minibatches(data.rows, data.count, key):
             chosen = data.ring.used(chosen)
             if not len(chosen):
-                model.optimizer.step(None, 0, lr, self.config.grad_clip)
+                self.optimizer.step(None, 0, lr, self.config.grad_clip)
                 continue
             part = data.ring.take(chosen)
-            part.obs = torch.from_numpy(model.normalize(part.obs.numpy()))
-            part = part.to(model.device)
-            loss, spread, hits = model.imitate(part.obs, part.starts, part.states, part.actions)
+            part.obs = torch.from_numpy(self.normalize(part.obs.numpy()))
+            part = part.to(self.device)
+            loss, spread, hits = self.imitate(part.obs, part.starts, part.states, part.actions)
             loss, accuracy = part.mean(loss) - part.mean(spread), part.mean(hits)
             samples = part.samples
-            model.optimizer.step(loss, samples, lr, self.config.grad_clip)
+            self.optimizer.step(loss, samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
         loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)
 
     def weights(self) -> Weights:
         """Return a copy of the policy to act with; the expert acts in the first rounds."""
-        return self.model.weights(expert_acts=self.model.version < self.config.expert_rounds)
+        expert_acts = self.version < self.config.expert_rounds
+        return replace(super().weights(), expert_acts=expert_acts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is shared, and this rank's data set."""
@@ -193,11 +196,11 @@ class Dagger(ModelLearner[DaggerConfig]):
         """Restore :meth:`state_dict`'s state; without a data set its own stays."""
         super().load_state_dict(state)
         if state.get("dataset") is not None:
-            self._dataset = LabelledSteps.from_state(self.model.spec, state["dataset"])
+            self._dataset = LabelledSteps.from_state(self.spec, state["dataset"])
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of an update that was broken off, in the data neither."""
         super().undo_update(before)
-        if self._dataset is not None and self._added == self.model.version:
+        if self._dataset is not None and self._added == self.version:
             self._dataset.take_back()
             self._added = -1

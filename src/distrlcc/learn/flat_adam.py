@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from distrlcc.learn.learner import Reducer
 
@@ -35,20 +36,21 @@ class FlatAdam:
     def __init__(self, network: nn.Module, reducer: Reducer, weight_decay: float = 0.0) -> None:
         """Take a network on its device, the same on every rank."""
         self._reducer = reducer
-        self.flat, self._gradient = _flatten(network)
+        parameters = list(network.parameters())
+        self.flat = nn.Parameter(parameters_to_vector(parameters).detach())
+        vector_to_parameters(self.flat.data, parameters)
+        # Gradients are views, too.
+        self._gradient = self.flat.grad = torch.zeros_like(self.flat.data)
+        pieces = self._gradient.split([p.numel() for p in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
         self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
 
     def step(self, loss: Tensor | None, weight: float, lr: float, grad_clip: float) -> Tensor:
-        """Take one step of Adam.
+        """Take one step of Adam and return the gradient's norm before clipping, a scalar.
 
-        Args:
-            loss: Mean over this rank's samples; None if it has none.
-            weight: This rank's number of samples.
-            lr: Learning rate.
-            grad_clip: Largest norm of the gradient; 0 does not clip.
-
-        Returns:
-            The gradient's norm before clipping, a scalar.
+        ``loss`` is the mean over this rank's ``weight`` samples, None if it has none; ``grad_clip``
+        is the largest norm of the gradient, 0 does not clip.
         """
         self._gradient.zero_()
         if loss is not None:
@@ -82,18 +84,3 @@ class FlatAdam:
             "exp_avg": torch.as_tensor(state["adam_mean"]).clone().to(device),
             "exp_avg_sq": torch.as_tensor(state["adam_square"]).clone().to(device),
         }
-
-
-def _flatten(network: nn.Module) -> tuple[nn.Parameter, Tensor]:
-    """Make a network's parameters and gradients views of two flat vectors; return both."""
-    parameters = list(network.parameters())
-    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
-    gradient = torch.zeros_like(flat.data)
-    flat.grad = gradient
-    begin = 0
-    for parameter in parameters:
-        end = begin + parameter.numel()
-        parameter.data = flat.data[begin:end].view_as(parameter)
-        parameter.grad = gradient[begin:end].view_as(parameter)
-        begin = end
-    return flat, gradient

@@ -108,25 +108,16 @@ def _check_spaces(data: StoredData, spec: PolicySpec) -> None:
         )
 
 
-class Discriminator(nn.Module):
-    """A network whose output is D's logit."""
-
-    def __init__(self, size: int, hidden: Sequence[int], seed: int) -> None:
-        """Build it for steps of ``size`` features, with layers of these widths."""
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        layers: list[nn.Module] = []
-        for inputs, outputs in pairwise((size, *hidden, 1)):
-            linear = nn.Linear(inputs, outputs)
-            nn.init.orthogonal_(linear.weight, gain=2.0**0.5, generator=generator)
-            nn.init.zeros_(linear.bias)
-            layers += [linear, nn.Tanh()]
-        self._layers = nn.Sequential(*layers[:-1])
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return logits ``[R]`` of steps ``[R, F]``."""
-        logits: Tensor = self._layers(features).squeeze(-1)
-        return logits
+def discriminator(size: int, hidden: Sequence[int], seed: int) -> nn.Sequential:
+    """Build a network whose output is D's logit, ``[R]`` of ``[R, size]`` steps' features."""
+    generator = torch.Generator().manual_seed(seed)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise((size, *hidden, 1)):
+        linear = nn.Linear(inputs, outputs)
+        nn.init.orthogonal_(linear.weight, gain=2.0**0.5, generator=generator)
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.Tanh()]
+    return nn.Sequential(*layers[:-1], nn.Flatten(0))
 
 
 def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
@@ -180,11 +171,11 @@ class Gail(PPO):
             DatasetError: If the demonstrations are missing, damaged or of other spaces.
         """
         super().__init__(ppo, spec, seed, reducer, device)
-        self._gail, self._device = config, self.model.device
+        self._gail = config
         self._expert = Demonstrations(config, spec, seed)
         size = self._expert.features.shape[1]
-        self._network = Discriminator(size, config.hidden, seed).to(self._device)
-        self._optimizer = FlatAdam(self._network, self._reducer)
+        self._discriminator = discriminator(size, config.hidden, seed).to(self.device)
+        self._discriminator_adam = FlatAdam(self._discriminator, self._reducer)
         self._deal_key = stream_key(seed, "discriminator's minibatches")
         self._draw_key = stream_key(seed, "discriminator's expert")
 
@@ -193,16 +184,16 @@ class Gail(PPO):
 
         The rollout's rewards are written over.
         """
-        version = self.model.version
+        version = self.version
         kept = (rollout.obs, rollout.actions, rollout.outcomes)
         flat = (a[: rollout.steps].reshape(rollout.samples, *a.shape[2:]) for a in kept)
-        features = self._expert.features_of(*flat).to(self._device)
+        features = self._expert.features_of(*flat).to(self.device)
         reward = self._reward(rollout, features)
         return super().update(rollout) | reward | self._discriminate(rollout, features, version)
 
     def _reward(self, rollout: Rollout, features: Tensor) -> dict[str, float]:
         with torch.no_grad():
-            logits = self._network(features).cpu().numpy().astype(np.float64)
+            logits = self._discriminator(features).cpu().numpy().astype(np.float64)
         sums = np.array([len(logits), logits.sum(), np.square(logits).sum()])
         samples, total, squares = self._reducer.sum(sums).tolist()
         mean = total / max(samples, 1.0)
@@ -225,28 +216,28 @@ class Gail(PPO):
                 draw = np.uint64(bits(self._draw_key, version, draws))
                 draws += 1
                 if not len(chosen):  # this rank's rollout was cut short of what the others have
-                    self._optimizer.step(None, 0, config.lr, 0.0)
+                    self._discriminator_adam.step(None, 0, config.lr, 0.0)
                     continue
-                policy = features[chosen.to(self._device)]
+                policy = features[chosen.to(self.device)]
                 expert = self._expert.draw(draw, rollout.first_index, len(chosen))
-                loss, metrics = self._judge(expert.to(self._device), policy, draw)
-                self._optimizer.step(loss, len(chosen), config.lr, 0.0)
+                loss, metrics = self._judge(expert.to(self.device), policy, draw)
+                self._discriminator_adam.step(loss, len(chosen), config.lr, 0.0)
                 sums += metrics.cpu() * len(chosen)
         return self.means(_METRICS, sums)
 
     def _judge(self, expert: Tensor, policy: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:
         """Return the loss of ``R`` steps of each, and ``_METRICS`` with a 1."""
-        logits = self._network(torch.cat([expert, policy]))
+        logits = self._discriminator(torch.cat([expert, policy]))
         ours, theirs = logits[: len(expert)], logits[len(expert) :]
         loss = classification_loss(ours, theirs)
-        penalty = torch.zeros((), device=self._device)
+        penalty = torch.zeros((), device=self.device)
         if self._gail.gradient_penalty:
             mix = torch.from_numpy(uniform(draw, np.arange(len(expert)))).float()
-            penalty = gradient_penalty(self._network, expert, policy, mix.to(self._device))
+            penalty = gradient_penalty(self._discriminator, expert, policy, mix.to(self.device))
         with torch.no_grad():
             accuracy = 0.5 * ((ours > 0).float().mean() + (theirs < 0).float().mean())
             proved = divergence(ours, theirs)
-            one = torch.ones((), device=self._device)
+            one = torch.ones((), device=self.device)
             metrics = torch.stack([loss, accuracy, proved, penalty, one]).double()
         return loss + self._gail.gradient_penalty * penalty, metrics
 
@@ -254,7 +245,7 @@ class Gail(PPO):
         """Return what is the same on all ranks: everything except the demonstrations themselves."""
         return {
             "ppo": super().shared_state(),
-            "discriminator": self._optimizer.state_dict(),
+            "discriminator": self._discriminator_adam.state_dict(),
             "demonstrations": self._expert.digest,
         }
 
@@ -270,9 +261,9 @@ class Gail(PPO):
                 "it back its place, or begin a new run"
             )
         super().load_state_dict(state["ppo"])
-        self._optimizer.load_state_dict(state["discriminator"])
+        self._discriminator_adam.load_state_dict(state["discriminator"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
         """Go back to an earlier state of both, and weigh the generator's entropy more."""
         super().recover(good["ppo"], alarm)
-        self._optimizer.load_state_dict(good["discriminator"])
+        self._discriminator_adam.load_state_dict(good["discriminator"])

@@ -26,7 +26,7 @@ from distrlcc.data.reader import StoredData
 from distrlcc.errors import DatasetError
 from distrlcc.learn.config import ImitationConfig, scheduled
 from distrlcc.learn.learner import InterruptedUpdateError
-from distrlcc.learn.model import ModelLearner
+from distrlcc.learn.model import Learner
 from distrlcc.policy.normalizer import Normalizer
 
 _STOP_EVERY = 16
@@ -78,10 +78,6 @@ class SequenceDataset(Dataset[SequenceBatch]):
         episode, begin = self._places(indices)
         return np.asarray(np.minimum(self.data.steps[episode] - begin, self._length))
 
-    def __getitem__(self, index: int) -> SequenceBatch:
-        """Return one sequence as a batch of its own."""
-        return self.__getitems__([index])
-
     def __getitems__(self, indices: Sequence[int] | Indices) -> SequenceBatch:
         """Return a minibatch, as `torch.utils.data.DataLoader` asks for it."""
         episode, begin = self._places(np.sort(np.asarray(indices, np.int64)))
@@ -126,8 +122,10 @@ class Epoch:
     """Asked now and then, with the steps done, on all ranks at once; True breaks the epoch off."""
 
 
-class Cloning(ModelLearner[ImitationConfig]):
-    """A learner of epochs; see :class:`distrlcc.learn.learner.Learner`."""
+class Cloning(Learner):
+    """Behavioural cloning; its batches are epochs."""
+
+    config: ImitationConfig
 
     def update(self, epoch: Epoch) -> dict[str, float]:
         """Make one pass over a data set, measure on the validation episodes; means over ranks.
@@ -136,9 +134,9 @@ class Cloning(ModelLearner[ImitationConfig]):
             DatasetError: Observations are not finite, or actions are not of the action space.
             InterruptedUpdateError: The epoch was broken off.
         """
-        if self.model.version == 0:
+        if self.version == 0:
             self._examine(epoch)
-        dataset, model = epoch.training, self.model
+        dataset = epoch.training
         counts = [float(dataset.counts(part).sum()) for part in epoch.parts]
         totals = self._reducer.sum(np.array(counts))
         lr = scheduled(self.config.lr_schedule, epoch.number, self.config.lr)
@@ -152,18 +150,18 @@ class Cloning(ModelLearner[ImitationConfig]):
                 objective, *measured = self._losses(batch)
                 loss = objective / own
                 sums += torch.stack(measured).detach()
-            norms += model.optimizer.step(loss, own, lr, self.config.grad_clip)
+            norms += self.optimizer.step(loss, own, lr, self.config.grad_clip)
             done += total
         metrics = self._means("imitation", sums, float(totals.sum()))
         metrics |= {"gradient_norm": float(norms) / len(epoch.parts), "lr": lr}
         if len(epoch.validation):
             metrics |= self._validate(epoch)
-        model.version += 1
+        self.version += 1
         return metrics
 
     def _examine(self, epoch: Epoch) -> None:
         """Read all training episodes once: check their values and take their moments."""
-        data, local, problem = epoch.training.data, Normalizer(self.model.spec.observation_size), ""
+        data, local, problem = epoch.training.data, Normalizer(self.spec.observation_size), ""
         for index in epoch.own_episodes:
             steps = data.episode(int(index))
             problem = self._problem(steps.observations, steps.expert_actions)
@@ -176,13 +174,13 @@ class Cloning(ModelLearner[ImitationConfig]):
             raise DatasetError(problem or f"{data.folder}: another process found it damaged")
         count = np.full_like(local.mean, local.count)
         moments = [count, count * local.mean, local.m2 + count * local.mean**2]
-        self.model.absorb(self._reducer.sum(np.concatenate(moments)))
+        self.absorb(self._reducer.sum(np.concatenate(moments)))
 
     def _problem(self, observations: NDArray[np.float32], actions: NDArray[Any]) -> str:
         if not np.isfinite(observations).all():
             return "an observation is not finite"
-        if self.model.spec.action_kind == "discrete":
-            fine = bool(((actions >= 0) & (actions < self.model.spec.action_size)).all())
+        if self.spec.action_kind == "discrete":
+            fine = bool(((actions >= 0) & (actions < self.spec.action_size)).all())
         else:
             fine = bool(np.isfinite(actions).all())
         return "" if fine else "an action is not of the action space"
@@ -197,21 +195,16 @@ class Cloning(ModelLearner[ImitationConfig]):
 
     def _losses(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums over the steps that count: what is minimised, the loss, and the hits."""
-        model = self.model
-        obs = torch.from_numpy(model.normalize(batch.obs.numpy()))
-        states = model.network.initial_state(obs.shape[1])
-        loss, spread, hits = model.imitate(obs, batch.starts, states, batch.actions)
+        obs = torch.from_numpy(self.normalize(batch.obs.numpy()))
+        states = self.network.initial_state(obs.shape[1])
+        loss, spread, hits = self.imitate(obs, batch.starts, states, batch.actions)
         objective, loss, hits = ((v * batch.valid).sum() for v in (loss - spread, loss, hits))
         return objective, loss, hits
 
     def _means(self, what: str, sums: Tensor, count: float) -> dict[str, float]:
         loss, hits = (self._reducer.sum(sums.numpy()) / max(count, 1.0)).tolist()
         means = {f"{what}_loss": loss}
-        return (
-            means | {f"{what}_accuracy": hits}
-            if self.model.spec.action_kind == "discrete"
-            else means
-        )
+        return means | {f"{what}_accuracy": hits} if self.spec.action_kind == "discrete" else means
 
 
 def share_of_minibatches(
@@ -224,13 +217,8 @@ def share_of_minibatches(
 ) -> list[Indices]:
     """Return a rank's sequences of each minibatch; as many minibatches on every rank.
 
-    Args:
-        dataset: The same on every rank.
-        sequences: Sequences in a minibatch, over all ranks.
-        rank: The rank's number.
-        size: Number of ranks.
-        seed: Decides the order with the epoch.
-        epoch: Counts from 0; None: in the data set's order.
+    A minibatch has ``sequences`` over all ``size`` ranks. The seed and the epoch, which counts from
+    0, decide the order; without an epoch it is the data set's.
     """
     sampler: DistributedSampler[Any] = DistributedSampler(
         dataset, size, rank, shuffle=epoch is not None, seed=seed

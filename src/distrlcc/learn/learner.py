@@ -1,9 +1,9 @@
-"""The seams around an algorithm: `Learner` to its driver, `Reducer` to other ranks."""
+"""What passes between learners, those who act and other ranks: `Weights`, and `Reducer`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,39 +52,3 @@ class Weights:
     """As ``distrlcc.policy.spec.expected_shapes`` names them; what a policy file holds."""
     expert_acts: bool = False
     """Whether the expert acts instead, as in DAgger's first rounds."""
-
-
-class Learner(Protocol):
-    """Turns what was collected, as rollouts or epochs of a data set, into better weights."""
-
-    def update(self, batch: Any) -> dict[str, float]:
-        """Learn from one batch and return metrics.
-
-        Raises:
-            InterruptedUpdateError: It was broken off; follow with :meth:`undo_update`.
-        """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that a bit-identical resume needs: nested dicts of arrays and scalars."""
-        ...
-
-    def shared_state(self) -> dict[str, Any]:
-        """Return the part of :meth:`state_dict` that is the same on all ranks."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state, or the shared part of it."""
-        ...
-
-    def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of a broken update; ``before`` is :meth:`shared_state` before it."""
-        ...
-
-    def weights(self) -> Weights:
-        """Return a copy of the policy to act with."""
-        ...
-
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another learner's policy; the optimizer and counters stay."""
-        ...

@@ -1,8 +1,9 @@
-"""A policy under training: network, its optimizer, normaliser and version."""
+"""What every learner is: a policy under training, with its optimizer, normaliser and version."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,41 +19,51 @@ from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.seeding import stream_key
 
-_LOADED_COUNT = 1e6
 
-Config = TypeVar("Config", PPOConfig, DaggerConfig, ImitationConfig)
+class Learner(ABC):
+    """Turns what was collected, as rollouts or epochs of a data set, into better weights."""
 
-
-class Model:
-    """What every learner trains."""
+    config: Any
 
     def __init__(
         self,
+        config: PPOConfig | DaggerConfig | ImitationConfig,
         spec: PolicySpec,
-        seed: int,
-        reducer: Reducer,
-        *,
-        normalize_observations: bool,
-        weight_decay: float = 0.0,
+        seed: int = 0,
+        reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the network from ``seed``: the same on every rank."""
-        self.spec = spec
+        """Build the learner; config, spec and seed are the same on every rank.
+
+        Raises:
+            ConfigError: A minibatch holds no whole sequence: some would be empty on every rank.
+        """
+        if spec.state_size and config.minibatch_size < config.sequence_length:
+            raise ConfigError(
+                f"minibatch_size is {config.minibatch_size}: expected {config.sequence_length} or "
+                "more, one sequence of the LSTM (sequence_length)"
+            )
+        self.config, self.spec, self.device = config, spec, torch.device(device)
         self.version = 0
-        self.device = torch.device(device)
         self.network = ActorCritic(spec, seed).to(self.device)
         self.normalizer = Normalizer(spec.observation_size)
-        self._normalize_observations = normalize_observations
-        self._reducer = reducer
-        self.optimizer = FlatAdam(self.network, reducer, weight_decay)
+        self._reducer = reducer or LocalReducer()
+        weight_decay = 0.0 if isinstance(config, PPOConfig) else config.l2
+        self.optimizer = FlatAdam(self.network, self._reducer, weight_decay)
+        self._minibatch_key = stream_key(seed, "minibatches")
+        self._env_steps = 0
+
+    @abstractmethod
+    def update(self, batch: Any) -> dict[str, float]:
+        """Learn from one batch and return metrics.
+
+        Raises:
+            InterruptedUpdateError: It was broken off; follow with :meth:`undo_update`.
+        """
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise raw observations ``[..., D]`` as the acting policy of this version did."""
         return normalize(obs, *self.normalizer.arrays())
-
-    def learn_normalization(self, obs: NDArray[np.float32]) -> None:
-        """Take all ranks' raw observations ``[..., D]`` into the running moments."""
-        self.absorb(self._reducer.sum(self.moments(obs)))
 
     def moments(self, obs: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return what ranks add up of their raw observations ``[..., D]``, ``[3 * D]``."""
@@ -66,7 +77,7 @@ class Model:
     def absorb(self, moments: NDArray[np.float64]) -> None:
         """Take all ranks' sum of :meth:`moments` into the running moments."""
         counts, first, second = moments.reshape(3, -1)
-        if counts[0] == 0.0 or not self._normalize_observations:
+        if counts[0] == 0.0 or not self.config.normalize_observations:
             return
         mean = self.normalizer.mean + first / counts
         m2 = np.maximum(second - first**2 / counts, 0.0)
@@ -91,14 +102,14 @@ class Model:
         spread = Gaussian(head.detach(), distribution.log_std).log_prob(actions)
         return error, spread, torch.zeros_like(error)
 
-    def weights(self, expert_acts: bool = False) -> Weights:
+    def weights(self) -> Weights:
         """Return a copy of the policy to act with."""
         arrays = {
             name: value.detach().cpu().numpy().copy()
             for name, value in self.network.named_parameters()
         }
         arrays["normalizer.mean"], arrays["normalizer.std"] = self.normalizer.arrays()
-        return Weights(self.version, arrays, expert_acts)
+        return Weights(self.version, arrays)
 
     def load_weights(self, weights: Weights) -> None:
         """Start from another policy's weights.
@@ -107,7 +118,7 @@ class Model:
         them slowly; where observations are not to be normalised afresh, they stay as given.
 
         Raises:
-            ConfigError: If the weights are not those of this model's spec.
+            ConfigError: If the weights are not those of this learner's spec.
         """
         expected = expected_shapes(self.spec)
         given = {name: array.shape for name, array in weights.arrays.items()}
@@ -121,81 +132,31 @@ class Model:
         with torch.no_grad():
             for name, value in self.network.named_parameters():
                 value.copy_(torch.from_numpy(weights.arrays[name]))
-        count = _LOADED_COUNT
+        count = 1e6
         mean = weights.arrays["normalizer.mean"].astype(np.float64)
         variance = np.square(weights.arrays["normalizer.std"].astype(np.float64))
         self.normalizer.load_state_dict({"count": count, "mean": mean, "m2": variance * count})
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return weights, Adam's moments, normaliser and version."""
-        return {
+    def shared_state(self) -> dict[str, Any]:
+        """Return the part of :meth:`state_dict` that is the same on all ranks."""
+        model = {
             "version": self.version,
             **self.optimizer.state_dict(),
             "normalizer": self.normalizer.state_dict(),
         }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state."""
-        self.version = int(state["version"])
-        self.optimizer.load_state_dict(state)
-        self.normalizer.load_state_dict(state["normalizer"])
-
-
-class ModelLearner(Generic[Config]):
-    """What learners of one model have in common; see :class:`distrlcc.learn.learner.Learner`."""
-
-    def __init__(
-        self,
-        config: Config,
-        spec: PolicySpec,
-        seed: int = 0,
-        reducer: Reducer | None = None,
-        device: str = "cpu",
-    ) -> None:
-        """Build the learner; config, spec and seed are the same on every rank.
-
-        Raises:
-            ConfigError: A minibatch holds no whole sequence: some would be empty on every rank.
-        """
-        if spec.state_size and config.minibatch_size < config.sequence_length:
-            raise ConfigError(
-                f"minibatch_size is {config.minibatch_size}: expected {config.sequence_length} or "
-                "more, one sequence of the LSTM (sequence_length)"
-            )
-        self.config: Config = config
-        self._reducer = reducer or LocalReducer()
-        self.model = Model(
-            spec,
-            seed,
-            self._reducer,
-            normalize_observations=config.normalize_observations,
-            weight_decay=0.0 if isinstance(config, PPOConfig) else config.l2,
-            device=device,
-        )
-        self._minibatch_key = stream_key(seed, "minibatches")
-        self._env_steps = 0
-
-    def weights(self) -> Weights:
-        """Return a copy of the policy to act with."""
-        return self.model.weights()
-
-    def load_weights(self, weights: Weights) -> None:
-        """Start from another learner's policy."""
-        self.model.load_weights(weights)
-
-    def shared_state(self) -> dict[str, Any]:
-        """Return what is the same on all ranks."""
-        return {"model": self.model.state_dict(), "env_steps": self._env_steps}
+        return {"model": model, "env_steps": self._env_steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a bit-identical resume needs."""
+        """Return all that a bit-identical resume needs: nested dicts of arrays and scalars."""
         return self.shared_state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state, or the shared part of it."""
-        self.model.load_state_dict(state["model"])
+        self.version = int(state["model"]["version"])
+        self.optimizer.load_state_dict(state["model"])
+        self.normalizer.load_state_dict(state["model"]["normalizer"])
         self._env_steps = int(state.get("env_steps", 0))
 
     def undo_update(self, before: dict[str, Any]) -> None:
-        """Leave no trace of an update that was broken off."""
+        """Leave no trace of a broken update; ``before`` is :meth:`shared_state` before it."""
         self.load_state_dict(before)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrlcc.learn.collapse import ExtraEntropy
 from distrlcc.learn.config import AlarmConfig, PPOConfig, scheduled
 from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import Batch, batch_of, plan_minibatches
-from distrlcc.learn.model import ModelLearner
-from distrlcc.learn.returns import Returns, generalized_advantages, vtrace
+from distrlcc.learn.model import Learner
+from distrlcc.learn.returns import Returns, vtrace
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.network import kl_estimate
 from distrlcc.policy.spec import PolicySpec
@@ -35,8 +34,32 @@ Float32 = NDArray[np.float32]
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
-class PPO(ModelLearner[PPOConfig]):
-    """A learner; see :class:`distrlcc.learn.learner.Learner`."""
+@dataclass(frozen=True, slots=True)
+class ExtraEntropy:
+    """An addition to the weight that falls to 0 linearly."""
+
+    amount: float = 0.0
+    """Right after the recovery."""
+    until: int = 0
+    """Version of the weights from which on nothing is added."""
+    updates: int = 1
+    """Updates that it lasts."""
+
+    @classmethod
+    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> ExtraEntropy:
+        """Return the addition for a recovery at a version, given the usual weight."""
+        raised = alarm.entropy_factor * max(usual, alarm.entropy_floor)
+        return cls(max(raised - usual, 0.0), version + alarm.decay_updates, alarm.decay_updates)
+
+    def at(self, version: int) -> float:
+        """Return what is added in the update of a version."""
+        return self.amount * max(self.until - version, 0) / self.updates
+
+
+class PPO(Learner):
+    """PPO; its batches are rollouts."""
+
+    config: PPOConfig
 
     def __init__(
         self,
@@ -46,7 +69,7 @@ class PPO(ModelLearner[PPOConfig]):
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the learner; see :class:`ModelLearner`."""
+        """Build the learner; see :class:`Learner`."""
         super().__init__(config, spec, seed, reducer, device)
         self._kl_coeff = config.kl_coeff
         self._extra_entropy = ExtraEntropy()
@@ -57,7 +80,7 @@ class PPO(ModelLearner[PPOConfig]):
         Losses, entropy, KL and clip fraction are means over the last epoch and over ranks. With
         ``use_vtrace`` the policy that they compare with is that of the update's start.
         """
-        config, model = self.config, self.model
+        config = self.config
         # Advantages and value targets of this rank's rollout.
         logp, returns = self._returns(rollout)
         advantages, idle = returns.advantages, rollout.idle
@@ -69,7 +92,7 @@ class PPO(ModelLearner[PPOConfig]):
         rho, clipped = _active(returns.rho, idle), _active(returns.clipped, idle)
         lag = float(rho.sum(dtype=np.float64)), float(clipped.sum())
         sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *lag]
-        moments = model.moments(_active(rollout.obs[: rollout.steps], idle))
+        moments = self.moments(_active(rollout.obs[: rollout.steps], idle))
         agreed = self._reducer.sum(np.concatenate([sums, moments]))
         samples, envs, total, squares, *lag_sums = agreed[: len(sums)].tolist()
         count = max(samples, 1.0)
@@ -82,31 +105,31 @@ class PPO(ModelLearner[PPOConfig]):
         rows = -(-len(rollout.obs) // rollout.sequence_length)
         plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
         lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
-        entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(model.version)
+        entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(self.version)
 
         # Passes over the rollout, one step of Adam a minibatch.
         batch = self._batch(rollout, np.stack([logp, advantages, returns.targets]))
         metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
         for epoch in range(config.num_epochs):
             shuffle = epoch if config.shuffle_batch_per_epoch else 0
-            key = np.uint64(bits(self._minibatch_key, model.version, shuffle))
+            key = np.uint64(bits(self._minibatch_key, self.version, shuffle))
             metric_sums.zero_()
             for chosen in plan.minibatches(batch.count // rollout.count, rollout.count, key):
                 chosen = batch.used(chosen)
                 if len(chosen):
-                    part = batch.take(chosen.to(model.device))
+                    part = batch.take(chosen.to(self.device))
                     loss, metrics = self.loss(part, entropy_coeff)
                     metric_sums += metrics.cpu()
-                    norm = model.optimizer.step(loss, part.samples, lr, config.grad_clip)
+                    norm = self.optimizer.step(loss, part.samples, lr, config.grad_clip)
                 else:  # the rollout was cut short of what other ranks have, or none was active
-                    norm = model.optimizer.step(None, 0, lr, config.grad_clip)
+                    norm = self.optimizer.step(None, 0, lr, config.grad_clip)
 
         # What the next update starts from, and what this one was like.
-        model.absorb(agreed[len(sums) :])
+        self.absorb(agreed[len(sums) :])
         means = self.means(_METRICS, metric_sums)
         self._adapt_kl_coeff(means["kl"])
-        staleness = float(model.version - rollout.version)
-        model.version += 1
+        staleness = float(self.version - rollout.version)
+        self.version += 1
         self._env_steps += int(samples)
         if config.use_vtrace:
             means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / count for v in lag_sums)
@@ -125,13 +148,15 @@ class PPO(ModelLearner[PPOConfig]):
         """Return the log-probabilities to compare with, and returns, corrected if so configured."""
         config = self.config
         lambda_ = config.lambda_ if config.use_gae else 1.0
-        critic, scale = config.use_critic, config.reward_scale
-        options: dict[str, Any] = {"use_critic": critic, "reward_scale": scale}
-        if not config.use_vtrace:
-            logp = rollout.logp[: rollout.steps]
-            return logp, generalized_advantages(rollout, config.gamma, lambda_, **options)
-        logp, values = self._evaluate(rollout)
-        options |= {"rho_bound": config.vtrace_rho, "c_bound": config.vtrace_c}
+        options: dict[str, Any] = {
+            "use_critic": config.use_critic,
+            "reward_scale": config.reward_scale,
+        }
+        if config.use_vtrace:
+            logp, values = self._evaluate(rollout)
+            options |= {"rho_bound": config.vtrace_rho, "c_bound": config.vtrace_c}
+        else:  # the policy that acted is the one that learns: generalised advantage estimation
+            logp, values = rollout.logp[: rollout.steps], rollout.values[: rollout.steps]
         return logp, vtrace(rollout, logp, values, config.gamma, lambda_, **options)
 
     def _usual_entropy_coeff(self) -> float:
@@ -142,7 +167,7 @@ class PPO(ModelLearner[PPOConfig]):
         """Return the actions' log-probabilities and the values as they are now, ``[steps, N]``."""
         steps, count = rollout.steps, rollout.count
         batch = self._batch(rollout, np.zeros((0, steps, count), np.float32))
-        network = self.model.network
+        network = self.network
         with torch.no_grad():
             head, values, _ = network(batch.obs, batch.starts, batch.states)
             logp = network.distribution(head).log_prob(batch.actions)
@@ -154,8 +179,8 @@ class PPO(ModelLearner[PPOConfig]):
     def loss(self, batch: Batch, entropy_coeff: float) -> tuple[Tensor, Tensor]:
         """Return the loss, and ``_METRICS`` times the number of samples with that number."""
         config = self.config
-        head, values, _ = self.model.network(batch.obs, batch.starts, batch.states)
-        distribution = self.model.network.distribution(head)
+        head, values, _ = self.network(batch.obs, batch.starts, batch.states)
+        distribution = self.network.distribution(head)
         old_logp, advantages, targets = batch.columns.unbind(0)
         log_ratio = batch.masked(distribution.log_prob(batch.actions) - old_logp)
         ratio = log_ratio.exp()
@@ -184,11 +209,11 @@ class PPO(ModelLearner[PPOConfig]):
         steps = rollout.steps
         batch = batch_of(
             rollout,
-            torch.from_numpy(self.model.normalize(rollout.obs[:steps])),
+            torch.from_numpy(self.normalize(rollout.obs[:steps])),
             torch.from_numpy(rollout.actions[:steps]),
             torch.from_numpy(columns),
         )
-        return batch.to(self.model.device)
+        return batch.to(self.device)
 
     def means(self, names: Sequence[str], sums: Tensor) -> dict[str, float]:
         """Return means over all ranks, of sums of these metrics and of the samples."""
@@ -220,9 +245,9 @@ class PPO(ModelLearner[PPOConfig]):
 
         Version and environment steps go on.
         """
-        version = self.model.version
-        self.model.load_state_dict(good["model"] | {"version": version})
-        self._kl_coeff = float(good["kl_coeff"])
+        version, env_steps = self.version, self._env_steps
+        PPO.load_state_dict(self, good)
+        self.version, self._env_steps = version, env_steps
         self._extra_entropy = ExtraEntropy.after(alarm, self._usual_entropy_coeff(), version)
 
 

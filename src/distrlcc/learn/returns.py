@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +31,6 @@ class Returns:
     clipped: NDArray[np.bool_]  # [steps, N], where the ratio was above its bound, beyond rounding
 
 
-def generalized_advantages(
-    rollout: Rollout, gamma: float, lambda_: float, **options: Any
-) -> Returns:
-    """Compute generalised advantage estimates (https://arxiv.org/abs/1506.02438, equation 16).
-
-    These are :func:`vtrace`'s, which says what the options are, where the policy that acted is the
-    one that learns. With ``lambda_`` 1 they are plain discounted returns less the value.
-    """
-    logp, values = rollout.logp[: rollout.steps], rollout.values[: rollout.steps]
-    return vtrace(rollout, logp, values, gamma, lambda_, **options)
-
-
 def vtrace(
     rollout: Rollout,
     logp: Float32,
@@ -60,10 +47,11 @@ def vtrace(
 
     Targets are the paper's equation 1 in the recursive form of its remark 1, with ``lambda_`` in
     the traces as in remark 2. Advantages are ``rho_t (r_t + gamma v_{t+1} - V_t)`` of section 4.2,
-    except for ``lambda_`` between ``V_{t+1}`` and ``v_{t+1}``, as generalised advantages have it;
-    with 1 they are the paper's. Where an episode was truncated, the acting critic's value of its
-    final observation stands for what would have followed; where it terminated nothing follows; at
-    the rollout's end ``last_values`` stands for the rest.
+    except for ``lambda_`` between ``V_{t+1}`` and ``v_{t+1}``; with 1 they are the paper's. Where
+    the policy that acted is the one that learns, they are generalised advantage estimates
+    (https://arxiv.org/abs/1506.02438, equation 16). Where an episode was truncated, the acting
+    critic's value of its final observation stands for what would have followed; where it terminated
+    nothing follows; at the rollout's end ``last_values`` stands for the rest.
 
     Args:
         rollout: Its first ``steps`` rows are used; ``logp`` in it is the acting policy's.
@@ -76,14 +64,9 @@ def vtrace(
         c_bound: Bound of the ratio that passes later steps on, above 0; it sets how fast.
         use_critic: False takes every value as 0: advantages are then discounted returns.
         reward_scale: Factor of the rewards.
-
-    Raises:
-        ValueError: If ``logp`` or ``values`` is not of the rollout's steps.
     """
     steps = rollout.steps
     shape = (steps, rollout.count)
-    if logp.shape != shape or values.shape != shape:
-        raise ValueError(f"logp {logp.shape}, values {values.shape}: expected {shape}")
     zero = np.zeros(rollout.count, np.float32)
     if use_critic:
         final_values, next_values = rollout.final_values[:steps], rollout.last_values

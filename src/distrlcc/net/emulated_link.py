@@ -9,7 +9,6 @@ Times are ns since the link's beginning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from distrlcc.sim.link import NEVER, TraceLink
@@ -38,39 +37,18 @@ class Delivery(NamedTuple):
     """When its acknowledgement reaches the sender, ns."""
 
 
-@dataclass
-class LinkCounts:
-    """What became of the packets since the beginning."""
-
-    arrived: int = 0
-    dropped: int = 0
-    """By the queue."""
-    lost: int = 0
-    """At random."""
-    departed: int = 0
-    """From the bottleneck, those lost at random counted."""
-
-
 class EmulatedLink:
     """A bottleneck that many flows may share."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Start at the scenario's time zero.
-
-        Raises:
-            TraceError: The trace cannot be read.
-        """
+        """Start at the scenario's time zero; TraceError if its trace cannot be read."""
         self.scenario = scenario
-        self.counts = LinkCounts()
         self._link = build_link(scenario.link)
         self._extra = [round(flow.extra_rtt_ms * 1e6) for flow in scenario.flows]
         self._last = [0] * len(scenario.flows)  # ACKs of a flow never overtake
+        self._waiting = 0  # packets, the one in service among them
         self._begun = NEVER  # when the packet in service came to it
         self._bits = 0  # of the packets that departed
-        link = scenario.link
-        self._steady = link.trace is None and not link.changes
-        self._first = conditions_at(link, 0)
-        self._rate = round((link.rate_mbps or 0.0) * 1e6)  # bit/s, where that never changes
 
     def next_time(self) -> int:
         """Return when `advance` has something to do, ns."""
@@ -93,22 +71,17 @@ class EmulatedLink:
 
     def arrive(self, flow: int, number: int, size: int, *, now: int) -> None:
         """Queue a packet of ``size`` bytes on the wire; call `advance` with this time before."""
-        counts = self.counts
-        counts.arrived += 1
-        if self._link.arrive(Packet(size, now, flow, number)):
-            counts.dropped += 1
-        elif self._begun == NEVER:
-            self._begun = now
+        if not self._link.arrive(Packet(size, now, flow, number)):
+            self._waiting += 1
+            self._begun = min(self._begun, now)
 
     def _depart(self, packet: Packet, time: int, deliveries: list[Delivery]) -> None:
-        counts, flow = self.counts, packet.flow
-        counts.departed += 1
+        flow = packet.flow
         self._bits += packet.size * 8 * NANOSECONDS
-        waiting = counts.arrived - counts.dropped - counts.departed
-        self._begun = time if waiting else NEVER
-        delay, loss = self._first if self._steady else conditions_at(self.scenario.link, time)
+        self._waiting -= 1
+        self._begun = time if self._waiting else NEVER
+        delay, loss = conditions_at(self.scenario.link, time)
         if loss and lost_at_random(self.scenario.seed, flow, packet.seq, loss):
-            counts.lost += 1
             return
         due = self._last[flow] = max(time + 2 * delay + self._extra[flow], self._last[flow])
         deliveries.append(Delivery(flow, packet.seq, packet.size, due))
@@ -117,17 +90,12 @@ class EmulatedLink:
         """Return how much was carried up to a time, packets, the one in service counted in part."""
         bits = self._bits
         if self.scenario.link.trace is None and self._begun < now:
-            bits += min(self._capacity(self._begun, now), _BITS)
+            bits += min(capacity(self.scenario.link, self._begun, now), _BITS)
         return bits / _BITS
 
     def offered(self, begin: int, end: int) -> float:
         """Return how much could be carried in a time, packets."""
-        return self._capacity(begin, end) / _BITS
-
-    def _capacity(self, begin: int, end: int) -> int:
-        if self._steady:
-            return self._rate * (end - begin)
-        return capacity(self.scenario.link, begin, end)
+        return capacity(self.scenario.link, begin, end) / _BITS
 
     def base_rtt(self, *, now: int) -> float:
         """Return the first flow's round trip without a queue, s."""

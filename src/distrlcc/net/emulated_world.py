@@ -1,23 +1,14 @@
 """N emulated links with their senders in one loop, stepped by an agent in real time.
 
-::
-
-    world = EmulatedWorld(2)
-    world.load(0, scenario)                     # fresh flows, a fresh link
-    world.load(1, other)
-    world.act(cwnd, pacing, step=10_000_000)    # the step begins; so do the links' times
-    while not world.turn():
-        pass
-    result = StepResult.of(*world.take())
-
-A step is at least as long as asked for, and all links' steps end together on ticks that lie one
-step apart. Between a step's end and the next `act` the loop must go on turning: packets and ACKs
-travel, under the windows that are held. So a slow policy shows up as the delay of its action, not
-as a gap in the traffic: the step that waited for it is as long as the others, but its first part
-passed under the old window. When a whole step or more has passed before an action comes, as while
-a learner learns, that time belongs to no step: its statistics are thrown away, and the step, with
-new ticks, begins at the action. After the limit `silence` without an action the senders rest, as
-the agent may be gone or suspended.
+`serve` runs an `EmulatedWorld`: `load` a scenario at each place, `act`, `turn` until the step is
+over, `take` what it showed. A step is at least as long as asked for, and all links' steps end
+together on ticks that lie one step apart. Between a step's end and the next `act` the loop must go
+on turning: packets and ACKs travel, under the windows that are held. So a slow policy shows up as
+the delay of its action, not as a gap in the traffic: the step that waited for it is as long as the
+others, but its first part passed under the old window. When a whole step or more has passed before
+an action comes, as while a learner learns, that time belongs to no step: its statistics are thrown
+away, and the step, with new ticks, begins at the action. After the limit `silence` without an
+action the senders rest, as the agent may be gone or suspended.
 
 One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
 read before it sends again.
@@ -45,7 +36,6 @@ import numpy as np
 
 from distrlcc.errors import DistrlccError, LinkError
 from distrlcc.limits import limits
-from distrlcc.net.emulated_link import LinkCounts
 from distrlcc.net.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
@@ -112,10 +102,6 @@ class _Place:
         for flow in self.flows:
             flow.wake(now=now)
 
-    def rest(self) -> None:
-        for flow in self.flows:
-            flow.silent = True
-
     def take(self, now: int, step: int) -> list[float]:
         """End a step; return the fields of `IntervalStats` and `Truth`."""
         self.relay.advance(now)
@@ -133,10 +119,6 @@ class _Place:
         ]
         self._since, self._used = time, used
         return seen + truth
-
-    def descriptors(self) -> list[int]:
-        near = [flow.socket.fileno() for flow in self.flows]
-        return near + [flow.socket.fileno() for flow in self.relay.flows]
 
     def close(self) -> None:
         for flow in self.flows:
@@ -214,9 +196,8 @@ class EmulatedWorld:
             self._stepping, self._ended = False, now
             return True
         if now - self._acted > limits().silence * NANOSECONDS:
-            for place in self._places:
-                if place is not None:
-                    place.rest()
+            for flow in (flow for place in self._places if place for flow in place.flows):
+                flow.silent = True
         self._timers.run(now=now)
         if not ready:
             until = max(self._timers.next_time(), self._woken + _GRAIN_NS)
@@ -232,19 +213,14 @@ class EmulatedWorld:
         rows = [place.take(self._ended, self._step) for place in self._places if place is not None]
         return np.ascontiguousarray(np.array(rows).T), self._delay, self._ended - self._due
 
-    def counts(self, n: int) -> LinkCounts:
-        """Return what became of the packets at place n."""
-        place = self._places[n]
-        assert place is not None, f"nothing is loaded at place {n}"
-        return place.relay.link.counts
-
     def _unload(self, n: int) -> None:
         place, self._places[n] = self._places[n], None
         if place is None:
             return
-        for descriptor in place.descriptors():
-            del self._readers[descriptor]
-            self._poll.unregister(descriptor)
+        for near, far in zip(place.flows, place.relay.flows, strict=True):
+            for socket in (near.socket, far.socket):
+                del self._readers[socket.fileno()]
+                self._poll.unregister(socket)
         place.close()
 
 

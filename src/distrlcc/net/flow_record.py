@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +59,6 @@ class Sent:
     """Datagrams that this machine had no room for."""
     failure: str = ""
     """Why it ended early, one line; empty if all went well."""
-    series: list[Step] = field(default_factory=list)
 
     @property
     def mbps(self) -> float:

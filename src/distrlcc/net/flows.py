@@ -83,11 +83,7 @@ class SendingFlow:
     def __init__(
         self, flow: Flow, session: int, remote: Address, timers: Timers, *, seed: int
     ) -> None:
-        """Open the socket; nothing is sent before `begin`.
-
-        Raises:
-            LinkError: There are no more sockets.
-        """
+        """Open the socket; nothing is sent before `begin`."""
         self.flow, self.session, self.seed = flow, session, seed
         self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
@@ -188,17 +184,10 @@ class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
     def __init__(self, scenario: Scenario, timers: Timers) -> None:
-        """Open the flows' sockets; the link stands still until `begin`.
-
-        Raises:
-            LinkError: There are no more sockets.
-            TraceError: The trace cannot be read.
-        """
+        """Open the flows' sockets; the link stands still until `begin`."""
         self.link = EmulatedLink(scenario)
-        first, key = randbits(62), token_bytes(32)
-        self.flows = [
-            RelayFlow(number, first + number, key) for number in range(len(scenario.flows))
-        ]
+        first, count, key = randbits(62), len(scenario.flows), token_bytes(32)
+        self.flows = [RelayFlow(number, first + number, key) for number in range(count)]
         self.hidden_losses = 0
         """Datagrams that never came here: the kernel had no room for them."""
         self.origin = 0

@@ -16,15 +16,11 @@ from distrlcc.net.link_config import LinkConfig
 
 
 def _words(
-    link: LinkConfig,
-    command: Sequence[str],
-    folder: Path,
-    log_up: Path | None,
-    log_down: Path | None,
+    link: LinkConfig, command: Sequence[str], folder: Path, logs: Sequence[Path | None]
 ) -> list[str]:
     """Write the directions' traces into a folder; return the words that run a command over them."""
     # Refuse what mahimahi does not have.
-    ways = (("uplink", link.up, log_up), ("downlink", link.down, log_down))
+    ways = list(zip(("uplink", "downlink"), (link.up, link.down), logs, strict=True))
     if any(way.times is None or way.changes or way.phase_ms for _, way, _ in ways):
         raise ConfigError(
             "--emulator mahimahi: mahimahi's links start at their trace's beginning, never change "
@@ -54,11 +50,10 @@ def run_mahimahi(
     link: LinkConfig,
     command: Sequence[str],
     *,
-    log_up: Path | None,
-    log_down: Path | None,
+    logs: Sequence[Path | None],
     outside: Sequence[str] | None,
 ) -> int:
-    """Run a command in mahimahi's shells; return its exit code.
+    """Run a command in mahimahi's shells; return its exit code. ``logs`` are up's and down's.
 
     Raises:
         ConfigError: mahimahi has no such link.
@@ -67,7 +62,7 @@ def run_mahimahi(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrlcc-")))
         folder.chmod(0o755)
-        words = _words(link, command, folder, log_up, log_down)
+        words = _words(link, command, folder, logs)
         # Refuse at once what would fail later.
         missing = [w for w in words[: words.index("--")] if w.startswith("mm-")]
         missing = [tool for tool in missing if shutil.which(tool) is None]

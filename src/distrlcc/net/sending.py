@@ -42,8 +42,6 @@ class Request:
     """Limit of the handshake, of the end, and of the other end's silence meanwhile, s."""
     wait_s: float = 0.0
     """How long to wait for a receiver that is not there yet, s."""
-    keep_series: bool = True
-    """Whether every step is kept."""
 
 
 def header_bytes(remote: Address) -> int:
@@ -217,7 +215,7 @@ class _Flow:
         ticker.tick(now=now, step=step_ns(float(stats.min_rtt[0])))
         self.sent.timeouts += int(stats.timeouts[0])
         acked = float(stats.acked[0])
-        step = Step(
+        return Step(
             time=(now - self._begin) / NANOSECONDS,
             duration=float(stats.duration[0]),
             acked=acked,
@@ -227,9 +225,6 @@ class _Flow:
             inflight=float(stats.inflight[0]),
             smoothed_rtt=sender.rtt.smoothed / NANOSECONDS,
         )
-        if self._request.keep_series:
-            self.sent.series.append(step)
-        return step
 
     def _look_for_life(self, now: int) -> None:
         if self._socket.too_large and not self.sent.acked:

@@ -19,10 +19,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
@@ -47,26 +46,6 @@ class TcpSample(NamedTuple):
     """With data, those that were sent again among them."""
     retransmitted_packets: int
     acked_bytes: int
-
-
-@dataclass(frozen=True)
-class TcpSent:
-    """How a flow went."""
-
-    control: str
-    seconds: float
-    samples: tuple[TcpSample, ...]
-    """One each 10 ms from the beginning on, or later where the machine was busy, and the end's."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return what ``send`` prints."""
-        columns = zip(TcpSample._fields, zip(*self.samples, strict=True), strict=True)
-        return {
-            "control": self.control,
-            "seconds": self.seconds,
-            "acked_bytes": self.samples[-1].acked_bytes,
-            "samples_columns": {name: list(column) for name, column in columns},
-        }
 
 
 def kernel_controls() -> list[str]:
@@ -99,10 +78,11 @@ def sink(host: str, port: int, patience_s: float) -> None:
 
 def send(
     host: str, port: int, control: str, seconds: float, on_open: Callable[[], None] = lambda: None
-) -> TcpSent:
-    """Send to a sink as fast as a congestion control lets us, for some seconds.
+) -> dict[str, Any]:
+    """Send to a sink as fast as a congestion control lets us; return what the module describes.
 
-    ``on_open`` is called when it is connected; the flow begins when it returns.
+    There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
+    end's. ``on_open`` is called when it is connected; the flow begins when it returns.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
@@ -139,23 +119,21 @@ def send(
         samples.append(_read_sample(flow, time_s=now - begin))
         # What is queued here would still have to cross the link: it is thrown away.
         flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return TcpSent(used, now - begin, tuple(samples))
+    columns = zip(TcpSample._fields, zip(*samples, strict=True), strict=True)
+    return {
+        "control": used,
+        "seconds": now - begin,
+        "acked_bytes": samples[-1].acked_bytes,
+        "samples_columns": {name: list(column) for name, column in columns},
+    }
 
 
 def _read_sample(flow: socket.socket, *, time_s: float) -> TcpSample:
     info = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-
-    def number(offset: int) -> int:
-        return int(struct.unpack_from("I", info, offset)[0])
-
-    return TcpSample(
-        time_s=time_s,
-        smoothed_rtt_ms=number(_RTT) / 1e3,
-        cwnd_packets=number(_CWND),
-        sent_packets=number(_SENT),
-        retransmitted_packets=number(_RETRANSMITTED),
-        acked_bytes=int(struct.unpack_from("Q", info, _ACKED)[0]),
-    )
+    places = (_RTT, _CWND, _SENT, _RETRANSMITTED)
+    rtt, cwnd, sent, again = (struct.unpack_from("I", info, place)[0] for place in places)
+    (acked,) = struct.unpack_from("Q", info, _ACKED)
+    return TcpSample(time_s, rtt / 1e3, cwnd, sent, again, acked)
 
 
 def _connect(host: str, port: int) -> socket.socket:
@@ -177,7 +155,7 @@ if __name__ == "__main__":
             host, port, control, seconds, *hold = sys.argv[2:]
             wait = partial(wait_for_start, sys.stdout) if hold else lambda: None
             sent = send(host, int(port), control, float(seconds), wait)
-            text = json.dumps(sent.to_json()) + "\n"
+            text = json.dumps(sent) + "\n"
             if hold[1:]:
                 Path(hold[1]).write_text(text, encoding="utf-8")
             else:

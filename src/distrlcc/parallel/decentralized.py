@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,7 @@ class ElasticGroup:
         intervals = (config.distributed.sync_check_every, config.checkpoint_every)
         if config.scores_at(update) or any(update % interval == 0 for interval in intervals):
             checksums[group.rank] = checksum(state.learner.shared_state())
-        own = stats.to_vector()
+        own = np.array(astuple(stats))
         total = group.sum(np.concatenate([own, [rows < length], *columns]))
         # Do any weights differ, and which ranks stop?
         flags, checksums, paces = total[len(own) + 1 :].reshape(3, group.size)
@@ -243,7 +244,7 @@ class ElasticGroup:
         self._leaves, self._signalled = signalled and self._signalled, signalled
         metrics = {"ranks": float(group.size), "rollouts_cut_short": float(total[len(own)])}
         events, self._events = self._events, []
-        return Agreed(CollectStats.from_vector(total[: len(own)]), metrics, events=events)
+        return Agreed(CollectStats(*total[: len(own)].tolist()), metrics, events=events)
 
 
 def _nothing(state: RunState) -> Rollout:

@@ -158,7 +158,7 @@ class Reproduction:
             return {metric: found[metric].mean for metric in benchmark.metrics}
         measured, _ = evaluate(contender, scenarios)
         # Means over links, those without a value left out.
-        return {m: float(np.nanmean(getattr(measured, m))) for m in benchmark.metrics}
+        return {m: float(np.nanmean(measured.figures[m])) for m in benchmark.metrics}
 
     def _placed(self, words: Sequence[str]) -> list[str]:
         return [word.replace("FOLDER", str(self.folder)) for word in words]

@@ -15,7 +15,8 @@ from distrlcc.learn.collapse import CollapseAlarm, Restorer
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.gail import Gail
-from distrlcc.learn.learner import Learner, Reducer, Weights
+from distrlcc.learn.learner import Reducer, Weights
+from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.threads import limit_threads
 from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_policy

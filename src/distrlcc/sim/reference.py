@@ -268,7 +268,8 @@ def service_at(link: Link, departure: int) -> int:
     """Return the transmission time at the rate that a packet departed at, ns; 0 on a trace."""
     if link.trace is not None:
         return 0
-    rates = [rate for at, rate in rate_schedule(link) if at < departure]
+    # Nothing departs in an outage.
+    rates = [rate for at, rate in rate_schedule(link) if rate and at < departure]
     return -(-_PACKET_BITS // rates[-1])
 
 

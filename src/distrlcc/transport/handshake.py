@@ -1,21 +1,6 @@
 """The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO.
 
-Sender::
-
-    opening = Opening(Hello(session, nonce, max_datagram), now=now)
-    while opening.waiting:
-        datagram = opening.datagram_to_send(now=now)     # None: nothing is due
-        ...                                              # send; wait until next_time()
-        opening.on_datagram(received)
-    opening.answer, opening.key                          # accepted, unless there is
-    opening.failure                                      # one line
-
-Receiver::
-
-    reply, session = admission.on_datagram(datagram, address)
-    if reply is not None: ...                            # send it to the address
-    if session is not None: ...                          # new: set up a `Receiver`
-    admission.leave(session.number)                      # some time after FIN or silence
+`distrlcc.net.sending` and `distrlcc.net.receiving` drive them.
 """
 
 from __future__ import annotations

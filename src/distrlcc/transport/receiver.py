@@ -1,11 +1,6 @@
 """The receiver of one session: which packets came, and what to acknowledge.
 
-Sans-IO; for each batch of datagrams that was read at once::
-
-    for data in batch:
-        receiver.on_data(data.number, size, data.lowest, now=now)
-    ack = receiver.ack_to_send(now=now)          # one ACK for the batch
-    if ack is not None: send(encode_ack(ack, key))
+Sans-IO: `on_data` takes each datagram, `ack_to_send` answers all that were read at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a sender knows of its packets: RTT, losses, delivery rate, pacing, and a step's statistics.
+"""What a sender knows of its packets: RTT, what is outstanding, delivery rate, a step's statistics.
 
-Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 sections 5.3 (ACK delay) and 6.1 (packet and
-time threshold), draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). Left out:
-the draft's app-limited mark, which no controller here takes, and its discarding of intervals below
-the least RTT: a packet's own flight is never longer than its sample's interval. Times are ns.
+Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 section 5.3 (ACK delay),
+draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). Left out: the draft's
+app-limited mark, which no controller here takes, and its discarding of intervals below the least
+RTT: a packet's own flight is never longer than its sample's interval. Times are ns.
 """
 
 from __future__ import annotations
@@ -114,36 +114,6 @@ class Outstanding:
         return [(number, stamp[0]) for number, stamp in found]
 
 
-class LossDetector:
-    """Finds outstanding packets lost once later ones are acknowledged."""
-
-    __slots__ = ("_packets", "_times", "loss_time")
-
-    def __init__(self, packet_threshold: int, time_threshold: float) -> None:
-        self._packets, self._times = packet_threshold, time_threshold
-        self.loss_time = NEVER
-        """When the time threshold finds the next packet lost, ns; `NEVER` without a candidate."""
-
-    def find(
-        self, outstanding: Outstanding, largest_acked: int, rtt: RttEstimator, *, now: int
-    ) -> list[int]:
-        """Take the lost packets out of ``outstanding``; return their numbers, lowest first."""
-        self.loss_time = NEVER
-        if outstanding.lowest >= largest_acked:
-            return []
-        lost, patience = [], NEVER
-        if self._times:
-            patience = max(int(self._times * max(rtt.smoothed, rtt.latest)), GRANULARITY)
-        for number, sent in outstanding.below(largest_acked):
-            if number <= largest_acked - self._packets or now - sent >= patience:
-                lost.append(number)
-            else:
-                self.loss_time = min(self.loss_time, sent + patience)
-        for number in lost:
-            outstanding.take(number, number + 1)
-        return lost
-
-
 class DeliveryRate:
     """A connection's delivered count, and the `Stamp` that each packet gets of it."""
 
@@ -185,31 +155,6 @@ class DeliveryRate:
 def pacing_interval(rate: float) -> int:
     """Return the time between two packets at a rate in packets/s, ns."""
     return int(min(NANOSECONDS / rate, 1e18))
-
-
-class Pacer:
-    """Spaces packets by ``floor(1e9 / rate)`` ns."""
-
-    __slots__ = ("_catch_up", "next_time")
-
-    def __init__(self, catch_up: int = 0, *, now: int) -> None:
-        """Let the first packet leave at once.
-
-        A sender that wakes late makes up for what it missed in the last ``catch_up`` ns with a
-        small burst; otherwise each late wake-up would lower the rate.
-        """
-        self._catch_up = catch_up
-        self.next_time = now
-        """When the next packet may leave, ns."""
-
-    def sent(self, rate: float, *, now: int) -> None:
-        """Count a packet that left at a rate in packets/s."""
-        self.next_time = max(self.next_time, now - self._catch_up) + pacing_interval(rate)
-
-    def restart(self, rate: float, *, now: int) -> None:
-        """Follow a rate that was set from outside: no later than one interval from now."""
-        earliest = max(self.next_time, now - self._catch_up)
-        self.next_time = min(earliest, now + pacing_interval(rate))
 
 
 class Interval:

@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 from distrlcc.control.base import Controller
 from distrlcc.transport.recovery import (
+    GRANULARITY,
     NEVER,
     DeliveryRate,
     Interval,
-    LossDetector,
     Outstanding,
-    Pacer,
     RttEstimator,
     Stamp,
+    pacing_interval,
 )
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
@@ -86,21 +86,20 @@ class Sender:
 
         ``on_rtt`` is called with each RTT sample, ns.
         """
-        options = options or SenderOptions()
+        self._options = options = options or SenderOptions()
         self.controller = controller
         self.rtt = RttEstimator()
         self._on_rtt = on_rtt
-        self._idle = options.idle_timer_ns
         self._outstanding = Outstanding()
         self._rate = DeliveryRate(options.rate_over_sending, now=now)
-        self._losses = LossDetector(options.packet_threshold, options.time_threshold)
-        self._pacer = Pacer(options.catch_up_ns, now=now)
         start = now if step_start is None else step_start
         self._interval = Interval(options.packet_bytes, now=start)
         self._largest_acked = -1
         self._activity = now
         self._timer_start = now
         self._probe_time = NEVER
+        self._paced_time = now  # when pacing lets the next packet leave
+        self._loss_time = NEVER  # when the time threshold finds the next packet lost
         self._unreported = 0  # lost packets that the controller does not know of yet
         self._largest_lost = -1
 
@@ -135,9 +134,9 @@ class Sender:
                 return None
             rate = controller.pacing_rate
             if rate > 0.0:
-                if now < self._pacer.next_time:
+                if now < self._paced_time:
                     return None
-                self._pacer.sent(rate, now=now)
+                self._paced_time = self._earliest(now) + pacing_interval(rate)
         if inflight == 0:
             self._timer_start = now
         self._activity = now
@@ -154,19 +153,19 @@ class Sender:
         controller = self.controller
         if self._outstanding.count >= int(controller.cwnd):
             return NEVER
-        return self._pacer.next_time if controller.pacing_rate > 0.0 else 0
+        return self._paced_time if controller.pacing_rate > 0.0 else 0
 
     def timer_time(self) -> int:
         """Return when `on_timer` is due, ns; `NEVER` while nothing is awaited."""
         if self._probe_time != NEVER:
-            return self._losses.loss_time
-        if self._idle:
-            timeout = self._activity + self._idle
+            return self._loss_time
+        if self._options.idle_timer_ns:
+            timeout = self._activity + self._options.idle_timer_ns
         elif self._outstanding.count or int(self.controller.cwnd) < 1:
             timeout = self._timer_start + self.rtt.rto
         else:
             timeout = NEVER
-        return min(timeout, self._losses.loss_time)
+        return min(timeout, self._loss_time)
 
     def next_time(self) -> int:
         """Return when sending or the timer is due, whichever comes first, ns."""
@@ -199,8 +198,7 @@ class Sender:
         self._probe_time = NEVER
         self._largest_acked = max(self._largest_acked, largest)
         # Find losses, and tell the controller.
-        holes = self._outstanding.lowest < self._largest_acked
-        lost = self._find_lost(now) if holes or self._losses.loss_time != NEVER else []
+        lost = self._find_lost(now)
         self._deliver(taken, ack_delay, now)
         return Acked([number for number, _ in taken], lost)
 
@@ -230,7 +228,7 @@ class Sender:
 
         A timeout finds no packet lost: the ACK of the probe will.
         """
-        lost = self._find_lost(now) if self._losses.loss_time <= now else []
+        lost = self._find_lost(now) if self._loss_time <= now else []
         if self.timer_time() <= now:
             self._interval.timeouts += 1
             self.rtt.backoff += 1
@@ -242,8 +240,8 @@ class Sender:
     def on_action(self, *, now: int) -> None:
         """Follow a window or rate that was set from outside, as a policy does each step."""
         rate = self.controller.pacing_rate
-        if rate > 0.0:
-            self._pacer.restart(rate, now=now)
+        if rate > 0.0:  # no later than one interval from now
+            self._paced_time = min(self._earliest(now), now + pacing_interval(rate))
 
     def take_interval(self, *, now: int) -> IntervalStats:
         """Return what was seen since the last call, arrays of one element, and start anew.
@@ -253,8 +251,26 @@ class Sender:
         """
         return self._interval.take(self.rtt, self.controller, self._outstanding.count, now=now)
 
+    def _earliest(self, now: int) -> int:
+        """Return when a paced packet may leave: what was missed long ago is not caught up."""
+        return max(self._paced_time, now - self._options.catch_up_ns)
+
     def _find_lost(self, now: int) -> list[int]:
-        lost = self._losses.find(self._outstanding, self._largest_acked, self.rtt, now=now)
+        """Take the lost packets out (RFC 9002 section 6.1); return their numbers, lowest first."""
+        outstanding, options, rtt = self._outstanding, self._options, self.rtt
+        largest, self._loss_time = self._largest_acked, NEVER
+        if outstanding.lowest >= largest:
+            return []
+        lost, patience = [], NEVER
+        if options.time_threshold:
+            patience = max(int(options.time_threshold * max(rtt.smoothed, rtt.latest)), GRANULARITY)
+        for number, sent in outstanding.below(largest):
+            if number <= largest - options.packet_threshold or now - sent >= patience:
+                lost.append(number)
+            else:
+                self._loss_time = min(self._loss_time, sent + patience)
+        for number in lost:
+            outstanding.take(number, number + 1)
         if lost:
             self._interval.lost += len(lost)
             self._unreported += len(lost)
