@@ -94,16 +94,10 @@ def _decentralized(args: Namespace, node: Node) -> int:
     if args.resume and args.node_index > 0:
         raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
     config = run_config(args)
-    from distrlcc.parallel.process_group import checked_device
     from distrlcc.parallel.start import start_node
 
-    processes = args.processes or 1
-    if args.gpu >= 0:
-        for local in range(processes):
-            checked_device(f"cuda:{args.gpu + local}")
-    return start_node(
-        config, run_options(args), group_options(args), node=node, processes=processes
-    )
+    options, group = run_options(args), group_options(args)
+    return start_node(config, options, group, node=node, processes=args.processes or 1)
 
 
 def _actors(args: Namespace, node: Node) -> int:
