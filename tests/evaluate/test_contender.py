@@ -25,7 +25,8 @@ from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
-from tests.evaluate.made import make_policy, policy_contender, random_arrays
+from tests.evaluate.made import make_policy, policy_contender
+from tests.policy.random_policies import random_arrays
 
 
 def _write(path: Path, recipe_name: str = "preference") -> PolicySpec:

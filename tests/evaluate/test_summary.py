@@ -181,11 +181,6 @@ def test_the_table_fits_and_ranks(width: int) -> None:
     assert all(len(line) <= width for line in text.splitlines())
 
 
-def test_titles_have_units() -> None:
-    titles = [metric(key).title for key in ("loss", "power", "mean_cwnd_packets")]
-    assert titles == ["loss (%)", "power", "mean cwnd (packets)"]
-
-
 def test_values_stand_in_the_order_of_the_metrics_and_what_is_not_said_is_nan() -> None:
     windows = np.arange(6.0).reshape(3, 2)
     scores = with_figures(make_scores("cubic", links=3, seeds=2), mean_cwnd_packets=windows)

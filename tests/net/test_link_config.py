@@ -1,10 +1,5 @@
-from pathlib import Path
-
-import pytest
-
 from distrlcc.config import from_toml
-from distrlcc.errors import ConfigError
-from distrlcc.net.link_config import LinkChange, downlink, load_scenario, uplink
+from distrlcc.net.link_config import LinkChange, downlink, uplink
 from distrlcc.sim.queues import QueueSpec
 from distrlcc.sim.scenario import Scenario
 
@@ -31,14 +26,3 @@ def test_a_scenarios_link_has_its_packets_per_second_and_its_changes() -> None:
     down = downlink(link)
     assert (down.times, down.delay_ms) == (None, 20.0)
     assert down.changes == (LinkChange(2000, delay_ms=5.0),)
-
-
-def test_scenarios_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "tunnel.toml"
-    file.write_text(TOML)
-    assert load_scenario(str(file)).name == "tunnel"
-    times = uplink(load_scenario("cellular/test/3").link).times
-    assert times is not None
-    assert len(times) > 100
-    with pytest.raises(ConfigError, match="links; expected one"):
-        load_scenario("random")
