@@ -4,15 +4,6 @@ from distrlcc.control.reno import RECOVER, SSTHRESH
 from tests.control.drive import Driver, run
 
 
-def test_slow_start_adds_one_packet_per_ack_and_so_doubles_per_round() -> None:
-    flow = Driver("reno")
-    windows = [flow.cwnd for _ in range(10) if flow.ack() is None]
-    assert windows == list(range(11, 21))
-    for expected in (40, 80):
-        flow.round()
-        assert flow.cwnd == expected
-
-
 def test_a_gap_that_ends_at_the_recovery_point_is_old() -> None:
     flow = Driver("reno")
     flow.ack(lost=1)

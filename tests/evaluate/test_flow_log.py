@@ -70,15 +70,11 @@ def test_by_hand(tmp_path: Path) -> None:
     assert scores["power"] == pytest.approx(0.45 * 41.0 / 43.0, rel=0.01)
 
 
-def test_a_log_without_packets_is_one_line(tmp_path: Path) -> None:
-    link = Link(rate_mbps=12.0)
+def test_an_outage_has_no_delay_and_a_log_without_packets_is_one_line(tmp_path: Path) -> None:
+    lines, alone = ["1 + 1504", "2 # 1504", "2 - 1504 1", "1500 # 1504"], _alone(Link(12.0), 4.0)
     with pytest.raises(OutputError, match="no full packet crossed the link"):
-        _score(_log(tmp_path / "log", ["1 # 1504"]), _alone(link, 4.0))
-
-
-def test_an_outage_is_no_error_and_has_no_delay(tmp_path: Path) -> None:
-    lines = ["1 + 1504", "2 # 1504", "2 - 1504 1", "1500 # 1504"]
-    scores = _score(_log(tmp_path / "log", lines), _alone(Link(rate_mbps=12.0), 4.0))
+        _score(_log(tmp_path / "log", ["1 # 1504"]), alone)
+    scores = _score(_log(tmp_path / "log", lines), alone)
     assert (scores["throughput_mbps"], scores["utilisation"], scores["power"]) == (0.0, 0.0, 0.0)
     assert scores["first_second_utilisation"] == 1.0
     assert math.isnan(scores["mean_rtt_ms"])
@@ -216,34 +212,20 @@ def test_beside_others_all_but_the_capacity_is_the_flows_own(tmp_path: Path) -> 
     assert series.queueing_delay_ms == pytest.approx(3.0)
 
 
-def test_means_are_over_time_and_leave_out_what_is_not_defined() -> None:
+def test_means_are_over_time_and_shares_of_what_was_sent_meanwhile() -> None:
     log = SenderLog(
-        time_s=np.array([0.5, 1.0, 2.0, 2.5]),
-        cwnd_packets=np.array([10.0, 20.0, 40.0, 80.0]),
-        smoothed_rtt_ms=np.array([np.nan, 30.0, 60.0, 60.0]),
-        sent_packets=np.zeros(4),
-        retransmitted_packets=np.zeros(4),
+        time_s=np.array([0.0, 0.5, 1.0, 2.0, 2.5]),
+        cwnd_packets=np.array([0.0, 10.0, 20.0, 40.0, 80.0]),
+        smoothed_rtt_ms=np.array([np.nan, np.nan, 30.0, 60.0, 60.0]),
+        sent_packets=np.array([0.0, 50.0, 100.0, 140.0, 150.0]),
+        retransmitted_packets=np.array([0.0, 0.0, 0.0, 5.0, 10.0]),
     )
     series = log.over(np.array([0.0, 1.0, 2.5, 4.0]))
     # 0.5 s of 10 and of 20; 1 s of 40 and 0.5 s of 80; nothing is said of what came later.
-    assert series["mean_cwnd_packets"][:2] == pytest.approx([15.0, 160.0 / 3])
-    assert np.isnan(series["mean_cwnd_packets"][2])
+    assert series["mean_cwnd_packets"] == pytest.approx([15.0, 160.0 / 3, np.nan], nan_ok=True)
     assert series["mean_smoothed_rtt_ms"][:2] == pytest.approx([30.0, 60.0])
-    assert np.isnan(series["retransmitted_share"]).all()
-
-
-def test_what_was_sent_again_is_a_share_of_what_was_sent_meanwhile() -> None:
-    log = SenderLog(
-        time_s=np.array([0.0, 1.0, 2.0, 3.0]),
-        cwnd_packets=np.ones(4),
-        smoothed_rtt_ms=np.ones(4),
-        sent_packets=np.array([0.0, 100.0, 150.0, 150.0]),
-        retransmitted_packets=np.array([0.0, 0.0, 10.0, 10.0]),
-    )
-    share = log.over(np.array([0.0, 1.0, 2.0, 3.0]))["retransmitted_share"]
-    assert share[:2] == pytest.approx([0.0, 0.2])
-    assert np.isnan(share[2])  # nothing was sent
-    assert log.over(np.array([0.0, 3.0]))["retransmitted_share"] == pytest.approx([10.0 / 150.0])
+    assert series["retransmitted_share"] == pytest.approx([0.0, 0.2, np.nan], nan_ok=True)
+    assert log.over(np.array([0.0, 2.5]))["retransmitted_share"] == pytest.approx([10.0 / 150.0])
 
 
 def test_both_kinds_of_senders_are_read(tmp_path: Path) -> None:

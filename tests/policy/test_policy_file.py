@@ -66,7 +66,7 @@ def test_overwrites_whole_or_not_at_all(written: Path, monkeypatch: pytest.Monke
     assert list(written.parent.iterdir()) == [written]
 
 
-@pytest.mark.parametrize("keep", [0, 5, 200, -1, None])
+@pytest.mark.parametrize("keep", [0, 200, -1, None])
 def test_truncated_or_foreign(written: Path, keep: int | None) -> None:
     foreign = b"PK\x03\x04 a torch checkpoint is a zip file" * 40
     written.write_bytes(foreign if keep is None else written.read_bytes()[:keep])
