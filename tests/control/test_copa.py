@@ -100,7 +100,7 @@ def alone_in_default_mode(
     return late
 
 
-@pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (1000, 20), (4000, 10)])
+@pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (4000, 10)])
 def test_alone_on_a_short_path_it_stays_in_default_mode(rate: float, rtt_ms: float) -> None:
     late = alone_in_default_mode(15, 300, 0.1, rate, rtt_ms)
     base = rtt_ms * 1e6 + 1e9 / rate

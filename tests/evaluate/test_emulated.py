@@ -63,8 +63,7 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
 
 
 def test_runs_that_failed_are_dashes_and_said() -> None:
-    half, none = _scores("half", 10.0, 100.0), _scores("none", 10.0, 100.0)
-    starved = _scores("starved", 10.0, 100.0)
+    half, none, starved = (_scores(name, 10.0, 100.0) for name in ("half", "none", "starved"))
     for key in ("throughput_mbps", "p95_rtt_ms"):
         half.figures[key][0, 1:] = none.figures[key][0] = np.nan
     models = [_scores("model", mbps, 100.0) for mbps in (10.0, 10.0, 1.0)]
@@ -214,10 +213,10 @@ def test_the_command_ends_with_what_is_there(
     assert said in re.sub(r"\s+", " ", out)
     assert "fast, reno: failed" in out
     assert err.count("distrlcc: reno on fast failed: no room\n") == 1
-    for page, words in (("report", "reno on fast failed"), ("sim-to-real", "reno (1 of 1 failed)")):
+    for page, row in (("report", "reno on fast failed"), ("sim-to-real", "reno (1 of 1 failed)")):
         text = Path("report", f"{page}.html").read_text()
         assert said in text
-        assert words in text
+        assert row in text
     assert Path("report/series-fast.png").exists()
     figures = json.loads(Path("figures.json").read_text())
     assert figures["left_out_scenarios"] == [{"scenario": "fast", "schemes": ["reno"]}]
@@ -332,7 +331,7 @@ def test_flows_share_a_link_from_their_start_times_on(tmp_path: Path) -> None:
 
 
 @_real_packets
-def test_a_shared_link_is_scored(tmp_path: Path) -> None:
+def test_a_shared_link_is_scored() -> None:
     flows = (Flow(cwnd=10.0), Flow("fixed", cwnd=20.0, start_s=0.2))
     link = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)
     scenario = Scenario("shared", link, flows, duration_s=2.4)

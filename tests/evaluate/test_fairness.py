@@ -146,7 +146,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--against", "", "--suite", "shared-2"], "nothing to evaluate"),
         (["--suite", ","], "no suite"),
         (["--suite", "shared-3"], "did you mean"),
-        (["--against", "cubics"], "did you mean"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,11 @@ def _full(begin: int, count: int) -> list[str]:
     return [line for t in times for line in (f"{t} + 1504", f"{t + 1} # 1504", f"{t + 1} - 1504 1")]
 
 
+def _served(times: range, wait: int) -> list[str]:
+    """Return the lines of packets that leave at times, each after a wait in ms."""
+    return [line for t in times for line in (f"{t} # 1504", f"{t} - 1504 {wait}")]
+
+
 def _score(path: Path, scenario: Scenario, own: Path | None = None) -> dict[str, float]:
     return score_log(read_flow_log(path, scenario, own=own))
 
@@ -93,11 +98,7 @@ def test_time_begins_with_the_first_full_packet(tmp_path: Path, start_s: float, 
 
 def test_what_is_lost_is_counted_by_packets(tmp_path: Path) -> None:
     """A link of 12.032 Mbit/s falls to a hundredth and half of the packets get lost."""
-    lines = ["0 + 1504"]
-    for k in range(2000):
-        lines += [f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
-    for k in range(20):
-        lines += [f"{2100 + 100 * k} # 1504", f"{2100 + 100 * k} - 1504 1"]
+    lines = ["0 + 1504", *_served(range(1, 2001), 1), *_served(range(2100, 4100, 100), 1)]
     link = Link(rate_mbps=12.032, changes=(Change(2.0, rate_mbps=0.12032, loss=0.5),))
     scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     packets = [1000, 20]  # after the first second
@@ -171,11 +172,7 @@ def test_a_path_that_changes_is_no_queue(tmp_path: Path) -> None:
 
 def test_rate_delay_queue_and_capacity_of_a_link_that_slows_down(tmp_path: Path) -> None:
     """A packet each ms for 1 s, then each 2 ms, which wait 5 ms; the log ends before the link."""
-    lines = ["100 + 1504"]
-    for k in range(1000):
-        lines += [f"{101 + k} # 1504", f"{101 + k} - 1504 1"]
-    for k in range(250):
-        lines += [f"{1102 + 2 * k} # 1504", f"{1102 + 2 * k} - 1504 7"]
+    lines = ["100 + 1504", *_served(range(101, 1101), 1), *_served(range(1102, 1602, 2), 7)]
     link = Link(rate_mbps=12.032, changes=(Change(1.0, rate_mbps=6.016, loss=0.5),))
     scenario = Scenario("slows", link, (Flow(),), duration_s=2.0)
     log = read_flow_log(_log(tmp_path / "log", lines), scenario)

@@ -78,10 +78,9 @@ def test_runs_that_failed_are_left_out_and_counted() -> None:
     assert summary.notes() == (said, left_out)
     # The other's run there does not count either: both are compared over the same links.
     (other,) = [s for s in summary.schemes if s.scheme == "bbr"]
-    assert other.overall["power"].mean == pytest.approx(good.figures["power"][1:].mean())
-    assert other.scenarios[good.links[0]]["power"].mean == pytest.approx(
-        good.figures["power"][0, 0]
-    )
+    power = good.figures["power"]
+    assert other.overall["power"].mean == pytest.approx(power[1:].mean())
+    assert other.scenarios[good.links[0]]["power"].mean == pytest.approx(power[0, 0])
     data = json.loads(json.dumps(to_json(summary), allow_nan=False))
     assert {name: s["failed_runs"] for name, s in data["schemes"].items()} == {"bbr": 0, "cubic": 1}
     assert data["schemes"]["cubic"]["scenarios"][bad.links[0]]["power"]["mean"] is None

@@ -28,6 +28,9 @@ def test_the_same_id_is_the_same_link_everywhere() -> None:
     assert (len(grid), grid[-1].link.delay_ms) == (27, 400)
     test, train = (SUITES["indigo"].scenario(split, 20) for split in ("test", "train"))
     assert (test.link, test.seed == train.seed) == (train.link, False)
+    for bad in ("random", "random/9x", "random/tset/3", "indigo/30", "what/3"):
+        with pytest.raises(ConfigError):
+            scenario_by_id(bad)
 
 
 def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
@@ -112,12 +115,6 @@ def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, link: str, more: str, 
         load_suite(str(path))
     assert says.lower() in str(caught.value).lower()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("bad", ["random", "random/9x", "random/tset/3", "indigo/30", "what/3"])
-def test_an_unknown_scenario_is_refused(bad: str) -> None:
-    with pytest.raises(ConfigError):
-        scenario_by_id(bad)
 
 
 @pytest.mark.parametrize("name", ["genet", "aurora", *SHARED])

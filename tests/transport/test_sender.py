@@ -67,9 +67,6 @@ def test_paced_packets_wait_their_turn() -> None:
     assert send(sender, now=7 * MS) == []
     assert send(sender, now=8 * MS) == [1]
     assert sender.next_time() == 10.5 * MS
-    sender.controller.pacing_rate = 1000.0  # type: ignore[misc]
-    sender.on_action(now=9 * MS)
-    assert sender.next_time() == 10 * MS
 
 
 def test_a_new_rate_counts_from_now_and_without_catching_up_lateness_stays() -> None:
@@ -170,11 +167,8 @@ def test_what_an_ack_tells_the_controller() -> None:
 def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
     steered, sender = sending(10.0)
     assert sender.on_ack(((2, 5),), now=50 * MS) == ([2, 3, 4], [0, 1])
-    assert [(ack.seq, ack.lost, ack.inflight) for ack in steered.acks] == [
-        (2, 0, 7),
-        (3, 0, 6),
-        (2, 2, 5),
-    ]
+    told = [(ack.seq, ack.lost, ack.inflight) for ack in steered.acks]
+    assert told == [(2, 0, 7), (3, 0, 6), (2, 2, 5)]
 
 
 def test_a_packet_is_lost_when_one_sent_three_later_is_acknowledged() -> None:
