@@ -13,7 +13,6 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.learner import Reducer
 from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
@@ -73,34 +72,28 @@ def test_weights_are_copies_and_fit() -> None:
 class ThreadReducer:
     """Ranks as threads: the judge of what a process group must do."""
 
-    def __init__(self, ranks: int) -> None:
-        self.barrier = Barrier(ranks)
-        self.parts: dict[int, Any] = {}
+    def __init__(self, rank: int, barrier: Barrier, parts: dict[int, Any]) -> None:
+        self.rank, self.barrier, self.parts = rank, barrier, parts
 
-    def rank(self, rank: int) -> Reducer:
-        shared = self
+    def _all(self, value: Any) -> list[Any]:
+        self.parts[self.rank] = value
+        self.barrier.wait(20)
+        parts = [self.parts[rank] for rank in sorted(self.parts)]
+        self.barrier.wait(20)
+        return parts
 
-        class Rank:
-            def _all(self, value: Any) -> list[Any]:
-                shared.parts[rank] = value
-                shared.barrier.wait(20)
-                parts = [shared.parts[r] for r in sorted(shared.parts)]
-                shared.barrier.wait(20)
-                return parts
+    def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
+        parts = self._all((gradient.clone(), weight))
+        total = max(sum(w for _, w in parts), 1e-9)
+        gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))
 
-            def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
-                parts = self._all((gradient.clone(), weight))
-                total = max(sum(w for _, w in parts), 1e-9)
-                gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))
-
-            def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-                return np.sum(self._all(values.copy()), axis=0)
-
-        return Rank()
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.sum(self._all(values.copy()), axis=0)
 
 
 RANKED = {
     "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
+    "vtrace": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_vtrace=True)),
     "dagger": (Dagger, DaggerConfig(num_epochs=2, sequence_length=4)),
 }
 
@@ -111,8 +104,8 @@ def _ranks(
     """Run two ranks of three environments; return one for all, the two, and their metrics."""
     kind, config = RANKED[name]
     config = replace(config, minibatch_size=minibatch)
-    reducer, results = ThreadReducer(2), [None, None]
-    ranks = [kind(config, spec, 0, reducer.rank(r)) for r in range(2)]
+    barrier, parts, results = Barrier(2), dict[int, Any](), [None, None]
+    ranks = [kind(config, spec, 0, ThreadReducer(r, barrier, parts)) for r in range(2)]
 
     def run(r: int) -> None:
         results[r] = _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec, cut if r else None)
