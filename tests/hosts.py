@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks import hosts
-from distrlcc import processes
+from distrlcc.processes import descendants
 
 
 class Hosts(hosts.Hosts):
@@ -21,13 +21,12 @@ class Hosts(hosts.Hosts):
 
     def __init__(self, count: int, folder: Path) -> None:
         super().__init__(count)
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.logs: list[IO[bytes]] = []
+        self._logs: dict[subprocess.Popen[bytes], IO[bytes]] = {}
         self._folder = folder
 
     def start(self, host: int, *words: str, module: str = "distrlcc") -> subprocess.Popen[bytes]:
         """Start a module's command on a host; its output goes to ``log(process)``."""
-        log = (self._folder / f"host{host}-{len(self.logs)}.log").open("wb")
+        log = (self._folder / f"host{host}-{len(self._logs)}.log").open("wb")
         process = subprocess.Popen(
             self.command(host, sys.executable, "-m", module, *words),
             stdout=log,
@@ -35,40 +34,31 @@ class Hosts(hosts.Hosts):
             stdin=subprocess.DEVNULL,
             cwd=self._folder,
         )
-        self.processes.append(process)
-        self.logs.append(log)
+        self._logs[process] = log
         return process
 
     def log(self, process: subprocess.Popen[bytes]) -> str:
-        return Path(self.logs[self.processes.index(process)].name).read_text(errors="replace")
+        return Path(self._logs[process].name).read_text(errors="replace")
 
     def close(self) -> None:
-        for process in self.processes:
+        for process, log in self._logs.items():
             if process.poll() is None:
-                for child in processes.descendants(process.pid):
+                for child in descendants(process.pid):
                     child.signal(signal.SIGKILL)
                 process.kill()
             process.wait(20)
-        for log in self.logs:
             log.close()
         self.__exit__(None, None, None)
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the processes below one, parents first."""
-    return [process.pid for process in processes.descendants(pid)]
-
-
 def rank_processes(pid: int) -> list[int]:
     """Return the rank processes that a launcher started, in order of their start."""
-    found: list[int] = []
     for child in descendants(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            names = (Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "comm"))
-            if any(b"forkserver" in name for name in names):
-                found += descendants(child)
-                break
-    return sorted(found)
+            files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
+            if any(b"forkserver" in file.read_bytes() for file in files):
+                return sorted(rank.pid for rank in descendants(child.pid))
+    return []
 
 
 def stop_fork_server() -> None:
