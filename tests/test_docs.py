@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -81,6 +82,7 @@ def test_every_toml_block_and_each_example_is_a_scenario() -> None:
         assert from_toml(Scenario, block).flows
 
 
+@cache
 def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
     parser, _ = find(command, package=package)
     return set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))

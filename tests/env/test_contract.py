@@ -60,9 +60,9 @@ def test_an_episodes_end_is_told_and_the_oracle_fills_the_links_without_a_queue(
 
 
 def test_suites_without_weights_are_drawn_alike() -> None:
-    suites, rates = ("random", "cellular"), []
+    rates = []
     for weights in ((), (2.0, 2.0)):
-        env = LinkVectorEnv(64, EnvConfig(suites, weights))
+        env = LinkVectorEnv(64, EnvConfig(("random", "cellular"), weights))
         env.reset(seed=1)
         rates.append(env.batch.mean_rate)
         assert 20 <= int((env.batch.simulator.links[:, col.IS_TRACE] == 1).sum()) <= 44

@@ -48,9 +48,8 @@ def test_agents_enter_and_leave(config: EnvConfig) -> None:
     assert list(observations) == env.agents == ["agent_0"]
     when: dict[str, list[int]] = {agent: [] for agent in env.possible_agents}
     for step in range(60):
-        observations, rewards, terminations, truncations, infos = env.step(
-            dict.fromkeys(env.agents, 2)
-        )
+        actions = dict.fromkeys(env.agents, 2)
+        observations, rewards, terminations, truncations, infos = env.step(actions)
         assert set(observations) == set(rewards) == set(truncations) == set(infos)
         assert not any(terminations.values())
         for agent in observations:
@@ -77,9 +76,8 @@ def test_the_numbers_are_the_vector_environments(config: EnvConfig) -> None:
     compared = 0
     for _ in range(19):  # until the first leaves: then times differ
         actions: Any = rng.integers(0, 6, 3)
-        observations, rewards, _, _, infos = env.step(
-            {agent: actions[int(agent[-1])] for agent in env.agents}
-        )
+        acting = {agent: actions[int(agent[-1])] for agent in env.agents}
+        observations, rewards, _, _, infos = env.step(acting)
         active = info["active"]
         observation, reward, _, truncated, info = vector.step(actions)
         rows = info["final_obs"] if truncated.any() else observation

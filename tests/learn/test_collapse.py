@@ -121,8 +121,7 @@ def test_extra_entropy_falls_to_nothing() -> None:
     assert ExtraEntropy().at(0) == 0.0
 
 
-@pytest.mark.parametrize("acts", [True, False])
-def test_a_policy_that_collapsed_learns_again_if_it_is_restored(acts: bool) -> None:
+def test_a_policy_that_collapsed_learns_again_as_it_is_restored() -> None:
     # Two updates at a learning rate of 3 make a policy that does the same everywhere.
     steps = 32 * 16
     ends = (25 * steps, 27 * steps)
@@ -140,9 +139,9 @@ def test_a_policy_that_collapsed_learns_again_if_it_is_restored(acts: bool) -> N
         version = learner.version
         learner.update(rollout)
         alarm.check(stats)
-        if acts and recovery.watch(alarm, update):
+        if recovery.watch(alarm, update):
             alarm.reset()
         assert learner.version == version + 1  # actors and draws go by it
     assert rewards[24] > 0.6
-    assert recovery.restores == int(acts)
-    assert np.mean(rewards[-5:]) > 0.7 if acts else np.max(rewards[30:]) < 0.5, rewards
+    assert recovery.restores == 1
+    assert np.mean(rewards[-5:]) > 0.7, rewards

@@ -87,11 +87,6 @@ def test_learns(task: str, changes: Any, config: Any, updates: int, least: float
         assert not np.array_equal(array, after.arrays[name]) or "value" in name, name
 
 
-def test_memory_needs_the_recurrent_network() -> None:
-    rewards = train(*setup(PPO, TOY, "memory"), 15)
-    assert rewards[-1] < 0.6  # one step of eight shows the cue; a third of the rest by chance
-
-
 def test_explained_variance_is_of_the_returns() -> None:
     learner, collector, rollout = setup(PPO, TOY)
     collected(learner, collector, rollout)

@@ -8,7 +8,6 @@ import pytest
 
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.space import (
     MUTABLE,
     Distribution,
@@ -48,16 +47,12 @@ def test_mutation_by_a_factor_stays_within_the_bounds() -> None:
     assert Distribution.parse("choice:a,b").bounded("a") == "a"
 
 
-def _population(*words: str, **settings: str) -> TuneConfig:
-    return TuneConfig(recipe("quickstart"), words, pbt=PBTConfig(**settings))
+def _population(*words: str, name: str = "quickstart", **settings: str) -> TuneConfig:
+    return TuneConfig(recipe(name), words, pbt=PBTConfig(**settings))
 
 
-def _check_mutable(config: RunConfig, *words: str) -> None:
-    check_space(TuneConfig(config, words, pbt=PBTConfig()))
-
-
-def _check_searchable(config: RunConfig, *words: str) -> None:
-    check_space(TuneConfig(config, words, search=SearchConfig()))
+def _search(*words: str) -> TuneConfig:
+    return TuneConfig(recipe("quickstart"), words, search=SearchConfig())
 
 
 @pytest.mark.parametrize(
@@ -94,25 +89,25 @@ def test_malformed_words_are_refused_in_one_line(words: str, says: str) -> None:
 )
 def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        _check_mutable(recipe(recipe_name), word)
+        check_space(_population(word, name=recipe_name))
 
 
 @pytest.mark.parametrize("key", ["env.reward.delay_weight", "total_steps", "actors.max_lag"])
 def test_what_would_make_trials_incomparable(key: str) -> None:
     with pytest.raises(ConfigError, match=r"give it with --set"):
-        _check_searchable(recipe("quickstart"), f"{key}=int:1:9")
+        check_space(_search(f"{key}=int:1:9"))
 
 
 def test_what_can_be_tuned() -> None:
     for section, names in MUTABLE.items():
-        config = recipe({"ppo": "quickstart", "dagger": "imitation"}[section])
+        tuned = {"ppo": "quickstart", "dagger": "imitation"}[section]
         for name in names.split():
             whole = name in ("minibatch_size", "num_epochs")
             low = "1:2" if name == "vtrace_rho" else "0.5:0.9"
             kind = "int:1:8" if whole else f"uniform:{low}"
-            _check_mutable(config, f"{section}.{name}={kind}")
+            check_space(_population(f"{section}.{name}={kind}", name=tuned))
     words = "network.kind=choice:mlp,lstm network.hidden=choice:[32],[64,64] num_envs=int:8:9"
-    _check_searchable(recipe("quickstart"), *words.split())
+    check_space(_search(*words.split()))
 
 
 def test_values_reach_the_configuration() -> None:
@@ -125,19 +120,18 @@ def test_values_reach_the_configuration() -> None:
 SPACE = ("ppo.lr=loguniform:1e-5:1e-2", "ppo.num_epochs=int:1:4")
 
 
-def test_explored_values_stay_within_bounds() -> None:
-    explore = explorer(_population(*SPACE))
-    assert explore({"ppo.lr": 1.2e-2, "ppo.num_epochs": 5}) == {"ppo.lr": 1e-2, "ppo.num_epochs": 4}
-
-
-def test_an_own_function_has_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explored_values_stay_within_bounds_and_an_own_function_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_explore.py").write_text(
         "def fixed(values):\n    return values | {'ppo.lr': 5e-4}\n"
         "def nothing(values):\n    return None\n"
         "def bad(values):\n    return values | {'ppo.lr': -1.0}\n"
     )
     monkeypatch.chdir(tmp_path)
-    values = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
+    values = {"ppo.lr": 1.2e-2, "ppo.num_epochs": 5}
+    bounded = {"ppo.lr": 1e-2, "ppo.num_epochs": 4}
+    assert explorer(_population(*SPACE))(values) == bounded
     fixed = explorer(_population(*SPACE, explore="own_explore:fixed"))
     assert fixed(values)["ppo.lr"] == 5e-4
     for name, says in (("nothing", "expected a dictionary"), ("bad", "lr is -1")):
