@@ -82,10 +82,13 @@ def test_every_toml_block_and_each_example_is_a_scenario() -> None:
         assert from_toml(Scenario, block).flows
 
 
+FLAG = re.compile(r"--[a-z][a-z-]+")
+
+
 @cache
 def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
     parser, _ = find(command, package=package)
-    return set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))
+    return set(FLAG.findall(parser.format_help()))
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
@@ -100,7 +103,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
     others |= {"--node-rank", "--master-addr", "--block"}
-    assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | others | {"--help"}
+    assert set(FLAG.findall(code)) <= known | others | {"--help"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):
         command, *words = rest.replace("'", " ").split()
         assert command in COMMANDS, rest
@@ -108,11 +111,10 @@ def test_commands_and_flags_exist(page: Path) -> None:
         if command in GROUPS:
             assert words[0] in GROUPS[command], rest
             name = f"{command}_{words[0]}"
-        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(name) | {"--help"}, rest
+        assert set(FLAG.findall(rest)) <= _flags(name) | {"--help"}, rest
     for command, rest in re.findall(r"python -m benchmarks (\w+)([^`\n#]*)", code):
-        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(command, "benchmarks.bench_"), (
-            rest
-        )
+        known = _flags(command, "benchmarks.bench_")
+        assert set(FLAG.findall(rest)) <= known, rest
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])

@@ -1,7 +1,6 @@
 """Rewards by hand, and what a preference does."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -97,10 +96,6 @@ CONFIG = EnvConfig(episode_s=0.3, reward=RewardConfig(delay_weights=(0.05, 5.0))
 PLAIN = replace(CONFIG, reward=RewardConfig())
 
 
-def _step(env: LinkVectorEnv, t: int) -> Any:
-    return env.step((np.arange(env.first_index, env.first_index + env.num_envs) + t) % 6)
-
-
 def test_the_reward_has_each_rows_own_price() -> None:
     rng = np.random.default_rng(0)
     stats = IntervalStats(*rng.random((len(IntervalStats.names()), 5)))
@@ -120,7 +115,9 @@ def test_it_is_the_last_element_from_an_episodes_first_observation_on() -> None:
     np.testing.assert_array_equal(seen[:, :-1], first)
     preference, drawn = seen[:, -1].copy(), [seen[:, -1].copy()]
     for t in range(90):
-        (seen, _, _, truncated, info), (other, _, _, ended, _) = _step(env, t), _step(plain, t)
+        actions = (np.arange(N) + t) % 6
+        seen, _, _, truncated, info = env.step(actions)
+        other, _, _, ended, _ = plain.step(actions)
         np.testing.assert_array_equal(seen[:, :-1], other)  # the links are the same
         np.testing.assert_array_equal(truncated, ended)
         if truncated.any():  # it stays the episode's until its end

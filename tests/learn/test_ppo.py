@@ -88,8 +88,7 @@ def test_learns(task: str, changes: Any, config: Any, updates: int, least: float
 
 
 def test_explained_variance_is_of_the_returns() -> None:
-    learner, collector, rollout = setup(PPO, TOY)
-    collected(learner, collector, rollout)
+    learner, rollout = _collected(TOY)
     estimate = vtrace(rollout, rollout.logp, rollout.values, TOY.gamma, TOY.lambda_)
     advantages, returns = estimate.advantages, estimate.targets
     explained = 1.0 - float(advantages.var() / returns.var())

@@ -41,38 +41,21 @@ def _double_sum(
     bounds: tuple[float, float],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return advantages and targets as the paper writes them: equation 1, and section 4.2."""
-    advantages, targets = np.zeros((STEPS, COUNT)), np.zeros((STEPS, COUNT))
-    rho, c = (np.minimum(bound, ratios) for bound in bounds)
-    c = lambda_ * c
-
-    def ends(t: int, n: int) -> bool:
-        return bool(rollout.terminated[t, n] or rollout.truncated[t, n] or t + 1 == STEPS)
-
-    def next_value(t: int, n: int) -> float:
-        if rollout.terminated[t, n]:
-            return 0.0
-        if rollout.truncated[t, n]:
-            return float(rollout.final_values[t, n])
-        return float(rollout.last_values[n] if t + 1 == STEPS else values[t + 1, n])
-
-    def target(s: int, n: int) -> float:
-        total = float(values[s, n])
-        for t in range(s, STEPS):
-            error = rollout.rewards[t, n] + gamma * next_value(t, n) - values[t, n]
-            total += gamma ** (t - s) * float(np.prod(c[s:t, n])) * rho[t, n] * error
-            if ends(t, n):
-                break
-        return total
-
-    for n in range(COUNT):
-        for s in range(STEPS):
-            targets[s, n] = target(s, n)
-            following = next_value(s, n)
-            if not ends(s, n):
-                following += lambda_ * (target(s + 1, n) - following)
-            error = rollout.rewards[s, n] + gamma * following - values[s, n]
-            advantages[s, n] = rho[s, n] * error
-    return advantages, targets
+    rho, c = np.minimum(bounds[0], ratios), lambda_ * np.minimum(bounds[1], ratios)
+    rewards, terminated, truncated, finals = (
+        getattr(rollout, name)[:STEPS].astype(np.float64)
+        for name in ("rewards", "terminated", "truncated", "final_values")
+    )
+    following = np.where(truncated, finals, np.vstack([values[1:], rollout.last_values[None]]))
+    following[terminated > 0] = 0.0
+    ends = (terminated + truncated + (np.arange(STEPS) == STEPS - 1)[:, None]) > 0
+    errors = rho * (rewards + gamma * following - values)
+    targets = values.astype(np.float64)
+    for s, n in np.ndindex(STEPS, COUNT):
+        for t in range(s, s + int(ends[s:, n].argmax()) + 1):
+            targets[s, n] += gamma ** (t - s) * np.prod(c[s:t, n]) * errors[t, n]
+    later = following + np.where(ends, 0.0, lambda_ * (np.roll(targets, -1, axis=0) - following))
+    return rho * (rewards + gamma * later - values), targets
 
 
 @pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (0.99, 1.0), (0.5, 0.0), (0.0, 0.9)])
