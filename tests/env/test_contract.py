@@ -132,17 +132,7 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_resumed_environment_goes_on_bit_for_bit(name: str) -> None:
-    config, expert = WORLDS[name]
-    env, again = (LinkVectorEnv(16, config, seed=seed, expert=expert) for seed in (9, 5))
-    env.reset()
-    steps(env, 0, 70)
-    again.load_state_dict(env.state_dict())
-    check_same(steps(env, 70, 150), steps(again, 70, 150))
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_two_processes_have_the_links_of_one(name: str) -> None:
+def test_a_resume_and_two_processes_have_the_links_of_one_bit_for_bit(name: str) -> None:
     config, expert = WORLDS[name]
     whole, low, high = (
         LinkVectorEnv(n, config, seed=5, first_index=first, expert=expert)
@@ -150,9 +140,13 @@ def test_two_processes_have_the_links_of_one(name: str) -> None:
     )
     for env in (whole, low, high):
         env.reset()
+    early, again = steps(whole, 0, 70), LinkVectorEnv(16, config, seed=9, expert=expert)
+    again.load_state_dict(whole.state_dict())
+    late = steps(whole, 70, 150)
+    check_same(late, steps(again, 70, 150))
     halves = zip(steps(low, 0, 150), steps(high, 0, 150), strict=True)
     joined = [tuple(map(np.concatenate, zip(a, b, strict=True))) for a, b in halves]
-    check_same(steps(whole, 0, 150), joined)
+    check_same(early + late, joined)
 
 
 BAD: list[tuple[type, dict[str, Any], str]] = [

@@ -43,10 +43,15 @@ def test_jitter_moves_what_is_measured_alone() -> None:
     assert moved > 50
 
 
+def _begun(n: int, delay: int, jitter_ms: float) -> Disturbance:
+    disturbance = Disturbance(np.arange(n), delay, jitter_ms)
+    disturbance.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
+    return disturbance
+
+
 def test_actions_take_effect_as_much_later_as_drawn() -> None:
-    n, most = 64, 3
-    late = Disturbance(np.arange(n), most, 0.0)
-    late.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
+    n = 64
+    late = _begun(n, 3, 0.0)
     stats = interval_stats(n, duration=1.0)
     delays = np.full(n, -1)
     for t in range(12):
@@ -61,8 +66,7 @@ def test_actions_take_effect_as_much_later_as_drawn() -> None:
 def test_measurements_add_up_and_are_never_too_short() -> None:
     n, count = 32, 400
     rng = np.random.default_rng(0)
-    noise = Disturbance(np.arange(n), 0, 8.0)
-    noise.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
+    noise = _begun(n, 0, 8.0)
     acked = rng.integers(0, 9, (count, n)).astype(float)
     low = 0.02 + 0.01 * rng.random((count, n))
     least, total, waited = np.full(n, np.inf), np.zeros(n), np.zeros(n)

@@ -17,6 +17,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
+from tests.env.steps import check_same
 
 K = 4
 CONFIG = EnvConfig(
@@ -72,9 +73,7 @@ def test_what_stands_in_rows_without_an_agent_is_of_no_matter() -> None:
     for _ in range(60):
         actions = rng.integers(0, 6, K)
         wild = np.where(other.active, actions, rng.integers(0, 6, K))
-        seen = one.step(np.where(one.active, actions, 0)), other.step(wild)
-        for first, second in zip(*seen, strict=True):
-            np.testing.assert_array_equal(first, second)
+        check_same([one.step(np.where(one.active, actions, 0))], [other.step(wild)])
 
 
 @pytest.mark.parametrize("action", ["multiplicative", "rate"])
@@ -89,8 +88,7 @@ def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
         actions = rng.integers(0, 6, 4)
         expected, found = alone.step(actions), shared.step(np.repeat(actions, K))
         expected, found = (*expected, alone.labels()), (*found, shared.labels())
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(ours[::K], theirs)
+        check_same([tuple(each[::K] for each in found)], [expected])
         assert not found[0].reshape(4, K, -1)[:, 1:].any()
 
 

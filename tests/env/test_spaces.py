@@ -45,9 +45,8 @@ def test_auroras_action_scales_the_rate_by_its_formula_and_its_label_leads_to_th
 
 
 def test_indigos_fields_are_normalised_as_its_authors_do() -> None:
-    stats = interval_stats(
-        delay_ewma=20.0, delivery_rate_ewma=50.0, send_rate_ewma=100.0, cwnd=500.0, min_rtt=0.05
-    )
+    rates = {"delivery_rate_ewma": 50.0, "send_rate_ewma": 100.0}
+    stats = interval_stats(delay_ewma=20.0, cwnd=500.0, min_rtt=0.05, **rates)
     assert Indigo(1).observe(stats)[0] == pytest.approx([0.1, 0.25, 0.5, 0.1])
     assert IndigoMinRtt(1).observe(stats)[0, 4] == pytest.approx(0.5)
 
@@ -68,9 +67,8 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
     same = {"sent": 100, "acked": 100, "cwnd": 80, "inflight": 80}
     for k in range(30):
         rtt = 0.08 if k < 20 else 0.11
-        a = interval_stats(
-            duration=0.1, rtt_sum=100 * rtt, rtt_last=rtt, rtt_min=rtt, min_rtt=0.08, **same
-        )
+        rtts = {"rtt_sum": 100 * rtt, "rtt_last": rtt, "rtt_min": rtt, "min_rtt": 0.08}
+        a = interval_stats(duration=0.1, **same, **rtts)
         b = replace(a, **{name: getattr(a, name) / 10 for name in TIMES})
         x, y = slow.observe(a)[0], fast.observe(b)[0]
         assert x[ratios] == pytest.approx(y[ratios], abs=1e-9)
@@ -79,12 +77,11 @@ def test_scale_free_features_do_not_depend_on_the_scale() -> None:
 
 def _path(space: ScaleFree, rtt: float, steps: int, cwnd: float = 40.0) -> np.ndarray:
     """Return what a sender sees last that has 4 ACKs of so long a round trip in each step."""
-    rtts = {"rtt_sum": 4 * rtt, "rtt_last": rtt, "rtt_min": rtt, "min_rtt": 0.05}
+    seen = {"acked": 4, "rtt_sum": 4 * rtt, "rtt_last": rtt, "rtt_min": rtt, "min_rtt": 0.05}
+    stats = interval_stats(duration=0.01, cwnd=cwnd, inflight=cwnd, **seen)
     for _ in range(steps):
-        seen = space.observe(
-            interval_stats(duration=0.01, acked=4, cwnd=cwnd, inflight=cwnd, **rtts)
-        )
-    return np.asarray(seen[0])
+        features = space.observe(stats)
+    return np.asarray(features[0])
 
 
 def test_recent_features_begin_with_the_scale_free_ones_and_silence_counts_as_delay() -> None:

@@ -28,8 +28,6 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[2]
 DATA = random.Random(3).randbytes(1_000_000)
-
-
 QUIC = ROOT / "examples" / "quic.py"
 
 

@@ -14,7 +14,6 @@ from distrlcc.tune.space import (
     check_space,
     explorer,
     load_function,
-    space_of,
     with_values,
 )
 from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
@@ -55,47 +54,38 @@ def _search(*words: str) -> TuneConfig:
     return TuneConfig(recipe("quickstart"), words, search=SearchConfig())
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("", "nothing to tune"),
-        ("ppo.lr", "expected KEY=DISTRIBUTION"),
-        ("=uniform:0:1", "expected KEY=DISTRIBUTION"),
-        ("ppo.lr=loguniform:1e-5:1e-2 ppo.lr=uniform:1e-5:1e-2", "given twice"),
-        ("ppo.lr=", "--mutate ppo.lr: distribution '': expected uniform:a:b"),
-        *((f"ppo.lr=uniform:{b}", "finite numbers with a") for b in ("1", "a:b", "2:1", "nan:1")),
-        ("ppo.lr=uniform:0:inf", "finite numbers with a below b, as in uniform"),
-        ("ppo.lr=int:1:2.5", "whole numbers"),
-        ("ppo.lr=loguniform:0:1", "numbers above 0"),
-        *((f"ppo.lr=choice:{values}", "two or more different") for values in ("1", "1,1", "a,,b")),
-    ],
-)
-def test_malformed_words_are_refused_in_one_line(words: str, says: str) -> None:
+LR = "lr=uniform:1e-5:1e-2"
+REFUSED = [
+    # malformed words
+    (_population(), "nothing to tune"),
+    (_population("ppo.lr"), "expected KEY=DISTRIBUTION"),
+    (_population("=uniform:0:1"), "expected KEY=DISTRIBUTION"),
+    (_population("ppo.lr=loguniform:1e-5:1e-2", f"ppo.{LR}"), "given twice"),
+    (_population("ppo.lr="), "--mutate ppo.lr: distribution '': expected uniform:a:b"),
+    *((_population(f"ppo.lr=uniform:{b}"), "numbers with a") for b in ("1", "a:b", "2:1", "nan:1")),
+    (_population("ppo.lr=uniform:0:inf"), "finite numbers with a below b, as in uniform"),
+    (_population("ppo.lr=int:1:2.5"), "whole numbers"),
+    (_population("ppo.lr=loguniform:0:1"), "numbers above 0"),
+    *((_population(f"ppo.lr=choice:{c}"), "two or more different") for c in ("1", "1,1", "a,,b")),
+    # what cannot change while a member trains
+    (_population(f"ppo.learning_{LR}"), "unknown key"),
+    (_population(f"dagger.{LR}"), "no section"),
+    (_population("num_envs=int:8:64"), r"cannot change .* ppo.lr, .*'distrlcc tune search'"),
+    (_population("ppo.gamma=uniform:0.9:1.1"), "gamma is 1.1"),
+    (_population("dagger.capacity=int:1000:2000", name="imitation"), "can: dagger.lr"),
+    (_population(f"dagger.{LR}", name="distrlcc"), "--set dagger.lr_schedule=none"),
+    # what would make trials incomparable
+    (_search("env.reward.delay_weight=int:1:9"), "give it with --set"),
+    (_search("total_steps=int:1:9"), "give it with --set"),
+    (_search("actors.max_lag=int:1:9"), "give it with --set"),
+]
+
+
+@pytest.mark.parametrize(("config", "says"), REFUSED, ids=lambda v: str(getattr(v, "space", v)))
+def test_what_cannot_be_tuned_is_refused_in_one_line(config: TuneConfig, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        space_of(_population(*words.split()))
+        check_space(config)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("recipe_name", "word", "says"),
-    [
-        ("quickstart", "ppo.learning_rate=uniform:1e-5:1e-2", "unknown key"),
-        ("quickstart", "dagger.lr=uniform:1e-5:1e-2", "no section"),
-        ("quickstart", "num_envs=int:8:64", r"cannot change .* ppo.lr, .*'distrlcc tune search'"),
-        ("quickstart", "ppo.gamma=uniform:0.9:1.1", "gamma is 1.1"),
-        ("imitation", "dagger.capacity=int:1000:2000", "can: dagger.lr"),
-        ("distrlcc", "dagger.lr=uniform:1e-5:1e-2", "--set dagger.lr_schedule=none"),
-    ],
-)
-def test_what_cannot_change_while_a_member_trains(recipe_name: str, word: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        check_space(_population(word, name=recipe_name))
-
-
-@pytest.mark.parametrize("key", ["env.reward.delay_weight", "total_steps", "actors.max_lag"])
-def test_what_would_make_trials_incomparable(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"give it with --set"):
-        check_space(_search(f"{key}=int:1:9"))
 
 
 def test_what_can_be_tuned() -> None:
