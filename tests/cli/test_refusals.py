@@ -253,26 +253,26 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
     assert says.lower() in _fails(capfd, words).lower()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("nodes = [[0", "cannot be read as TOML (Unclosed array"),
-        ("nodes = [[0]] # \xff", "cannot be read as TOML ('utf-8' codec"),
-        ("", "expected nodes = [[0, 1], [2]]"),
-        ("nodes = 3", "expected nodes = [[0, 1], [2]]"),
-        ("[nodes]\na = [[0]]", "expected nodes = [[0, 1], [2]]"),
-        ("nodes = [[0, true]]", "True is no link; expected Indigo's link id or a name"),
-        ("nodes = [[[0]]]", "[0] is no link"),
-        ("nodes = []", "nodes is empty: expected a list of links for each machine"),
-        ("nodes = [[0, 99]]", "scenario 'indigo/99'"),
-        ("nodes = [[-1]]", "'-1'"),
-        ('nodes = [["nope"]]', "'nope'"),
-    ],
-)
-def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str, says: str) -> None:
+NODES = {
+    "nodes = [[0": "cannot be read as TOML (Unclosed array",
+    "nodes = [[0]] # \xff": "cannot be read as TOML ('utf-8' codec",
+    "": "expected nodes = [[0, 1], [2]]",
+    "nodes = 3": "expected nodes = [[0, 1], [2]]",
+    "[nodes]\na = [[0]]": "expected nodes = [[0, 1], [2]]",
+    "nodes = [[0, true]]": "True is no link; expected Indigo's link id or a name",
+    "nodes = [[[0]]]": "[0] is no link",
+    "nodes = []": "nodes is empty: expected a list of links for each machine",
+    "nodes = [[0, 99]]": "scenario 'indigo/99'",
+    "nodes = [[-1]]": "'-1'",
+    'nodes = [["nope"]]': "'nope'",
+}
+LITTLE = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
+
+
+@pytest.mark.parametrize("text", NODES)
+def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str) -> None:
     Path("nodes.toml").write_text(text, encoding="latin-1")
-    small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
-    assert says in _fails(capfd, f"ONE --nodes nodes.toml --set {small}")
+    assert NODES[text] in _fails(capfd, f"ONE --nodes nodes.toml --set {LITTLE}")
 
 
 def _policy(observation: str, size: int) -> Path:
@@ -337,11 +337,10 @@ def test_a_token_that_guards_nothing(
 
 def test_another_run_is_not_gone_on_with(capfd: pytest.CaptureFixture[str]) -> None:
     Path("nodes.toml").write_text("nodes = [[0]]")
-    small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
-    config = override(recipe("indigo"), ["seed=4", *small.split()])
+    config = override(recipe("indigo"), ["seed=4", *LITTLE.split()])
     with RunDirectory.create(Path("began"), config, tensorboard=False) as run:
         run.save({"nothing": 0})
-    line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {small}")
+    line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {LITTLE}")
     assert "began is a run of another config" in line
     assert "(its value != this one's): seed: 4 != 5" in line  # other workers are no difference
 
