@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -47,13 +48,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-def test_every_configuration_key_is_explained() -> None:
-    text = (ROOT / "docs" / "training.md").read_text()
-    missing = [key for key in keys(RunConfig) if f"`{key}`" not in text]
-    assert missing == []
-    assert all(f"`{name}`" in text for name in RECIPES)
-
-
 def _defaults(section: Any, prefix: str = "") -> Iterator[tuple[str, object]]:
     for field in fields(section):
         hint = get_type_hints(section)[field.name]
@@ -78,7 +72,9 @@ def test_the_results_are_those_of_the_result_files() -> None:
     assert (ROOT / "docs" / "results.md").read_text() == results_page(shipped_rows())
 
 
-def test_every_toml_block_is_a_scenario() -> None:
+def test_every_toml_block_and_each_example_is_a_scenario() -> None:
+    for name in ("commuter.toml", "suite.toml"):
+        assert load_suite(str(ROOT / "examples" / name)).scenarios("test")
     blocks = [b for p in PAGES for b in re.findall(r"```toml\n(.*?)```", p.read_text(), re.S)]
     blocks = [block for block in blocks if not block.startswith("nodes =")]
     assert blocks
@@ -86,9 +82,13 @@ def test_every_toml_block_is_a_scenario() -> None:
         assert from_toml(Scenario, block).flows
 
 
+FLAG = re.compile(r"--[a-z][a-z-]+")
+
+
+@cache
 def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
     parser, _ = find(command, package=package)
-    return set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))
+    return set(FLAG.findall(parser.format_help()))
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
@@ -103,7 +103,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
     others |= {"--node-rank", "--master-addr", "--block"}
-    assert set(re.findall(r"--[a-z][a-z-]+", code)) <= known | others | {"--help"}
+    assert set(FLAG.findall(code)) <= known | others | {"--help"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):
         command, *words = rest.replace("'", " ").split()
         assert command in COMMANDS, rest
@@ -111,11 +111,10 @@ def test_commands_and_flags_exist(page: Path) -> None:
         if command in GROUPS:
             assert words[0] in GROUPS[command], rest
             name = f"{command}_{words[0]}"
-        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(name) | {"--help"}, rest
+        assert set(FLAG.findall(rest)) <= _flags(name) | {"--help"}, rest
     for command, rest in re.findall(r"python -m benchmarks (\w+)([^`\n#]*)", code):
-        assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= _flags(command, "benchmarks.bench_"), (
-            rest
-        )
+        known = _flags(command, "benchmarks.bench_")
+        assert set(FLAG.findall(rest)) <= known, rest
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])
@@ -131,17 +130,12 @@ def test_every_logged_key_is_explained(recipe: str, tmp_path: Path) -> None:
 
 
 def test_every_name_is_on_its_page() -> None:
-    environment = (ROOT / "docs" / "environment.md").read_text()
-    simulator = (ROOT / "docs" / "simulator.md").read_text()
-    metrics = (ROOT / "docs" / "metrics.md").read_text()
-    for name in (*OBSERVATIONS, *ACTIONS, *REWARDS):
-        assert f"`{name}`" in environment
-    for name in SUITES:
-        assert f"`{name}`" in simulator
-    for metric in METRICS:
-        assert f"`{metric.key}`" in metrics
-
-
-@pytest.mark.parametrize("name", ["commuter.toml", "suite.toml"])
-def test_the_examples_are_scenarios(name: str) -> None:
-    assert load_suite(str(ROOT / "examples" / name)).scenarios("test")
+    pages = {
+        "environment": (*OBSERVATIONS, *ACTIONS, *REWARDS),
+        "simulator": SUITES,
+        "metrics": (metric.key for metric in METRICS),
+        "training": (*keys(RunConfig), *RECIPES),
+    }
+    for page, names in pages.items():
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        assert [name for name in names if f"`{name}`" not in text] == [], page

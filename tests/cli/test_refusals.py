@@ -13,8 +13,7 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.config import override
-from distrlcc.data.manifest import Origin, Spaces
-from distrlcc.data.writer import DatasetWriter, Episode
+from distrlcc.data.manifest import Spaces
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
@@ -25,6 +24,7 @@ from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_directory import RunDirectory
+from tests.learn.toys import store
 
 SHORT = {
     "TRAIN": "train quickstart --set",
@@ -71,16 +71,13 @@ REFUSED = [
     ("trian", "did you mean train"),
     ("train", "no recipe"),
     ("TRAIN ppo.learning_rate=1", "ppo.learning_rate"),
-    ("TRAIN ppo.lr=fast", "ppo.lr"),
     ("TRAIN ppo.lr=-1", "lr is -1"),
-    ("TRAIN ppo", "ppo"),
     ("TRAIN dagger.lr=1", "dagger"),
     ("SUITES env.suites=['randm']", "did you mean random"),
     ("SUITES env.suites=['pair.toml']", "agent first"),
     ("RUN held_out.seconds=0.01", "episode_s"),
     ("RUN network.kind=lstm ppo.minibatch_size=4", "minibatch"),
     ("RUN seed=99999999999999999", "seed"),
-    ("TRAIN env.suite_weights=[nan,1,1]", "suite_weights"),
     ("evaluate --suite empty.toml", "no scenarios"),
     ("evaluate --suite seed.toml", "seed is"),
     ("evaluate --suite tiny.toml", "changes.rate_mbps is 1e-07"),
@@ -95,7 +92,6 @@ REFUSED = [
     ("evaluate none.safetensors", "no policy file"),
     ("evaluate --against cubik", "did you mean cubic"),
     ("evaluate --against ,", "nothing to evaluate"),
-    ("evaluate --against=", "nothing to evaluate"),
     ("evaluate --against agent", "unknown scheme 'agent'"),
     ("evaluate --seeds 0", "whole number of 1 or more"),
     ("evaluate --trace none.trace", "cannot be read"),
@@ -115,7 +111,6 @@ REFUSED = [
     ("collect --scheme oracle", "--out"),
     ("collect --out d", "--scheme"),
     ("COLLECT cubik", "did you mean cubic"),
-    ("COLLECT cubic --set env.actoin=rate", "did you mean env.action"),
     ("COLLECT cubic --steps 5 --episodes 5", "not allowed with"),
     ("COLLECT cubic --num-envs 99999999", "num_envs is 99999999"),
     ("COLLECT cubic --shard-steps 100", "expected 1001 or more"),
@@ -124,15 +119,12 @@ REFUSED = [
     ("collect --scheme oracle --out .", "not empty"),
     ("imitate", "no data set; expected a folder"),
     ("imitate none", "no data set at"),
-    ("IMITATE --set imitation.lrr=1", "did you mean imitation.lr"),
     ("IMITATE --set imitation.lr=0", "lr is 0.0"),
-    ("IMITATE --set imitation.validation_share=1", "expected 0 to 0.9"),
     ("IMITATE --set env.action=rate", "was collected with"),
     ("imitate wide --out r", "have 31 elements, this distrlcc's have 20"),
     ("imitate foreign --out r", "collect again"),
     ("imitate nan --out r", "an observation is not finite"),
     ("imitate six --out r", "an action is not of the action space"),
-    ("imitate minus --out r", "an action is not of the action space"),
     # of several processes
     ("node quickstart", "--node-index"),
     ("NODE --node-index 0 quickstart", "--ip"),
@@ -142,7 +134,6 @@ REFUSED = [
     ("NODE --node-index -1 --ip 127.0.0.1 quickstart", "whole number"),
     ("LOCAL --port 65535 quickstart", "from 1 to 65534"),
     ("LOCAL --join-timeout nan quickstart", "'nan' is not a number"),
-    ("LOCAL --node-indx 1 quickstart", "did you mean --node-index"),
     ("LOCAL", "no recipe"),
     ("LOCAL quickstart --set num_envs=1", "at least one for each of 2"),
     ("LOCAL quickstart --gpu 300", "--gpu 300: this machine has"),
@@ -242,14 +233,8 @@ def _stored(
 ) -> None:
     """Write a data set."""
     spaces = Spaces("scale-free", observation_size, "multiplicative", "discrete", 6)
-    origin = Origin("oracle", ("random",), "train", 0, 1, 0.0, env, {})
-    obs = np.full((9, observation_size), value, np.float32)
-    actions = np.full(9, action)
-    scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
-    with DatasetWriter(Path(folder), spaces, origin, 100) as writer:
-        for _ in range(3):
-            writer.add(Episode("", obs, actions, actions, obs[:, 0], obs[:, :3], obs[0], scores))
-        writer.finish()
+    steps = np.full((9, observation_size), value), np.full(9, action)
+    store(Path(folder), spaces, [steps] * 3, env=env)
 
 
 @pytest.mark.parametrize(("words", "says"), REFUSED, ids=lambda value: value[:60])
@@ -265,30 +250,29 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
         _stored("foreign", env='observation = "smell"')
         _stored("nan", value=np.nan)
         _stored("six", action=6)
-        _stored("minus", action=-1)
     assert says.lower() in _fails(capfd, words).lower()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("nodes = [[0", "cannot be read as TOML (Unclosed array"),
-        ("nodes = [[0]] # \xff", "cannot be read as TOML ('utf-8' codec"),
-        ("", "expected nodes = [[0, 1], [2]]"),
-        ("nodes = 3", "expected nodes = [[0, 1], [2]]"),
-        ("[nodes]\na = [[0]]", "expected nodes = [[0, 1], [2]]"),
-        ("nodes = [[0, true]]", "True is no link; expected Indigo's link id or a name"),
-        ("nodes = [[[0]]]", "[0] is no link"),
-        ("nodes = []", "nodes is empty: expected a list of links for each machine"),
-        ("nodes = [[0, 99]]", "scenario 'indigo/99'"),
-        ("nodes = [[-1]]", "'-1'"),
-        ('nodes = [["nope"]]', "'nope'"),
-    ],
-)
-def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str, says: str) -> None:
+NODES = {
+    "nodes = [[0": "cannot be read as TOML (Unclosed array",
+    "nodes = [[0]] # \xff": "cannot be read as TOML ('utf-8' codec",
+    "": "expected nodes = [[0, 1], [2]]",
+    "nodes = 3": "expected nodes = [[0, 1], [2]]",
+    "[nodes]\na = [[0]]": "expected nodes = [[0, 1], [2]]",
+    "nodes = [[0, true]]": "True is no link; expected Indigo's link id or a name",
+    "nodes = [[[0]]]": "[0] is no link",
+    "nodes = []": "nodes is empty: expected a list of links for each machine",
+    "nodes = [[0, 99]]": "scenario 'indigo/99'",
+    "nodes = [[-1]]": "'-1'",
+    'nodes = [["nope"]]': "'nope'",
+}
+LITTLE = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
+
+
+@pytest.mark.parametrize("text", NODES)
+def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str) -> None:
     Path("nodes.toml").write_text(text, encoding="latin-1")
-    small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
-    assert says in _fails(capfd, f"ONE --nodes nodes.toml --set {small}")
+    assert NODES[text] in _fails(capfd, f"ONE --nodes nodes.toml --set {LITTLE}")
 
 
 def _policy(observation: str, size: int) -> Path:
@@ -353,11 +337,10 @@ def test_a_token_that_guards_nothing(
 
 def test_another_run_is_not_gone_on_with(capfd: pytest.CaptureFixture[str]) -> None:
     Path("nodes.toml").write_text("nodes = [[0]]")
-    small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
-    config = override(recipe("indigo"), ["seed=4", *small.split()])
+    config = override(recipe("indigo"), ["seed=4", *LITTLE.split()])
     with RunDirectory.create(Path("began"), config, tensorboard=False) as run:
         run.save({"nothing": 0})
-    line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {small}")
+    line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {LITTLE}")
     assert "began is a run of another config" in line
     assert "(its value != this one's): seed: 4 != 5" in line  # other workers are no difference
 

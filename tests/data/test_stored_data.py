@@ -1,6 +1,7 @@
 """Data sets on disk: what is written is read, mapped and not loaded; what is damaged is refused."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,90 +28,82 @@ def _episode(number: int, length: int, actions: int = 0) -> Episode:
     return Episode(f"toy/{number}", observations, *taken, *columns, scores)
 
 
-def _write(folder: Path, shard_steps: int = 12) -> StoredData:
-    with DatasetWriter(folder, SPACES, ORIGIN, shard_steps) as writer:
-        for number, length in enumerate(LENGTHS):
-            writer.add(_episode(number, length))
+def _write(
+    folder: Path, episodes: Iterable[Episode], spaces: Spaces = SPACES, shard_steps: int = 12
+) -> StoredData:
+    with DatasetWriter(folder, spaces, ORIGIN, shard_steps) as writer:
+        for episode in episodes:
+            writer.add(episode)
         manifest = writer.finish()
     data = StoredData(folder)
     assert data.manifest == manifest
     return data
 
 
+EPISODES = [_episode(number, length) for number, length in enumerate(LENGTHS)]
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    data = _write(tmp_path / "d")
+    data = _write(tmp_path / "d", EPISODES)
     assert data.shard.tolist() == [0, 0, 1, 2, 3]  # whole episodes, 12 steps at most
     assert data.steps.tolist() == list(LENGTHS)
     assert data.first_row.tolist() == [0, 5, 0, 0, 0]
-    for number, length in enumerate(LENGTHS):
-        episode, stored = _episode(number, length), data.episode(number)
+    for number, episode in enumerate(EPISODES):
+        stored = data.episode(number)
         np.testing.assert_array_equal(stored.observations, episode.observations)
         np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
         np.testing.assert_array_equal(stored.outcomes, episode.outcomes)
     steps = pa.Table.from_batches([data.read_steps(k) for k in range(4)]).to_pydict()
     assert steps["episode"] == np.repeat(np.arange(5), LENGTHS).tolist()
     assert steps["step"] == [t for length in LENGTHS for t in range(length)]
-    assert steps["action"] == [a for n in range(5) for a in _episode(n, LENGTHS[n]).actions]
+    assert steps["action"] == [a for episode in EPISODES for a in episode.actions]
     assert np.flatnonzero(steps["truncated"]).tolist() == (np.cumsum(LENGTHS) - 1).tolist()
     assert not any(steps["terminated"])
     episodes = pa.Table.from_batches([data.read_episodes(k) for k in range(4)]).to_pydict()
     assert episodes["link"] == [f"toy/{n}" for n in range(5)]
     assert episodes["return"] == [0.0, 1.5, 3.0, 4.5, 6.0]
-    np.testing.assert_array_equal(
-        episodes["final_observation"][3], _episode(3, 12).final_observation
-    )
+    final = episodes["final_observation"][3]
+    np.testing.assert_array_equal(final, EPISODES[3].final_observation)
 
 
 def test_continuous_actions(tmp_path: Path) -> None:
     episode = _episode(0, 4, actions=2)
-    spaces = Spaces("toy", 3, "toy", "continuous", 2)
-    with DatasetWriter(tmp_path / "d", spaces, ORIGIN, 12) as writer:
-        writer.add(episode)
-        writer.finish()
-    stored = StoredData(tmp_path / "d").episode(0)
+    data = _write(tmp_path / "d", [episode], Spaces("toy", 3, "toy", "continuous", 2))
+    stored = data.episode(0)
     np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
 
 
 def test_steps_are_mapped_and_not_loaded(tmp_path: Path) -> None:
-    length = 50_000
-    with DatasetWriter(tmp_path / "d", SPACES, ORIGIN, length) as writer:
-        for number in range(4):
-            writer.add(_episode(number, length))
-        writer.finish()
+    long = [_episode(number, 50_000) for number in range(4)]
+    _write(tmp_path / "d", long, shard_steps=50_000)
     before = pa.total_allocated_bytes()
     data = StoredData(tmp_path / "d")
     total = sum(float(data.episode(k).observations.sum()) for k in range(4))
     assert np.isfinite(total)
     assert pa.total_allocated_bytes() - before < 10_000  # of 2.4 MB of observations
-    maps = Path("/proc/self/maps")
-    if maps.exists():
-        text = maps.read_text()
-        assert all(f"steps-0000{k}.arrow" in text for k in range(4))
-    descriptors = Path("/proc/self/fd")
-    if descriptors.exists():
-        held = [str(p.readlink()) for p in descriptors.iterdir() if p.exists()]
-        assert not [name for name in held if name.endswith(".arrow")]  # thousands of shards open
+    text = Path("/proc/self/maps").read_text()
+    assert all(f"steps-0000{k}.arrow" in text for k in range(4))
+    held = [str(p.readlink()) for p in Path("/proc/self/fd").iterdir() if p.exists()]
+    assert not [name for name in held if name.endswith(".arrow")]  # thousands of shards open
 
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "d"
 
-    def write() -> None:
-        with DatasetWriter(folder, SPACES, ORIGIN, 12) as writer:
-            for number in range(9):
-                writer.add(_episode(number, 9))
-            assert len(list(folder.iterdir())) > 2
-            raise KeyboardInterrupt
+    def broken_off() -> Iterator[Episode]:
+        yield from [_episode(0, 9)] * 9
+        assert len(list(folder.iterdir())) > 2
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write()
+        _write(folder, broken_off())
     assert not folder.exists()
 
 
 def test_a_place_that_is_taken(tmp_path: Path) -> None:
     notes, folder = tmp_path / "notes", tmp_path / "d"
     notes.write_text("mine")
-    _write(folder)
+    _write(folder, EPISODES)
     cases = [(tmp_path, "not empty"), (notes, "is a file"), (folder, "already holds a data set")]
     for place, words in [*cases, (folder, "holds an unfinished data set; delete it")]:
         with pytest.raises(OutputError, match=words):
@@ -128,7 +121,7 @@ def _refused(folder: Path, words: str) -> None:
 def test_damage_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     _refused(folder, "no data set at")
-    _write(folder)
+    _write(folder, EPISODES)
     shard, manifest = folder / "steps-00000.arrow", folder / NAME
     data, text = shard.read_bytes(), manifest.read_text()
     shard.write_bytes(data[:-100])

@@ -8,24 +8,30 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.sim import layout as col
 from distrlcc.sim.suites import load_suite, with_scheme
+from tests.env.steps import check_same
 
 N = 16
 
 
-@pytest.mark.parametrize("scheme", ["cubic", "bbr"])
-def test_the_scheme_runs_as_it_does_in_evaluation(scheme: str) -> None:
+def _beside(scheme: str, plain_scheme: str = "agent") -> tuple[DemonstrationBatch, LinkBatch]:
+    """Return links that a scheme drives, and the same links with an agent or another scheme."""
     config = EnvConfig()
     shown, plain = DemonstrationBatch(N, config, scheme=scheme), LinkBatch(N, config)
     for n, scenario in enumerate(load_suite("random").scenarios("test", N)):
         shown.load(n, scenario)
-        plain.load(n, with_scheme(scenario, scheme))
+        plain.load(n, with_scheme(scenario, plain_scheme))
+    return shown, plain
+
+
+@pytest.mark.parametrize("scheme", ["cubic", "bbr"])
+def test_the_scheme_runs_as_it_does_in_evaluation(scheme: str) -> None:
+    shown, plain = _beside(scheme, scheme)
     for _ in range(200):
         shown.step(shown.labels())
         plain.advance()
     columns = [col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.MIN_RTT]
-    np.testing.assert_array_equal(
-        shown.simulator.flows[:, columns], plain.simulator.flows[:, columns]
-    )
+    flows = (batch.simulator.flows[:, columns] for batch in (shown, plain))
+    np.testing.assert_array_equal(*flows)
 
 
 @pytest.mark.parametrize(
@@ -63,18 +69,12 @@ def test_labels_reproduce_the_scheme(scheme: str, action: str, median: float, mo
 
 def test_observations_are_those_of_an_agent_with_the_same_window() -> None:
     """A scheme that holds still looks exactly like an agent that keeps its first window."""
-    scenarios = load_suite("random").scenarios("test", N)
-    config = EnvConfig()
-    shown, agent = DemonstrationBatch(N, config, scheme="fixed"), LinkBatch(N, config)
-    for n, scenario in enumerate(scenarios):
-        shown.load(n, scenario)
-        agent.load(n, scenario)
+    shown, agent = _beside("fixed")
     keep = np.full(N, 2)
     for _ in range(100):
         label = shown.labels()
         np.testing.assert_array_equal(label, keep)
-        for a, b in zip(shown.step(label), agent.step(keep), strict=True):
-            np.testing.assert_array_equal(a, b)
+        check_same([shown.step(label)], [agent.step(keep)])
 
 
 def test_link_names_are_those_of_the_episodes() -> None:

@@ -24,14 +24,6 @@ pytestmark = pytest.mark.net
 KEEP = 2  # the action that leaves the window as it is
 
 
-@pytest.fixture
-def link(tmp_path: Path) -> str:
-    path = tmp_path / "link.toml"
-    link = Link(rate_mbps=12.0, delay_ms=20.0, queue_packets=200)
-    path.write_text(to_toml(Scenario("kept", link, (Flow(cwnd=60.0),), duration_s=5.0)))
-    return str(path)
-
-
 def _pid(env: LinkVectorEnv) -> int:
     assert isinstance(env.batch, EmulatedBatch)
     pid = env.batch.pid
@@ -94,9 +86,12 @@ def _see(link: str, world: Literal["simulated", "emulated"]) -> NDArray[np.float
     )
 
 
-def test_what_is_seen_agrees_with_the_simulator(link: str) -> None:
+def test_what_is_seen_agrees_with_the_simulator(tmp_path: Path) -> None:
     """A busy machine delays packets: the bounds are wide below the rate and above the RTT."""
-    ratio = _see(link, "emulated") / _see(link, "simulated")
+    link = Link(rate_mbps=12.0, delay_ms=20.0, queue_packets=200)
+    path = tmp_path / "link.toml"
+    path.write_text(to_toml(Scenario("kept", link, (Flow(cwnd=60.0),), duration_s=5.0)))
+    ratio = _see(str(path), "emulated") / _see(str(path), "simulated")
     assert ratio[4] == pytest.approx(1.0, rel=1e-3)
     assert (ratio[[0, 2, 3]] > 0.4).all()
     assert (ratio[[0, 2, 3]] < [1.1, 1.1, 1.01]).all()

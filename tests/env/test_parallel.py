@@ -1,6 +1,6 @@
 """PettingZoo: its own test, agents that enter and leave, and the vector environment's numbers."""
 
-import subprocess
+import importlib
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.parallel import SharedLinkParallelEnv
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 
 JOINING = """
 name = "joining"
@@ -47,9 +48,8 @@ def test_agents_enter_and_leave(config: EnvConfig) -> None:
     assert list(observations) == env.agents == ["agent_0"]
     when: dict[str, list[int]] = {agent: [] for agent in env.possible_agents}
     for step in range(60):
-        observations, rewards, terminations, truncations, infos = env.step(
-            dict.fromkeys(env.agents, 2)
-        )
+        actions = dict.fromkeys(env.agents, 2)
+        observations, rewards, terminations, truncations, infos = env.step(actions)
         assert set(observations) == set(rewards) == set(truncations) == set(infos)
         assert not any(terminations.values())
         for agent in observations:
@@ -76,9 +76,8 @@ def test_the_numbers_are_the_vector_environments(config: EnvConfig) -> None:
     compared = 0
     for _ in range(19):  # until the first leaves: then times differ
         actions: Any = rng.integers(0, 6, 3)
-        observations, rewards, _, _, infos = env.step(
-            {agent: actions[int(agent[-1])] for agent in env.agents}
-        )
+        acting = {agent: actions[int(agent[-1])] for agent in env.agents}
+        observations, rewards, _, _, infos = env.step(acting)
         active = info["active"]
         observation, reward, _, truncated, info = vector.step(actions)
         rows = info["final_obs"] if truncated.any() else observation
@@ -91,12 +90,8 @@ def test_the_numbers_are_the_vector_environments(config: EnvConfig) -> None:
     assert compared > 20
 
 
-def test_without_pettingzoo_it_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['pettingzoo'] = None\n"
-        "from distrlcc.errors import ConfigError\n"
-        "try:\n    import distrlcc.env.parallel\n"
-        "except ConfigError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'distrlcc[pettingzoo]'" in done.stdout
+def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    monkeypatch.delitem(sys.modules, "distrlcc.env.parallel")
+    with pytest.raises(ConfigError, match=r"pip install 'distrlcc\[pettingzoo\]'"):
+        importlib.import_module("distrlcc.env.parallel")

@@ -1,7 +1,6 @@
 """Rewards by hand, and what a preference does."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,29 +52,22 @@ def test_a_reward_is_its_papers_formula(name: str, expected: float) -> None:
     assert REWARDS[name](STATS, LINK, RewardConfig(name))[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("inflight", "capacity", "flows", "log"),
-    [
-        (40.0, 10.0, None, 0.0),  # 1000 packets/s for 40 ms
-        (41.0, 10.0, None, 0.0),
-        (80.0, 10.0, None, np.log(2)),
-        (10.0, 10.0, None, np.log(4)),
-        (20.0, 10.0, 2.0, 0.0),
-        (40.0, 10.0, 4.0, np.log(4)),
-        (0.0, 10.0, None, np.log(16)),  # bounded
-        (8000.0, 10.0, None, np.log(16)),
-        (4.0, 0.0, None, np.log(4)),  # a packet at least fits
-    ],
-)
-def test_a_window_that_does_not_fit_costs_more_steeply_near_the_fit(
-    inflight: float, capacity: float, flows: float | None, log: float
-) -> None:
-    stats = interval_stats(duration=0.01, inflight=inflight)
-    link = replace(
-        LINK, capacity=np.array([capacity]), flows=None if flows is None else np.array([flows])
-    )
-    paid = with_window(np.array([0.7]), stats, link, RewardConfig(window_weight=0.5))
-    assert paid[0] == pytest.approx(0.7 - 0.5 * np.log1p(max(log - FREE_WINDOW, 0.0) / NEAR_WINDOW))
+def test_a_window_that_does_not_fit_costs_more_steeply_near_the_fit() -> None:
+    cases = [  # in flight, capacity, the logarithm that is paid for
+        (40.0, 10.0, 0.0),  # 1000 packets/s for 40 ms
+        (41.0, 10.0, 0.0),
+        (80.0, 10.0, np.log(2)),
+        (10.0, 10.0, np.log(4)),
+        (0.0, 10.0, np.log(16)),  # bounded
+        (8000.0, 10.0, np.log(16)),
+        (4.0, 0.0, np.log(4)),  # a packet at least fits
+    ]
+    inflight, capacity, log = np.array(cases).T
+    stats = interval_stats(len(cases), duration=0.01, inflight=inflight)
+    link = replace(LINK, capacity=capacity)
+    paid = with_window(np.full(len(cases), 0.7), stats, link, RewardConfig(window_weight=0.5))
+    expected = 0.7 - 0.5 * np.log1p(np.maximum(log - FREE_WINDOW, 0.0) / NEAR_WINDOW)
+    assert paid == pytest.approx(expected)
 
 
 def test_an_environment_takes_the_price_of_its_window_off_its_reward() -> None:
@@ -104,10 +96,6 @@ CONFIG = EnvConfig(episode_s=0.3, reward=RewardConfig(delay_weights=(0.05, 5.0))
 PLAIN = replace(CONFIG, reward=RewardConfig())
 
 
-def _step(env: LinkVectorEnv, t: int) -> Any:
-    return env.step((np.arange(env.first_index, env.first_index + env.num_envs) + t) % 6)
-
-
 def test_the_reward_has_each_rows_own_price() -> None:
     rng = np.random.default_rng(0)
     stats = IntervalStats(*rng.random((len(IntervalStats.names()), 5)))
@@ -127,7 +115,9 @@ def test_it_is_the_last_element_from_an_episodes_first_observation_on() -> None:
     np.testing.assert_array_equal(seen[:, :-1], first)
     preference, drawn = seen[:, -1].copy(), [seen[:, -1].copy()]
     for t in range(90):
-        (seen, _, _, truncated, info), (other, _, _, ended, _) = _step(env, t), _step(plain, t)
+        actions = (np.arange(N) + t) % 6
+        seen, _, _, truncated, info = env.step(actions)
+        other, _, _, ended, _ = plain.step(actions)
         np.testing.assert_array_equal(seen[:, :-1], other)  # the links are the same
         np.testing.assert_array_equal(truncated, ended)
         if truncated.any():  # it stays the episode's until its end

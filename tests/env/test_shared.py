@@ -17,6 +17,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
+from tests.env.steps import check_same
 
 K = 4
 CONFIG = EnvConfig(
@@ -72,28 +73,22 @@ def test_what_stands_in_rows_without_an_agent_is_of_no_matter() -> None:
     for _ in range(60):
         actions = rng.integers(0, 6, K)
         wild = np.where(other.active, actions, rng.integers(0, 6, K))
-        first, second = one.step(np.where(one.active, actions, 0)), other.step(wild)
-        np.testing.assert_array_equal(first[0], second[0])
-        np.testing.assert_array_equal(first[1], second[1])
+        check_same([one.step(np.where(one.active, actions, 0))], [other.step(wild)])
 
 
 @pytest.mark.parametrize("action", ["multiplicative", "rate"])
 def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
     config = replace(CONFIG, action=action)
-    scenarios = load_suite("random").scenarios("test", 4)
-    alone = LinkBatch(4, replace(config, agents=1))
-    shared = LinkBatch(4, config)
-    for n, scenario in enumerate(scenarios):
+    alone, shared = LinkBatch(4, replace(config, agents=1)), LinkBatch(4, config)
+    for n, scenario in enumerate(load_suite("random").scenarios("test", 4)):
         alone.load(n, scenario)
         shared.load(n, scenario)
     rng = np.random.default_rng(0)
     for _ in range(150):
         actions = rng.integers(0, 6, 4)
-        expected = alone.step(actions)
-        found = shared.step(np.repeat(actions, K))
-        np.testing.assert_array_equal(found[0][::K], expected[0])
-        np.testing.assert_array_equal(found[1][::K], expected[1])
-        np.testing.assert_array_equal(shared.labels()[::K], alone.labels())
+        expected, found = alone.step(actions), shared.step(np.repeat(actions, K))
+        expected, found = (*expected, alone.labels()), (*found, shared.labels())
+        check_same([tuple(each[::K] for each in found)], [expected])
         assert not found[0].reshape(4, K, -1)[:, 1:].any()
 
 
@@ -167,8 +162,7 @@ def test_a_rollout_has_episodes_that_begin_at_joins_and_are_cut_at_leaves() -> N
     active, starts = rollout.active, rollout.starts
     assert 0.1 < active.mean() < 0.9
     assert stats.steps == rollout.samples == active.sum()
-    joined = active[1:] & ~active[:-1]
-    left = ~active[1:] & active[:-1]
+    joined, left = active[1:] & ~active[:-1], ~active[1:] & active[:-1]
     assert joined.any()
     assert left.any()
     assert starts[1:][joined].all()

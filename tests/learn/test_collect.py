@@ -1,5 +1,6 @@
 """What a collector writes, judged by what the environment did."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,8 @@ def test_rows_are_consistent(kind: str) -> None:
         final[:, 3] = 1.0  # memory's final observation: no cue, age 8 of 8
         expected = np.where(rollout.truncated[t], network.step(final, state)[1], 0.0)
         np.testing.assert_allclose(rollout.final_values[t], expected, atol=1e-6)
+    # The mean of -log p over drawn actions estimates the entropy.
+    assert -rollout.logp.mean() == pytest.approx(stats.entropy / stats.steps, abs=0.05)
     assert rollout.truncated.sum() == stats.episodes == sum((age + 20) // 8 for age in range(6))
     assert stats.steps == 120
     assert stats.reward == rollout.rewards.sum()
@@ -82,12 +85,6 @@ def test_two_collectors_of_n_act_as_one_of_2n(task: Any) -> None:
     for name in Fields:
         np.testing.assert_allclose(getattr(joined, name), getattr(whole, name), atol=1e-5)
     np.testing.assert_array_equal(joined.last_values.shape, whole.last_values.shape)
-
-
-def test_actions_follow_the_distribution() -> None:
-    rollout, stats, _ = _collect(ToyEnv(64, "match"), make_spec(), length=100)
-    # The mean of -log p over drawn actions estimates the entropy.
-    assert -rollout.logp.mean() == pytest.approx(stats.entropy / stats.steps, abs=0.02)
 
 
 @pytest.mark.parametrize("task", ["match", "track"])
@@ -118,13 +115,10 @@ def test_resume_is_bit_identical() -> None:
     env = ToyEnv(4, "memory")
     rollout, _, collector = _collect(env, spec)
     state = collector.state_dict()
-    changing = ("age", "clock", "returns", "label")
-    kept = {name: np.copy(getattr(env, name)) for name in changing}
+    kept = copy.deepcopy(env)
     stats = collector.collect(rollout)
     first = rollout.copy()
-    for name, value in kept.items():
-        setattr(env, name, value)
-    again = Collector(env, spec, seed=1)
+    again = Collector(kept, spec, seed=1)
     again.load_state_dict(state)
     again.set_weights(_weights(spec))
     again_stats = again.collect(rollout)

@@ -29,12 +29,10 @@ def test_learns(task: str, changes: Any, least: float) -> None:
 
 
 def test_expert_rounds_and_rounds_that_end_early_without_gain() -> None:
-    config = dataclasses.replace(TOY, expert_rounds=2, num_epochs=1)
-    rewards = train(*setup(Dagger, config), 3)
+    rewards = train(*setup(Dagger, dataclasses.replace(TOY, expert_rounds=2, num_epochs=1)), 3)
     assert rewards[:2] == [1.0, 1.0]
     assert rewards[2] < 1.0
-    config = dataclasses.replace(TOY, min_gain=10.0)
-    learner, collector, rollout = setup(Dagger, config)
+    learner, collector, rollout = setup(Dagger, dataclasses.replace(TOY, min_gain=10.0))
     train(learner, collector, rollout, 1)
     metrics = learner.update(rollout)
     assert (metrics["epochs"], metrics["dataset_samples"]) == (2.0, 2048.0)

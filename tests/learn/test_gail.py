@@ -110,10 +110,8 @@ def test_demonstrations_are_bounded_and_drawn(config: GailConfig) -> None:
     states, actions, outcomes = few.features.split([4, 3, 3], dim=1)
     assert states.abs().max() > 1.0  # as they are: not scaled by what the expert meets
     assert torch.equal(actions.sum(dim=1), torch.ones(50))
-    again = few.features_of(
-        states.numpy(), actions.argmax(1).numpy(), outcomes.exp().numpy() - 0.01
-    )
-    assert again.numpy() == pytest.approx(few.features.numpy(), abs=1e-4)
+    as_written = states.numpy(), actions.argmax(1).numpy(), outcomes.exp().numpy() - 0.01
+    assert few.features_of(*as_written).numpy() == pytest.approx(few.features.numpy(), abs=1e-4)
     whole = Demonstrations(config, make_spec(), 0)
     assert len(whole.features) == EPISODES * STEPS
     assert torch.equal(whole.draw(np.uint64(5), 0, 8), whole.draw(np.uint64(5), 0, 8))
@@ -128,8 +126,7 @@ def test_bad_demonstrations(tmp_path: Path, config: GailConfig) -> None:
     with pytest.raises(DatasetError, match="has action_kind discrete, action_size 3; expected act"):
         Gail(config, PPO, make_spec("track"))
     write_data(tmp_path / "other", "memory", make_spec())
-    other = Gail(
-        dataclasses.replace(config, demonstrations=str(tmp_path / "other")), PPO, make_spec()
-    )
+    changed = dataclasses.replace(config, demonstrations=str(tmp_path / "other"))
+    other = Gail(changed, PPO, make_spec())
     with pytest.raises(DatasetError, match="is not the data set that this run began with"):
         other.load_state_dict(Gail(config, PPO, make_spec()).state_dict())

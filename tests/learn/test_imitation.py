@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from distrlcc.data.manifest import Origin, Spaces
+from distrlcc.data.manifest import Spaces
 from distrlcc.data.reader import StoredData
-from distrlcc.data.writer import DatasetWriter, Episode
-from distrlcc.errors import DatasetError
 from distrlcc.learn.config import ImitationConfig
 from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import EPISODES, STEPS, make_spec, same_weights, say, write_data
+from tests.learn.toys import EPISODES, STEPS, make_spec, same_weights, say, store, write_data
 
 CONFIG = ImitationConfig(lr=5e-3, minibatch_size=128, sequence_length=8, burn_in=8)
 
@@ -147,29 +145,15 @@ def test_an_epoch_that_is_broken_off_can_be_undone(matches: StoredData) -> None:
     assert learner.normalizer.count == learner.version == 0
 
 
-def test_values_of_another_space_are_refused(matches: StoredData) -> None:
-    spec = make_spec(action_size=2)
-    with pytest.raises(DatasetError, match="episode 0: an action is not of the action space"):
-        Cloning(CONFIG, spec).update(_epoch(matches, spec))
-
-
 LENGTHS = (5, 8, 1, 4, 11, 2)
 
 
 @pytest.fixture
 def uneven(tmp_path: Path) -> StoredData:
     """Observation ``(episode, step)``, action: the step; two or three episodes in a shard."""
-    spaces = Spaces("toy", 2, "toy", "discrete", 16)
-    origin = Origin("oracle", ("random",), "train", 0, 1, 0.0, "", {})
-    with DatasetWriter(tmp_path / "d", spaces, origin, 14) as writer:
-        for number, length in enumerate(LENGTHS):
-            steps = np.arange(length)
-            obs = np.stack([np.full(length, number), steps], axis=1).astype(np.float32)
-            scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
-            outcomes = np.zeros((length, 3), np.float32)
-            writer.add(Episode("", obs, steps, steps, 0 * obs[:, 0], outcomes, obs[0], scores))
-        writer.finish()
-    return StoredData(tmp_path / "d")
+    steps = [np.arange(length) for length in LENGTHS]
+    episodes = [(np.stack([0 * own + n, own], axis=1), own) for n, own in enumerate(steps)]
+    return store(tmp_path / "d", Spaces("toy", 2, "toy", "discrete", 16), episodes, 14)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 16])

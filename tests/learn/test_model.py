@@ -13,7 +13,6 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.learner import Reducer
 from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
@@ -73,49 +72,46 @@ def test_weights_are_copies_and_fit() -> None:
 class ThreadReducer:
     """Ranks as threads: the judge of what a process group must do."""
 
-    def __init__(self, ranks: int) -> None:
-        self.barrier = Barrier(ranks)
-        self.parts: dict[int, Any] = {}
+    def __init__(self, rank: int, barrier: Barrier, parts: dict[int, Any]) -> None:
+        self.rank, self.barrier, self.parts = rank, barrier, parts
 
-    def rank(self, rank: int) -> Reducer:
-        shared = self
+    def _all(self, value: Any) -> list[Any]:
+        self.parts[self.rank] = value
+        self.barrier.wait(20)
+        parts = [self.parts[rank] for rank in sorted(self.parts)]
+        self.barrier.wait(20)
+        return parts
 
-        class Rank:
-            def _all(self, value: Any) -> list[Any]:
-                shared.parts[rank] = value
-                shared.barrier.wait(20)
-                parts = [shared.parts[r] for r in sorted(shared.parts)]
-                shared.barrier.wait(20)
-                return parts
+    def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
+        parts = self._all((gradient.clone(), weight))
+        total = max(sum(w for _, w in parts), 1e-9)
+        gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))
 
-            def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
-                parts = self._all((gradient.clone(), weight))
-                total = max(sum(w for _, w in parts), 1e-9)
-                gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))
-
-            def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-                return np.sum(self._all(values.copy()), axis=0)
-
-        return Rank()
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.sum(self._all(values.copy()), axis=0)
 
 
 RANKED = {
     "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
+    "vtrace": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_vtrace=True)),
     "dagger": (Dagger, DaggerConfig(num_epochs=2, sequence_length=4)),
 }
 
 
-def _ranks(
-    spec: PolicySpec, name: str, minibatch: int, cut: Any = None
-) -> tuple[Learner, list[Learner], list[Any]]:
-    """Run two ranks of three environments; return one for all, the two, and their metrics."""
-    kind, config = RANKED[name]
-    config = replace(config, minibatch_size=minibatch)
-    reducer, results = ThreadReducer(2), [None, None]
-    ranks = [kind(config, spec, 0, reducer.rank(r)) for r in range(2)]
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("name", RANKED)
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_two_ranks_learn_as_one_and_stay_in_step_where_one_is_cut_short(
+    name: str, kind: str, cut: bool
+) -> None:
+    spec, (learner, config) = make_spec("memory", kind=kind, hidden=(8,)), RANKED[name]
+    config = replace(config, minibatch_size=8 if cut else 32)
+    barrier, parts, results = Barrier(2), dict[int, Any](), [dict[str, float](), {}]
+    ranks = [learner(config, spec, 0, ThreadReducer(r, barrier, parts)) for r in range(2)]
 
     def run(r: int) -> None:
-        results[r] = _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec, cut if r else None)
+        stop = (lambda done: done == 1) if cut and r else None
+        results[r] = _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec, stop)
 
     threads = [Thread(target=run, args=(r,)) for r in range(2)]
     for thread in threads:
@@ -124,26 +120,14 @@ def _ranks(
         thread.join(30)
         assert not thread.is_alive()
     same_weights(ranks[0].weights(), ranks[1].weights())
-    return kind(config, spec, 0), ranks, results
-
-
-@pytest.mark.parametrize("name", RANKED)
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_two_ranks_learn_as_one(name: str, kind: str) -> None:
-    spec = make_spec("memory", kind=kind, hidden=(8,))
-    alone, ranks, results = _ranks(spec, name, 32)
+    if cut:
+        return
+    alone = learner(config, spec, 0)
     for key, value in _run(alone, ToyEnv(6, "memory"), spec).items():
         if key not in ("explained_variance", "kl"):
             assert results[0][key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
             assert results[0][key] == pytest.approx(results[1][key]), key
     same_weights(ranks[0].weights(), alone.weights(), rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("name", RANKED)
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_a_rank_cut_short_stays_in_step(name: str, kind: str) -> None:
-    spec = make_spec("memory", kind=kind, hidden=(8,))
-    _ranks(spec, name, 8, lambda done: done == 1)
 
 
 def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict[str, float]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.minibatches import Batch
@@ -15,6 +14,7 @@ from distrlcc.learn.ppo import PPO
 from distrlcc.learn.returns import vtrace
 from distrlcc.learn.rollout import Rollout
 from tests.learn.toys import collected, make_spec, same_weights, say, setup, train
+from tests.trees import same
 
 TOY = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=256, rollout_length=32)
 
@@ -87,14 +87,8 @@ def test_learns(task: str, changes: Any, config: Any, updates: int, least: float
         assert not np.array_equal(array, after.arrays[name]) or "value" in name, name
 
 
-def test_memory_needs_the_recurrent_network() -> None:
-    rewards = train(*setup(PPO, TOY, "memory"), 15)
-    assert rewards[-1] < 0.6  # one step of eight shows the cue; a third of the rest by chance
-
-
 def test_explained_variance_is_of_the_returns() -> None:
-    learner, collector, rollout = setup(PPO, TOY)
-    collected(learner, collector, rollout)
+    learner, rollout = _collected(TOY)
     estimate = vtrace(rollout, rollout.logp, rollout.values, TOY.gamma, TOY.lambda_)
     advantages, returns = estimate.advantages, estimate.targets
     explained = 1.0 - float(advantages.var() / returns.var())
@@ -112,16 +106,16 @@ def test_the_same_seed_and_a_resume_are_bit_identical(changes: Any) -> None:
     for seed in (5, 5, 6):
         learner, collector, rollout = setup(PPO, config, "memory", seed, **changes)
         ends.append((learner, rollout, train(learner, collector, rollout, 3)))
-    (learner, rollout, rewards), (same, _, again), (other, _, _) = ends
+    (learner, rollout, rewards), (twin, _, again), (other, _, _) = ends
     assert rewards == again
-    _check_same(learner.state_dict(), same.state_dict())
+    same(learner.state_dict(), twin.state_dict())
     heads = [each.weights().arrays["policy_head.weight"] for each in (learner, other)]
     assert not np.array_equal(*heads)
     resumed, segment = PPO(config, make_spec("memory", **changes), 5), rollout.copy()
     resumed.load_state_dict(learner.state_dict())
     for _ in range(2):
         assert learner.update(segment) == resumed.update(segment)
-    _check_same(learner.state_dict(), resumed.state_dict())
+    same(learner.state_dict(), resumed.state_dict())
 
 
 def test_kl_coefficient_adapts_beyond_twice_and_below_half_of_its_target() -> None:
@@ -134,16 +128,6 @@ def test_kl_coefficient_adapts_beyond_twice_and_below_half_of_its_target() -> No
     kl, _ = update(1.0)
     found = [update(kl / times)[1] for times in (2.01, 1.99, 0.51, 0.49)]
     assert found == pytest.approx([0.3, 0.2, 0.2, 0.1])
-
-
-def _check_same(a: Any, b: Any) -> None:
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            _check_same(a[key], b[key])
-    else:
-        assert isinstance(a, int | float | str | np.ndarray | torch.Tensor)
-        np.testing.assert_array_equal(a, b)
 
 
 def test_schedules_follow_environment_steps() -> None:
@@ -203,31 +187,3 @@ def test_the_surrogate_compares_with_the_updates_start() -> None:
     assert metrics["clip_fraction"] == 0.0
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-6)
     assert (metrics["vtrace_rho"], metrics["vtrace_clip_fraction"]) == (1.0, 1.0)
-
-
-class TwinReducer:
-    """A second rank with the same samples; counts exchanges until the first gradient's."""
-
-    def __init__(self) -> None:
-        self.before: int | None = None
-        self._sums = 0
-
-    def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
-        if self.before is None:
-            self.before = self._sums
-
-    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        self._sums += 1
-        return 2.0 * values
-
-
-def test_ranks_agree_in_one_exchange() -> None:
-    config = dataclasses.replace(LAGGED, minibatch_size=10**6, use_vtrace=True, lr=0.03)
-    alone, rollout = _collected(config)
-    reducer = TwinReducer()
-    twin = PPO(config, make_spec(), 0, reducer)
-    for _ in range(2):  # the second time with a stale rollout
-        expected, metrics = alone.update(rollout), twin.update(rollout)
-    assert reducer.before == 1
-    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    same_weights(alone.weights(), twin.weights(), atol=1e-5)

@@ -1,5 +1,6 @@
 """A toy vector environment with the contract of distrlcc.env, and helpers to train on it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,6 +163,21 @@ def train(learner: Learner, collector: Collector, rollout: Rollout, updates: int
     return rewards
 
 
+def store(
+    folder: Path, spaces: Spaces, episodes: Iterable[Any], shard_steps: int = 100, env: str = ""
+) -> StoredData:
+    """Write episodes of observations and of what the expert, who also acted, did; open them."""
+    origin = Origin("oracle", ("random",), "train", 0, 1, 0.0, env, {})
+    scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
+    with DatasetWriter(folder, spaces, origin, shard_steps) as writer:
+        for seen, own in episodes:
+            obs, (count, _) = np.asarray(seen, np.float32), np.shape(seen)
+            rewards, outcomes = np.zeros(count, np.float32), np.zeros((count, 3), np.float32)
+            writer.add(Episode("", obs, own, own, rewards, outcomes, obs[0], scores))
+        writer.finish()
+    return StoredData(folder)
+
+
 EPISODES, STEPS = 40, 21
 """Of `write_data`."""
 
@@ -173,14 +189,8 @@ def write_data(folder: Path, task: Task, spec: PolicySpec) -> StoredData:
     for _ in range(STEPS + 8):
         labels.append(env.label if discrete else env.label[:, None])
         obs.append(env.step(labels[-1])[0])
-    spaces = Spaces("toy", 4, "toy", spec.action_kind, spec.action_size)
-    origin = Origin("oracle", ("toy",), "train", 0, 1, 0.0, "", {})
-    scores = dict.fromkeys(("return", "utilisation", "queueing_delay", "loss"), 0.0)
-    with DatasetWriter(folder, spaces, origin, 100) as writer:
-        for n in range(EPISODES):
-            steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
-            own, seen = (np.array([x[n] for x in rows[steps]]) for rows in (labels, obs))
-            rewards, outcomes = np.zeros(STEPS, np.float32), np.zeros((STEPS, 3), np.float32)
-            writer.add(Episode("", seen, own, own, rewards, outcomes, seen[0], scores))
-        writer.finish()
-    return StoredData(folder)
+    episodes = []
+    for n in range(EPISODES):
+        steps = slice(8 - n % 8, 8 - n % 8 + STEPS)
+        episodes.append([np.array([row[n] for row in rows[steps]]) for rows in (obs, labels)])
+    return store(folder, Spaces("toy", 4, "toy", spec.action_kind, spec.action_size), episodes)

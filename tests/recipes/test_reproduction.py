@@ -46,9 +46,7 @@ class Commands:
 def tiny(tmp_path: Path) -> Experiment:
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE)
-    return Experiment(
-        "tiny", "train FOLDER/../tiny.toml", (Benchmark("random", ("cubic",), links=3),)
-    )
+    return Experiment("tiny", "train FOLDER/../tiny.toml", (Benchmark("random", ("cubic",), 3),))
 
 
 def _reproduce(tiny: Experiment, folder: Path, commands: Commands, seeds: int = 2) -> ResultRow:
@@ -84,10 +82,8 @@ def test_the_better_policy_is_shipped_with_its_row(tiny: Experiment, tmp_path: P
     package = tmp_path / "package"
     package.mkdir()
     reproduction.ship(row, package)
-    rewards = [
-        load_policy(tmp_path / f"runs/seed-{k}/policy.safetensors").notes["held_out_reward"]
-        for k in range(2)
-    ]
+    trained = (tmp_path / f"runs/seed-{k}/policy.safetensors" for k in range(2))
+    rewards = [load_policy(path).notes["held_out_reward"] for path in trained]
     (policy,) = package.glob("*.safetensors")
     assert load_policy(policy).notes["held_out_reward"] == max(rewards)
 

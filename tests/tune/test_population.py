@@ -15,27 +15,8 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[r
 WORDS = ("ppo.lr=loguniform:1e-5:1e-2",)
 
 
-class Controller:
-    """What the scheduler asks Ray Tune for."""
-
-    search_alg = None
-
-    def __init__(self) -> None:
-        self.trials: list[Any] = []
-        self.marked: list[Any] = []
-        self._mark_trial_to_checkpoint = self.marked.append
-        self._schedule_trial_save = lambda trial, result: f"checkpoint of {trial}"
-
-    def get_trials(self) -> list[Any]:
-        return self.trials
-
-    get_live_trials = get_trials
-
-    def pause_trial(self, trial: Any, should_checkpoint: bool) -> None:
-        """Stop it."""
-
-
-def _population(controller: Controller, count: int, **settings: Any) -> Any:
+def _population(count: int, **settings: Any) -> tuple[Any, Any]:
+    """Return a population, and what its scheduler asks Ray Tune for."""
     from ray.tune.experiment import Trial
 
     from distrlcc.tune.ray_tune import Population
@@ -43,17 +24,26 @@ def _population(controller: Controller, count: int, **settings: Any) -> Any:
     config = TuneConfig(recipe("quickstart"), WORDS, pbt=PBTConfig(log_config=False, **settings))
     population = Population(config)
     population.set_search_properties("score", "max")
+    trials, marked = list[Any](), list[Any]()
     for number in range(count):
         trial = Trial("member", config={"ppo.lr": 1e-3 * (1 + number)}, stub=True)
         trial.trial_id, trial.custom_trial_name = f"{number}", f"member-{number:05}"
-        controller.trials.append(trial)
-    return population
+        trials.append(trial)
+    return population, SimpleNamespace(
+        search_alg=None,
+        trials=trials,
+        marked=marked,
+        get_trials=lambda: trials,
+        get_live_trials=lambda: trials,
+        pause_trial=lambda trial, should_checkpoint: None,
+        _mark_trial_to_checkpoint=marked.append,
+        _schedule_trial_save=lambda trial, result: f"checkpoint of {trial}",
+    )
 
 
 @pytest.mark.parametrize(("best", "copies"), [(20, False), (40, True), (60, True)])
 def test_a_member_that_is_behind_is_not_copied(best: int, copies: bool) -> None:
-    controller = Controller()
-    population = _population(controller, 2)
+    population, controller = _population(2)
     for trial in controller.trials:
         population.on_trial_add(controller, trial)
     bad, good = controller.trials
@@ -65,8 +55,7 @@ def test_a_member_that_is_behind_is_not_copied(best: int, copies: bool) -> None:
 
 @pytest.mark.parametrize("reported", [1, 2])
 def test_a_resumed_population_does_not_leave_out_a_look(reported: int) -> None:
-    controller = Controller()
-    population = _population(controller, 3, synch=True)
+    population, controller = _population(3, synch=True)
     found = [{"update": 20, "score": score} for score in (2.0, 1.0, 0.0)]
     for trial, metrics in zip(controller.trials[:reported], found, strict=False):
         checkpoint = SimpleNamespace(checkpoint="kept", metrics=metrics)
