@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -109,9 +108,3 @@ def make_hosts(tmp_path: Path) -> Iterator[Callable[[int], hosts.Hosts]]:
     yield make
     for each in made:
         each.close()
-
-
-@pytest.fixture(scope="session")
-def conftest() -> ModuleType:
-    """Return what tests of processes and hosts share."""
-    return hosts

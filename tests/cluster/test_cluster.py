@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import checked_token, proof, proves
 from distrlcc.processes import Process, descendants, find_process
 from distrlcc.tune.report import read_reports
+from tests.hosts import Hosts, wait_until
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -186,12 +186,12 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: Any) -> Iterator[Cluster]:
     """Return hosts of which the first runs a cluster's head."""
     pytest.importorskip("ray")
     folder = tmp_path_factory.mktemp("cluster")
     try:
-        hosts = conftest.Hosts(2, folder)
+        hosts = Hosts(2, folder)
     except ConfigError as error:
         pytest.skip(str(error))
     with hosts:
@@ -304,9 +304,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.net
-def test_a_cut_machine_is_given_up_and_nothing_is_left(
-    cluster: Cluster, conftest: ModuleType
-) -> None:
+def test_a_cut_machine_is_given_up_and_nothing_is_left(cluster: Cluster) -> None:
     cluster.hosts.cut(1)
     begin = time.monotonic()
 
@@ -314,9 +312,9 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
         said = cluster.run(0, "cluster", "status", "--json", "-")
         return [node["alive"] for node in json.loads(said)["nodes"]] == [True, False]
 
-    conftest.wait_until(gone, 2 * STALL_SECONDS + 15.0, "the machine that was cut is given up")
+    wait_until(gone, 2 * STALL_SECONDS + 15.0, "the machine that was cut is given up")
     assert time.monotonic() - begin > STALL_SECONDS / 2
-    conftest.wait_until(
+    wait_until(
         lambda: "has ended" in cluster.run(1, "cluster", "status", code=None),
         15.0,
         "it ended its part",
