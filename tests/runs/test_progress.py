@@ -111,16 +111,13 @@ def test_a_failure_leaves_the_terminal_in_order() -> None:
     assert "\x1b[?25h" in shown.text
 
 
-def test_nothing_reported_writes_nothing() -> None:
-    assert Shown(10).lines() == []
-
-
 @pytest.mark.parametrize(
     ("steps", "text"),
     [(0, "0"), (999, "999"), (1000, "1.00k"), (123456, "123k"), (1.5e6, "1.50M"), (2e9, "2.00G")],
 )
 def test_counts_are_short(steps: float, text: str) -> None:
     assert Shown(0).lines({"steps": steps}) == [f"steps {text}"]
+    assert Shown(0).lines() == []
 
 
 def test_what_another_process_keeps_is_shown_once() -> None:
