@@ -110,10 +110,11 @@ def install() -> None:
     cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
     signature = inspect.signature(cold)
 
-    def started(order: dict[str, Any], files: Sequence[int]) -> int:
+    def started(files: Sequence[int], **order: Any) -> int:
         nonlocal server
         server = server or WarmServer()
-        return server.start(order, files)
+        usual = {"cwd": os.getcwd(), "environment": dict(os.environ)}
+        return server.start(usual | {"namespace": "", "session": False} | order, files)
 
     def execute(self: Any, *args: Any) -> None:
         given = signature.bind(self, *args).arguments
@@ -132,15 +133,15 @@ def install() -> None:
             return
         pairs = (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
         files = [given[name] if given[name] != -1 else number for name, number in pairs]
-        order = {
-            "program": program,
-            "words": words[2 if program else 3 :],
-            "cwd": os.fspath(given["cwd"] or os.getcwd()),
-            "environment": environment,
-            "namespace": namespace,
-            "session": bool(given.get("start_new_session", given.get("unused_start_new_session"))),
-        }
-        self.pid = started(order, files)
+        self.pid = started(
+            files,
+            program=program,
+            words=words[2 if program else 3 :],
+            cwd=os.fspath(given["cwd"] or os.getcwd()),
+            environment=environment,
+            namespace=namespace,
+            session=bool(given.get("start_new_session", given.get("unused_start_new_session"))),
+        )
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(given[name] for name in ends))
@@ -152,15 +153,7 @@ def install() -> None:
     def warm_spawn(path: Any, args: Any, passed: Any) -> int:
         if "forkserver" not in str(args[-1]):
             return spawn(path, args, passed)
-        order = {
-            "code": args[-1],
-            "cwd": os.getcwd(),
-            "environment": dict(os.environ),
-            "namespace": "",
-            "session": False,
-            "passed": list(passed),
-        }
-        return started(order, [0, 1, 2, *passed])
+        return started([0, 1, 2, *passed], code=args[-1], passed=list(passed))
 
     util.spawnv_passfds = warm_spawn
 

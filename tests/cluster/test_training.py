@@ -176,9 +176,7 @@ def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(cluste
         time.sleep(2.0)
         assert len(engine.living()) == 2  # there is no room for a third
         node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
-        began = time.monotonic()
-        wait_until(lambda: len(engine.living()) == 3, 60.0, "a third")
-        assert time.monotonic() - began < 30.0
+        wait_until(lambda: len(engine.living()) == 3, 30.0, "a third")
         third = next(worker for worker in engine.living() if worker.index == 2)
         engine.start(third, Counter, 0).result(30.0)
         waiting = engine.call(third, "sleep", 120.0)
