@@ -38,6 +38,9 @@ SHORT = ("env.episode_s=0.6", "env.step_ms=10")
 SETTINGS = """held_out.links=2 held_out.seconds=0.3 network.hidden=[16]
     imitation.minibatch_size=64 imitation.sequence_length=8"""
 SMALL = SETTINGS.split()
+GAIL = """num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 network.hidden=[8]
+    env.episode_s=0.5 held_out.every=2 held_out.links=4 held_out.seconds=0.2
+    total_steps=512 distributed.sync_check_every=1 distributed.straggler_share=0"""
 ENDLESS = ("--no-tensorboard", "--epochs", 10**6, "--set", *SMALL, "held_out.every=1000000")
 LITTLE_DISK = "prlimit --fsize=30000:"  # of a file, bytes
 EPISODES = ("--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
@@ -240,6 +243,23 @@ def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(oracle: Path, tmp_p
     epochs = len(rows(out)) + 2
     _imitate(oracle, out, "--resume", "--processes", 2, "--epochs", epochs)
     assert updates(out) == list(range(1, epochs + 1))
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_gails_reward_from_a_data_set_and_go_on(tmp_path: Path) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    _collect(data, "--steps", 2000, "--num-envs", 16, "--set", "env.episode_s=0.5")
+    train = ("train", "--no-tensorboard", "--out", run)
+    demonstrations = f"gail.demonstrations={data}"
+    assert _run(*train, "gail", "--processes", 2, "--set", demonstrations, *GAIL.split())[0] == 0
+    again = (*train, "--resume", "--set")
+    assert _run(*again, "total_steps=768")[0] == 0
+    assert [row["steps"] for row in rows(run)] == [128.0 * k for k in range(1, 7)]
+    assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows(run))
+    # The newest weights are the policy, whatever their reward.
+    assert NumpyPolicy.load(run / "policy.safetensors").notes["update"] == 6
+    (data / "manifest.json").unlink()
+    _refused("is an unfinished data set", *again, "total_steps=1024")
 
 
 SECOND = EnvConfig(suites=("random", "cellular"), episode_s=1.0)

@@ -60,9 +60,8 @@ def test_plain_lines_come_every_ten_seconds_and_at_the_end() -> None:
 
 def test_values_stay_until_newer_ones_come() -> None:
     lines = Shown(1000).lines(metrics(10), {"steps": 20}, {"utilisation": 0.5})
-    assert "utilisation 0.957" in lines[1]
-    assert "steps 20/1.00k" in lines[2]
-    assert "utilisation 0.500" in lines[2]
+    for line, part in ((1, "utilisation 0.957"), (2, "steps 20/1.00k"), (2, "utilisation 0.500")):
+        assert part in lines[line]
 
 
 def test_the_budget_that_ends_first_gives_the_time_left() -> None:
