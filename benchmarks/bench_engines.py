@@ -92,7 +92,7 @@ def measure_torch_rpc(job: EngineJob) -> Figures:
     """Measure torch RPC between processes of this machine."""
     job = replace(job, began=monotonic())
     places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
-    launcher = Launcher(rpc_rank, job, places, hosts=True, led=True)
+    launcher = Launcher(rpc_rank, job, places, led=True)
     figures: Figures = launcher.run().measured()[0]
     return figures
 

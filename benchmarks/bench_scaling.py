@@ -181,7 +181,7 @@ class _InTurns(EnvSource):
 def _measure(job: _Job, processes: int) -> Any:
     """Return what rank 0 saw; each process is pinned to a core in turn."""
     places = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    results = Launcher(_rank, job, places, hosts=True).run().measured()
+    results = Launcher(_rank, job, places).run().measured()
     return next(result for result in results if result is not None)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import hosts
-from distrlcc import processes
 from distrlcc.errors import ConfigError
+from distrlcc.processes import descendants
 
 
 class Hosts(hosts.Hosts):
@@ -50,28 +50,21 @@ class Hosts(hosts.Hosts):
     def __exit__(self, *error: object) -> None:
         for process in self._logs:
             if process.poll() is None:
-                for child in processes.descendants(process.pid):
+                for child in descendants(process.pid):
                     child.signal(signal.SIGKILL)
                 process.kill()
             process.wait(20)
         super().__exit__(*error)
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the processes below one, parents first."""
-    return [process.pid for process in processes.descendants(pid)]
-
-
 def rank_processes(pid: int) -> list[int]:
     """Return the rank processes that a launcher started, in order of their start."""
-    found: list[int] = []
     for child in descendants(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            names = (Path(f"/proc/{child}/{name}").read_bytes() for name in ("cmdline", "comm"))
-            if any(b"forkserver" in name for name in names):
-                found += descendants(child)
-                break
-    return sorted(found)
+            files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
+            if any(b"forkserver" in file.read_bytes() for file in files):
+                return sorted(rank.pid for rank in descendants(child.pid))
+    return []
 
 
 def stop_fork_server() -> None:

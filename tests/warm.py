@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -32,7 +33,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ _MODULES = (
     "distrlcc.runs.train",
     "distrlcc.parallel.launcher",
     "distrlcc.actors.torch_rpc",
+    "distrlcc.evaluate.emulated",
     "distrlcc.evaluate.report",
     "torch.distributed.rpc",
 )
@@ -89,32 +91,24 @@ class WarmServer:
 
     def start(self, order: dict[str, Any], files: Sequence[int]) -> int:
         """Start a command with these files as its first ones; return its pid."""
-        message = json.dumps(order | {"parent": os.getpid()}).encode()
+        here = {"cwd": os.getcwd(), "environment": dict(os.environ), "parent": os.getpid()}
+        message = json.dumps(here | order).encode()
         with self._lock:
             adopt_orphans()
             try:
-                socket.send_fds(self._socket, [len(message).to_bytes(4, "little")], list(files))
-                for place in range(0, len(message), 1 << 16):
-                    self._socket.send(message[place : place + (1 << 16)])
-                pid = int(self._socket.recv(64))
+                socket.send_fds(self._socket, [message], list(files))
+                return int(self._socket.recv(64))
             finally:
                 call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        if pid < 0:
-            raise OSError(-pid, os.strerror(-pid))
-        return pid
+
+
+_server = functools.cache(WarmServer)
 
 
 def install() -> None:
     """Let `subprocess.Popen` and multiprocessing start warm what can be started so."""
-    server: WarmServer | None = None
     cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
     signature = inspect.signature(cold)
-
-    def started(files: Sequence[int], **order: Any) -> int:
-        nonlocal server
-        server = server or WarmServer()
-        usual = {"cwd": os.getcwd(), "environment": dict(os.environ)}
-        return server.start(usual | {"namespace": "", "session": False} | order, files)
 
     def execute(self: Any, *args: Any) -> None:
         given = signature.bind(self, *args).arguments
@@ -133,27 +127,32 @@ def install() -> None:
             return
         pairs = (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
         files = [given[name] if given[name] != -1 else number for name, number in pairs]
-        self.pid = started(
-            files,
-            program=program,
-            words=words[2 if program else 3 :],
-            cwd=os.fspath(given["cwd"] or os.getcwd()),
-            environment=environment,
-            namespace=namespace,
-            session=bool(given.get("start_new_session", given.get("unused_start_new_session"))),
-        )
+        order = {
+            "program": program,
+            "words": words[2 if program else 3 :],
+            "cwd": os.fspath(given["cwd"] or os.getcwd()),
+            "environment": environment,
+            "namespace": namespace,
+            "session": bool(given.get("start_new_session", given.get("unused_start_new_session"))),
+        }
+        self.pid = _server().start(order, files)
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(given[name] for name in ends))
 
     subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
 
+    _start_fork_server_by(lambda order: _server().start(order, order["passed"]))
+
+
+def _start_fork_server_by(start: Callable[[dict[str, Any]], int]) -> None:
+    """Let multiprocessing start its fork server by a function, which returns its pid or 0."""
     spawn = util.spawnv_passfds
 
     def warm_spawn(path: Any, args: Any, passed: Any) -> int:
-        if "forkserver" not in str(args[-1]):
-            return spawn(path, args, passed)
-        return started([0, 1, 2, *passed], code=args[-1], passed=list(passed))
+        order = {"code": args[-1], "passed": [0, 1, 2, *passed]}
+        warm = start(order) if "forkserver" in str(args[-1]) else 0
+        return warm or spawn(path, args, passed)
 
     util.spawnv_passfds = warm_spawn
 
@@ -164,12 +163,9 @@ def install() -> None:
 def _serve(connection: socket.socket) -> dict[str, Any]:
     """Fork for each order; return, in the fork, what it shall do."""
     while True:
-        head, files, _, _ = socket.recv_fds(connection, 4, 64)
-        if not head:
+        message, files, _, _ = socket.recv_fds(connection, 1 << 18, 64)
+        if not message:
             sys.exit(0)
-        size, message = int.from_bytes(head, "little"), b""
-        while len(message) < size:
-            message += connection.recv(1 << 16)
         order: dict[str, Any] = json.loads(message)
         reader, writer = os.pipe()
         middle = os.fork()
@@ -183,7 +179,7 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             return order
         os.close(writer)
         os.waitpid(middle, 0)  # now the fork has its new parent
-        connection.send(os.read(reader, 64) or b"-11")
+        connection.send(os.read(reader, 64))
         os.close(reader)
         for file in files:
             os.close(file)
@@ -196,16 +192,16 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
         if time.monotonic() > deadline:
             os._exit(70)
         time.sleep(0.0005)
-    if order["session"]:
+    if order.get("session"):
         os.setsid()
     else:
         os.setpgid(0, os.getpgid(order["parent"]))
     # Files: those of the order at their numbers, and no others.
-    _take_files(files, [0, 1, 2, *order.get("passed", ())])
+    _take_files(files, order.get("passed", [0, 1, 2]))
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    if order["namespace"]:
+    if order.get("namespace"):
         _enter(order["namespace"])
     random.seed()
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
@@ -230,7 +226,15 @@ def _nursery() -> None:
     pid = os.fork()
     if pid:
         theirs.close()
-        _reserve(ours, pid)
+
+        def order_it(order: dict[str, Any]) -> int:
+            if ours.fileno() < 0:
+                return 0
+            socket.send_fds(ours, [json.dumps(order).encode()], order["passed"])
+            ours.close()
+            return pid
+
+        _start_fork_server_by(order_it)
         return
     ours.close()
     # A launcher starts its fork server like this: a signal to all must not end it.
@@ -242,22 +246,6 @@ def _nursery() -> None:
         _take_files(files, order["passed"])
         _run_code(order["code"])
     os._exit(0)
-
-
-def _reserve(connection: socket.socket, pid: int) -> None:
-    """Let multiprocessing use the waiting process for its fork server."""
-    spawn = util.spawnv_passfds
-
-    def warm_spawn(path: Any, args: Any, passed: Any) -> int:
-        if "forkserver" not in str(args[-1]) or connection.fileno() < 0:
-            return spawn(path, args, passed)
-        numbers = [0, 1, 2, *passed]
-        message = json.dumps({"code": args[-1], "passed": numbers}).encode()
-        socket.send_fds(connection, [message], numbers)
-        connection.close()
-        return pid
-
-    util.spawnv_passfds = warm_spawn
 
 
 def _take_files(files: list[int], numbers: list[int]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.actors.shared import SMALL, STOP_SECONDS, acting, told
 from tests.hosts import rank_processes, wait_until
-from tests.parallel.commands import Command, rows, started, updates
+from tests.parallel.commands import Command, rows, updates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -47,10 +46,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "stall=8")
 
 
-def _start(*words: str, settings: str = SMALL) -> AbstractContextManager[Command]:
+def _start(*words: str, settings: str = SMALL) -> Command:
     """Start one machine's whole run, on loopback."""
     keys = ("--set", *settings.split(), "actors.segments_per_update=2")
-    return started(Path(), "hangs.py", *NODE.split(), "--no-tensorboard", *words, *keys)
+    return Command(Path(), "hangs.py", *NODE.split(), "--no-tensorboard", *words, *keys)
 
 
 def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:

@@ -17,7 +17,7 @@ from distrlcc.actors.trainer import actor_state
 from distrlcc.config import override
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.rollout import concatenate
-from distrlcc.parallel.train_job import TrainJob
+from distrlcc.parallel.start import TrainJob
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +36,7 @@ SHORT = {
     "LOCAL": "node --topology decentralized --node-num 2 --node-index 0 --ip 127.0.0.1",
     "ONE": "node indigo --node-index 0 --node-num 1 --ip 127.0.0.1",
     "TWO": "node indigo --node-num 2 --ip 127.0.0.1",
+    "PBT": "tune pbt quickstart --mutate ppo.lr=loguniform:1e-5:1e-2",
     "EQUAL": "node quickstart --topology decentralized --node-index 0 --node-num 1 --ip 127.0.0.1",
 }
 PAIR = """[[scenarios]]
@@ -58,6 +60,7 @@ FILES = {
     "zero.toml": 'name = "z"\nlink = {rate_mbps = 0.0}\n',
     "key.toml": 'name = "z"\nlink = {rate = 1.0}\n',
     "scheme.toml": SCHEME,
+    "run/config.toml": 'recipe = "quickstart"',
     "1.toml": "nodes = [[0]]",
     "2.toml": "nodes = [[0, 1], [2]]",
     "idle.toml": "nodes = [[0], []]",
@@ -85,6 +88,7 @@ REFUSED = [
     ("evaluate --links 1 --json /proc/none/x", "cannot write"),
     ("evaluate a\0b", "no policy file"),
     ("train quickstart --ouut x", "did you mean --out"),
+    ("train none.toml", "cannot be read"),
     ("train --resume", "--resume needs --out"),
     ("train --resume --out none", "holds no run"),
     ("train quickstart --out /proc/none/run", "cannot write"),
@@ -126,6 +130,9 @@ REFUSED = [
     ("IMITATE --set env.action=rate", "was collected with"),
     ("imitate wide --out r", "have 31 elements, this distrlcc's have 20"),
     ("imitate foreign --out r", "collect again"),
+    ("imitate nan --out r", "an observation is not finite"),
+    ("imitate six --out r", "an action is not of the action space"),
+    ("imitate minus --out r", "an action is not of the action space"),
     # of several processes
     ("node quickstart", "--node-index"),
     ("NODE --node-index 0 quickstart", "--ip"),
@@ -149,6 +156,7 @@ REFUSED = [
     ("TWO --node-index 0 --nodes 1.toml", "for 1 machine only"),
     ("TWO --node-index 2", "--node-index 2: expected 0 to 1"),
     ("TWO --node-index 1 --nodes idle.toml", "nodes has no links for node 1"),
+    ("ONE --nodes missing.toml", "missing.toml: cannot be read as TOML (No such file"),
     ("ONE --nodes idle.toml --tun --interface lo", "leave --interface away"),
     ("ONE --interface nope", "--interface nope: expected one that is up"),
     ("ONE --load", "--load: no run of indigo with a checkpoint stands in runs/"),
@@ -179,6 +187,23 @@ REFUSED = [
     ("cluster join", "required: HOST:PORT"),
     ("cluster status", "this machine is in no cluster"),
     ("cluster stop", "nothing to stop"),
+    # of tuners
+    ("tune", "expected one of pbt, search"),
+    ("tune pbt", "no recipe"),
+    ("tune pbt quickstart", "expected --mutate"),
+    ("tune search quickstart", "expected --search"),
+    ("tune search quickstart --search held_out.links=int:1:9", "with --set"),
+    ("PBT --population 1", "population is 1: expected 2 or more"),
+    ("PBT --factors 1.2", "expected two numbers, as in 1.2,0.8"),
+    ("PBT --factors 1.2,-1", "expected two numbers above 0"),
+    ("PBT --interval 0", "interval is 0.0: expected more than 0"),
+    ("PBT --interval 2.5", "whole number of updates"),
+    ("PBT --updates 10", "raise --updates or lower --interval"),
+    ("PBT --resume", "--resume needs --out"),
+    ("PBT --resume --out run", "give only --out"),
+    ("tune pbt --resume --out run", "holds no tuner to resume"),
+    ("PBT --address head:1 --cpus 2", "leave it out with --address"),
+    ("PBT --storage key.toml/under --out t", "key.toml/under"),
     # of recovery
     ("recovery --suite random --links 2", "none of its links changes"),
     ("recovery --suite cellular --links 2", "constant rate"),
@@ -229,14 +254,18 @@ def _stored(
 
 @pytest.mark.parametrize(("words", "says"), REFUSED, ids=lambda value: value[:60])
 def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, says: str) -> None:
-    if words.startswith("cluster") and importlib.util.find_spec("ray") is None:
+    if words.startswith(("cluster", "PBT --storage")) and importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray")
+    Path("run").mkdir()
     for name, text in FILES.items():
         Path(name).write_text(text)
     if words.lower().startswith("imitate"):
         _stored("good")
         _stored("wide", observation_size=31)
         _stored("foreign", env='observation = "smell"')
+        _stored("nan", value=np.nan)
+        _stored("six", action=6)
+        _stored("minus", action=-1)
     assert says.lower() in _fails(capfd, words).lower()
 
 
@@ -244,6 +273,7 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
     ("text", "says"),
     [
         ("nodes = [[0", "cannot be read as TOML (Unclosed array"),
+        ("nodes = [[0]] # \xff", "cannot be read as TOML ('utf-8' codec"),
         ("", "expected nodes = [[0, 1], [2]]"),
         ("nodes = 3", "expected nodes = [[0, 1], [2]]"),
         ("[nodes]\na = [[0]]", "expected nodes = [[0, 1], [2]]"),
@@ -256,24 +286,9 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
     ],
 )
 def test_a_bad_file_of_nodes(capfd: pytest.CaptureFixture[str], text: str, says: str) -> None:
-    Path("nodes.toml").write_text(text)
+    Path("nodes.toml").write_text(text, encoding="latin-1")
     small = "network.hidden=[8] dagger.rollout_length=8 dagger.sequence_length=4"
     assert says in _fails(capfd, f"ONE --nodes nodes.toml --set {small}")
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"value": np.nan}, "an observation is not finite"),
-        ({"action": 6}, "an action is not of the action space"),
-        ({"action": -1}, "an action is not of the action space"),
-    ],
-)
-def test_values_that_do_not_fit(
-    capfd: pytest.CaptureFixture[str], changes: dict[str, float], says: str
-) -> None:
-    _stored("d", **changes)  # type: ignore[arg-type]
-    assert says in _fails(capfd, "imitate d --out r")
 
 
 def _policy(observation: str, size: int) -> Path:
@@ -292,13 +307,6 @@ def test_a_policy_that_is_truncated_or_does_not_fit(capfd: pytest.CaptureFixture
     assert "11" in _fails(capfd, f"evaluate {_policy('scale-free', 11)} --links 1")
     line = _fails(capfd, f"evaluate {_policy('smell', 20)} --links 1")
     assert "unknown observation 'smell'" in line
-
-
-def test_a_file_of_nodes_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("binary.toml").write_bytes(b"nodes = [[0]] # \xff")
-    for name, says in (("binary.toml", "'utf-8' codec"), ("missing.toml", "No such file")):
-        line = _fails(capfd, f"ONE --nodes {name}")
-        assert f"{name}: cannot be read as TOML ({says}" in line
 
 
 def test_a_tunnel_is_needed_where_one_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
@@ -352,6 +360,11 @@ def test_another_run_is_not_gone_on_with(capfd: pytest.CaptureFixture[str]) -> N
     line = _fails(capfd, f"ONE --nodes nodes.toml --load began --seed 5 --set {small}")
     assert "began is a run of another config" in line
     assert "(its value != this one's): seed: 4 != 5" in line  # other workers are no difference
+
+
+def test_ray_is_missing(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'distrlcc[ray]'" in _fails(capfd, "PBT --out t")
 
 
 def test_printing_the_configuration(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,15 +5,8 @@ import pytest
 
 from distrlcc.control import schemes
 from distrlcc.control.reno import SSTHRESH
-from distrlcc.control.schemes import (
-    SCHEMES,
-    SchemeController,
-    initialise,
-    on_ack,
-    on_timeout,
-    scheme_id,
-)
-from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
+from distrlcc.control.schemes import SchemeController, initialise, on_ack, on_timeout
+from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE, scheme_id
 from distrlcc.errors import ConfigError
 from distrlcc.types import Ack
 from tests.control.drive import Driver, run

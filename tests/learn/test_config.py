@@ -19,7 +19,7 @@ from distrlcc.learn.config import (
 )
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.ppo import PPO
-from distrlcc.recipes.ours import quickstart
+from distrlcc.recipes.registry import quickstart
 from tests.learn.toys import make_spec
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from distrlcc.net.device import network_of
+from distrlcc.net.device import address_of
 from distrlcc.processes import find_process
 from tests.hosts import wait_until
 from tests.net.conftest import NO_TUN
@@ -32,8 +32,8 @@ def _indices() -> set[int]:
 def _outer(base: str) -> tuple[int, str]:
     """Return the device with an address."""
     for index, name in socket.if_nameindex():
-        found = network_of(name)
-        if found is not None and str(found.network_address) == base:
+        found = address_of(name)
+        if found is not None and str(found.network.network_address) == base:
             return index, name
     raise AssertionError(f"no device has {base}")
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def session(leader: int) -> list[int]:
 
 
 class Command:
-    """A Python command in a session of its own; its output goes to a file."""
+    """A Python command in a session of its own, killed in the end; its output goes to a file."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self._log = folder / "log"
@@ -59,6 +58,15 @@ class Command:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pid in session(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(20)
 
     @property
     def said(self) -> list[str]:
@@ -75,16 +83,3 @@ class Command:
 
     def nothing_is_left(self, seconds: float = 5.0) -> None:
         wait_until(lambda: not session(self.process.pid), seconds, "the end of all its processes")
-
-
-@contextlib.contextmanager
-def started(folder: Path, *words: str) -> Iterator[Command]:
-    """Start a command; all of its session is killed in the end."""
-    command = Command(folder, *words)
-    try:
-        yield command
-    finally:
-        for pid in session(command.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        command.process.wait(20)

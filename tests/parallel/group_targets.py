@@ -116,7 +116,7 @@ def exercise(spec: RankSpec, job: Job) -> dict[str, Any]:
         found["first"] = group.agree(0, ready=spec.slot == 1), group.rank, group.size
         found["sum"] = group.sum(np.array([1.0, 10.0**group.rank, 1e300]))
         found["means"] = [_mean(group, weights) for weights in ((1, 3, 0), (0, 0, 5), (0, 0, 0))]
-        payloads = [b"x", b"", bytes(range(256)) * 4096]
+        payloads = [b"x", b"yz", bytes(range(256)) * 4096]
         found["broadcasts"] = [
             group.broadcast(payloads[source] if group.rank == source else b"mine", source)
             == payloads[source]
@@ -195,17 +195,23 @@ class Disturbed:
 
 def disturbed(spec: RankSpec, job: Disturbed) -> int:
     """Train; ``job.what`` says what goes wrong meanwhile."""
-    from distrlcc.parallel.train_job import train_rank
+    from distrlcc.parallel.start import train_rank
 
     globals()[f"_{job.what}"](spec, job)
+    warnings.warn(f"odd on {spec.slot}", stacklevel=1)
     return train_rank(spec, job.train)
 
 
-def _wrap(module: str, owner: str, name: str, wrapper: Callable[..., Any]) -> None:
-    """Let a method of a class be called by a wrapper, which gets it as its first argument."""
+def _before(module: str, owner: str, name: str, act: Callable[..., object]) -> None:
+    """Call a function each time before a method of a class, with what the method gets."""
     found = getattr(importlib.import_module(f"distrlcc.{module}"), owner)
     method = getattr(found, name)
-    setattr(found, name, lambda *words, **named: wrapper(method, *words, **named))
+
+    def both(*words: Any, **named: Any) -> Any:
+        act(*words)
+        return method(*words, **named)
+
+    setattr(found, name, both)
 
 
 def _die() -> None:
@@ -213,46 +219,38 @@ def _die() -> None:
 
 
 def _score_slowly(spec: RankSpec, job: Disturbed) -> None:
-    def slow(score: Any, *words: Any) -> Any:
+    def slow(*_: Any) -> None:
         assert spec.slot == 0, "only rank 0 scores"
         time.sleep(5.0)
-        return score(*words)
 
-    _wrap("runs.held_out", "HeldOut", "score", slow)
-    warnings.warn(f"odd on {spec.slot}", stacklevel=1)
+    _before("runs.held_out", "HeldOut", "score", slow)
 
 
 def _slow_steps(spec: RankSpec, job: Disturbed) -> None:
-    def slow(step: Any, *words: Any) -> Any:
-        time.sleep(0.01 * spec.slot)
-        return step(*words)
-
-    _wrap("env.vector", "LinkVectorEnv", "step", slow)
+    _before("env.vector", "LinkVectorEnv", "step", lambda *_: time.sleep(0.01 * spec.slot))
 
 
 def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
-    def flip(commit: Any, state: Any, stats: Any) -> None:
-        commit(state, stats)
-        if spec.slot == 1 and state.counters.update == job.update:
+    def flip(state: Any, _: Any) -> None:
+        if spec.slot == 1 and state.counters.update + 1 == job.update:
             state.learner.optimizer.flat.data.view(torch.int32)[7] ^= 1 << 10
 
-    _wrap("runs.run_state", "RunState", "commit", flip)
+    _before("runs.run_state", "RunState", "commit", flip)
 
 
 def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
     """Rank 0 dies when an update is agreed on, and nothing of it is written."""
 
-    def die(commit: Any, state: Any, stats: Any) -> None:
-        commit(state, stats)
-        if spec.slot == 0 and state.counters.update == job.update:
+    def die(state: Any, _: Any) -> None:
+        if spec.slot == 0 and state.counters.update + 1 == job.update:
             _die()
 
-    _wrap("runs.run_state", "RunState", "commit", die)
+    _before("runs.run_state", "RunState", "commit", die)
 
 
 def _die_saving(spec: RankSpec, job: Disturbed) -> None:
     if spec.slot == 0:
-        _wrap("runs.recorder", "Recorder", "finish", lambda *_, **__: _die())
+        _before("runs.recorder", "Recorder", "finish", lambda _: _die())
 
 
 def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
@@ -285,7 +283,7 @@ def main() -> None:
     kind, folder = sys.argv[1:3]
     specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
     try:
-        outcome = Launcher(simple, Job(kind, Path(folder)), specs, hosts=True).run()
+        outcome = Launcher(simple, Job(kind, Path(folder)), specs).run()
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(outcome.code)

@@ -116,7 +116,7 @@ def test_a_rank_that_froze_between_two_exchanges_joins_again_at_once(
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2.5")
     specs = [RankSpec("127.0.0.1", 0, slot, 3) for slot in range(3)]
-    launcher = Launcher(group_targets.freeze_between_collectives, 5.0, specs, hosts=True)
+    launcher = Launcher(group_targets.freeze_between_collectives, 5.0, specs)
     results = launcher.run().results
     for slot in (0, 1):
         stalls = [gap for gap in results[slot] if gap > 2.0]

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -18,44 +17,30 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.processes import find_process
 from tests.hosts import rank_processes, wait_until
 from tests.parallel import group_targets
-from tests.parallel.commands import Command, started
+from tests.parallel.commands import Command
 
 SIZE = 2
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Check that processes, ports and signal handlers are after a test what they were before."""
+    """Check that processes and signal handlers are after a test what they were before."""
     monkeypatch.setenv("DISTRLCC_LIMITS", "stop=3")
-    ports = set(_listening(os.getpid()))  # of servers that other tests' fixtures keep
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert not [pid for pid in _pids(tmp_path) if find_process(pid)]
-    wait_until(lambda: ports >= set(_listening(os.getpid())), 30, "the end of the servers' threads")
 
 
 def _run(folder: Path, kind: str, *, elastic: bool = True, restarts: int = 0) -> Outcome:
     """Run a kind of job on two ranks."""
     specs = [RankSpec("127.0.0.1", 0, slot, SIZE, elastic=elastic) for slot in range(SIZE)]
     job = group_targets.Job(kind, folder)
-    return Launcher(group_targets.simple, job, specs, hosts=True, restarts=restarts).run()
+    return Launcher(group_targets.simple, job, specs, restarts=restarts).run()
 
 
 def _pids(folder: Path) -> list[int]:
     return [int(path.read_text()) for path in folder.glob("*.pid") if path.read_text()]
-
-
-def _listening(pid: int) -> list[str]:
-    """Return the TCP ports that a process listens on."""
-    own = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            own.add(os.readlink(link))
-        except OSError:
-            continue
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 
 
 def test_results_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +107,9 @@ def test_restarts_begin_the_dead_one_or_all_again_and_resume(
     assert ("0-1.pid" in attempts) is not elastic
 
 
-def _started(folder: Path, kind: str) -> AbstractContextManager[Command]:
+def _started(folder: Path, kind: str) -> Command:
     """Start a launcher in a session of its own."""
-    return started(folder, str(group_targets.__file__), kind, str(folder))
+    return Command(folder, str(group_targets.__file__), kind, str(folder))
 
 
 def _until_ready(launcher: Command, folder: Path) -> None:

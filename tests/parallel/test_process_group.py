@@ -18,7 +18,6 @@ import pytest
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import TOKEN, handshake
-from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
@@ -34,7 +33,7 @@ LOCAL = RankSpec("127.0.0.1", 0, 0, 1, join_seconds=1.0)
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put back what a group sets in this process."""
-    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "lo")
 
 
@@ -77,7 +76,7 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         RankSpec("127.0.0.1", port, slot, 3, timeout_seconds=LIMIT, join_seconds=60.0)
         for slot in range(3)
     ]
-    launcher = Launcher(exercise, Job("", tmp_path), specs, hosts=True)
+    launcher = Launcher(exercise, Job("", tmp_path), specs)
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(launcher.run()))
     thread.start()
@@ -232,7 +231,7 @@ def test_a_master_that_says_nothing_is_given_up(master: Master) -> None:
 
 def test_another_token_is_refused(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, common = replace(LOCAL, port=master.port, size=2), identity(Settings())
-    store = connect(spec, interface_towards(spec.address), 1.0)
+    store = connect(spec, 1.0)
     monkeypatch.setenv(TOKEN, "one")
     nonce = handshake(store, spec, common)
     assert handshake(store, spec, common) == nonce  # of a slot 0 that was started again

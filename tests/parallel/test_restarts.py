@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from distrlcc.policy.policy_file import load_policy
+from distrlcc.processes import descendants
 from distrlcc.runs.checkpoint import load_checkpoint
-from tests.hosts import descendants, rank_processes, wait_until
-from tests.parallel.commands import rows, started, updates
+from tests.hosts import rank_processes, wait_until
+from tests.parallel.commands import Command, rows, updates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -49,7 +50,7 @@ def _is_whole(out: Path) -> None:
 def test_without_elasticity_a_death_ends_all_or_all_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ("--processes", "2", "--no-elastic", "--restarts", "1", "--set", *PPO.split(), LONG)
-    with started(tmp_path, *_train(out, *words)) as run:
+    with Command(tmp_path, *_train(out, *words)) as run:
         # Before the first checkpoint: all begin again, and no update is logged twice.
         run.until_updates(out, 1)
         first, second = rank_processes(run.process.pid)
@@ -78,7 +79,7 @@ def test_without_elasticity_a_death_ends_all_or_all_resume(tmp_path: Path) -> No
 def test_with_elasticity_the_dead_are_started_again(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ("--processes", "2", "--restarts", "2", "--set", *PPO.split(), LONG)
-    with started(tmp_path, *_train(out, *words)) as run:
+    with Command(tmp_path, *_train(out, *words)) as run:
         run.until_updates(out, 7)
         first, second = rank_processes(run.process.pid)
         os.kill(second, signal.SIGKILL)
@@ -119,7 +120,7 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
     def grown(update: int) -> None:
         wait_until(lambda: rows(out)[-1]["update"] >= update, 60, f"update {update}")
 
-    with started(tmp_path, *_train(out, "--processes", "2", "--set", *SCORES.split())) as run:
+    with Command(tmp_path, *_train(out, "--processes", "2", "--set", *SCORES.split())) as run:
         run.until_updates(out, 5)
         leader = rank_processes(run.process.pid)[0]
         wait_until(scores, 90, "a scoring")
@@ -154,7 +155,7 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
         agents.append(hosts.start(host, *line, module="torch.distributed.run"))
     wait_until(lambda: len(rows(out)) >= 8, 60, "training begins")
     (rank,) = descendants(agents[1].pid)
-    os.kill(rank, signal.SIGKILL)
+    rank.signal(signal.SIGKILL)
     for each in agents:
         assert each.wait(60) == 0, hosts.log(each)
     # --debug compared all weights after every update: that they end is that they are equal.
@@ -172,7 +173,7 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
 
 def test_torchrun_with_a_bad_config_says_one_line_for_each_rank(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(tmp_path, *TORCHRUN, *_train(out, "--set", "ppo.lrr=1")) as run:
+    with Command(tmp_path, *TORCHRUN, *_train(out, "--set", "ppo.lrr=1")) as run:
         assert run.process.wait(60) != 0
         said = [line for line in run.said if "distrlcc: error: " in line]
         assert 1 <= len(said) <= 2  # torchrun ends the other as soon as one has ended

@@ -5,10 +5,9 @@ import pytest
 
 from distrlcc.cli.main import find, main
 from distrlcc.cli.run_arguments import run_config
-from distrlcc.errors import DatasetError
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
-from distrlcc.recipes.reproduction import Reproduction, StoppedError
+from distrlcc.recipes.reproduction import Reproduction
 from distrlcc.recipes.result_row import ResultRow
 from distrlcc.sim.suites import SUITES
 
@@ -47,7 +46,9 @@ class Commands:
 def tiny(tmp_path: Path) -> Experiment:
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE)
-    return Experiment("tiny", ("train", str(path)), (Benchmark("random", ("cubic",), links=3),))
+    return Experiment(
+        "tiny", "train FOLDER/../tiny.toml", (Benchmark("random", ("cubic",), links=3),)
+    )
 
 
 def _reproduce(tiny: Experiment, folder: Path, commands: Commands, seeds: int = 2) -> ResultRow:
@@ -60,7 +61,7 @@ def test_what_was_stopped_goes_on_and_comes_out_the_same(tiny: Experiment, tmp_p
     assert [line[3] for line in commands.lines] == ["0", "1"]
 
     commands.stop = True
-    with pytest.raises(StoppedError) as stopped:
+    with pytest.raises(SystemExit) as stopped:
         _reproduce(tiny, tmp_path / "again", commands)
     assert stopped.value.code == 130
     commands.stop = False
@@ -91,17 +92,9 @@ def test_the_better_policy_is_shipped_with_its_row(tiny: Experiment, tmp_path: P
     assert load_policy(policy).notes["held_out_reward"] == max(rewards)
 
 
-def test_a_damaged_result_is_named(tiny: Experiment, tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    (folder / "seed-0.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"seed-0\.json.*remove it"):
-        _reproduce(tiny, folder, Commands())
-
-
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda e: e.name)
 def test_every_experiment_ends_by_its_steps(experiment: Experiment) -> None:
-    command, *words = experiment.train
+    command, *words = experiment.train.split()
     assert {b.suite for b in experiment.benchmarks} <= set(SUITES)
     if command == "train":
         parser, _ = find("train")

@@ -9,7 +9,7 @@ import pytest
 from distrlcc.actors.trainer import actor_state
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
-from distrlcc.parallel.train_job import TrainJob
+from distrlcc.parallel.start import TrainJob
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run, rehearse

@@ -14,7 +14,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from tests.parallel.commands import saved, started, updates
+from tests.parallel.commands import Command, saved, updates
 from tests.trees import CLOCK, same
 
 SMALL = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4 held_out.seconds=0.3
@@ -52,7 +52,7 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
     words += [f"total_steps={count * UPDATE}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     _train(whole, *words)
-    with started(tmp_path, *_command(cut, *words)) as run:
+    with Command(tmp_path, *_command(cut, *words)) as run:
         run.until_updates(cut, 10)
         run.process.kill()
         assert run.process.wait(10) == -signal.SIGKILL
@@ -68,7 +68,7 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
 )
 def test_an_interrupt_saves_and_exits_with_its_code(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
+    with Command(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
         run.until_updates(out, 5)
         run.process.send_signal(number)
         assert run.process.wait(30) == 128 + number
@@ -99,7 +99,7 @@ def test_two_processes_do_not_train_one_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    with started(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
+    with Command(tmp_path, *_command(out, *QUICK, ENDLESS)) as run:
         run.until_updates(out, 12)
         assert main(_words(out, "--resume")) == 2
         assert "trained by another process" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.space import parse_space
 from distrlcc.tune.tune_config import PBTConfig, TuneConfig
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
@@ -42,7 +41,7 @@ def _population(controller: Controller, count: int, **settings: Any) -> Any:
     from distrlcc.tune.ray_tune import Population
 
     config = TuneConfig(recipe("quickstart"), WORDS, pbt=PBTConfig(log_config=False, **settings))
-    population = Population(config, parse_space(WORDS, "--mutate"))
+    population = Population(config)
     population.set_search_properties("score", "max")
     for number in range(count):
         trial = Trial("member", config={"ppo.lr": 1e-3 * (1 + number)}, stub=True)

@@ -12,11 +12,10 @@ from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.space import (
     MUTABLE,
     Distribution,
-    Space,
     check_space,
     explorer,
     load_function,
-    parse_space,
+    space_of,
     with_values,
 )
 from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
@@ -49,8 +48,8 @@ def test_mutation_by_a_factor_stays_within_the_bounds() -> None:
     assert Distribution.parse("choice:a,b").bounded("a") == "a"
 
 
-def _space(*words: str) -> Space:
-    return parse_space(words, "--mutate")
+def _population(*words: str, **settings: str) -> TuneConfig:
+    return TuneConfig(recipe("quickstart"), words, pbt=PBTConfig(**settings))
 
 
 def _check_mutable(config: RunConfig, *words: str) -> None:
@@ -78,7 +77,7 @@ def _check_searchable(config: RunConfig, *words: str) -> None:
 )
 def test_malformed_words_are_refused_in_one_line(words: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        _space(*words.split())
+        space_of(_population(*words.split()))
     assert "\n" not in str(caught.value)
 
 
@@ -123,11 +122,11 @@ def test_values_reach_the_configuration() -> None:
     assert (config.ppo.lr, config.network.hidden) == (1.25e-05, (32, 32))
 
 
-SPACE = parse_space(["ppo.lr=loguniform:1e-5:1e-2", "ppo.num_epochs=int:1:4"], "--mutate")
+SPACE = ("ppo.lr=loguniform:1e-5:1e-2", "ppo.num_epochs=int:1:4")
 
 
 def test_explored_values_stay_within_bounds() -> None:
-    explore = explorer(SPACE, recipe("quickstart"))
+    explore = explorer(_population(*SPACE))
     assert explore({"ppo.lr": 1.2e-2, "ppo.num_epochs": 5}) == {"ppo.lr": 1e-2, "ppo.num_epochs": 4}
 
 
@@ -139,11 +138,11 @@ def test_an_own_function_has_the_last_word(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.chdir(tmp_path)
     values = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
-    config = recipe("quickstart")
-    assert explorer(SPACE, config, "own_explore:fixed")(values)["ppo.lr"] == 5e-4
+    fixed = explorer(_population(*SPACE, explore="own_explore:fixed"))
+    assert fixed(values)["ppo.lr"] == 5e-4
     for name, says in (("nothing", "expected a dictionary"), ("bad", "lr is -1")):
         with pytest.raises(ConfigError, match=says):
-            explorer(SPACE, config, f"own_explore:{name}")(values)
+            explorer(_population(*SPACE, explore=f"own_explore:{name}"))(values)
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,12 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def end(process: subprocess.Popen[str], seconds: float = 240.0) -> tuple[int, str, str]:
     """Wait for a command; return exit code, output and errors."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()  # what Ray started ends with it
-        pytest.fail(f"not ended within {seconds:.0f} s: {process.communicate(timeout=20.0)[1]}")
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        finally:
+            process.kill()  # what Ray started ends with it
     return process.returncode, out, err
-
-
-def count(path: Path) -> int:
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 def left(marker: bytes) -> list[Path]:
@@ -105,7 +101,7 @@ def test_stopped_killed_and_resumed_is_the_same(
     out = tmp_path / "t"
     reports = out / "reports.jsonl"
     process = start(*SYNCH.split(), *TINY.split(), "--out", str(out))
-    wait_until(lambda: count(reports) >= 2, 90, "reports")
+    wait_until(lambda: len(read_reports(reports)) >= 2, 90, "reports")
     process.terminate()
     code, _, err = end(process, 20.0)
     assert code == 143, err
@@ -113,9 +109,9 @@ def test_stopped_killed_and_resumed_is_the_same(
     assert "Traceback" not in err
     wait_until(lambda: not left(mark), 30, "all processes end")
 
-    done = count(reports)
+    done = len(read_reports(reports))
     process = start("tune", "pbt", "--resume", "--out", str(out))
-    wait_until(lambda: count(reports) > done, 90, "a further report")
+    wait_until(lambda: len(read_reports(reports)) > done, 90, "a further report")
     process.kill()
     process.communicate(timeout=20.0)
 

@@ -66,7 +66,7 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
     members: dict[int, str] = {}
     workers: list[Worker] = []
     with master_needed(spec):
-        store = connect(spec, interface, patience)
+        store = connect(spec, patience)
         nonce = handshake(store, spec, identity)
         # Wait until all have claimed their slots.
         begin = monotonic()
@@ -108,7 +108,7 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
     """
     prefix, slot = f"{spec.attempt}/", str(spec.slot)
     with master_needed(spec):
-        store = connect(spec, interface, spec.join_seconds)
+        store = connect(spec, spec.join_seconds)
         nonce = handshake(store, spec, identity)
         if store.check([f"{prefix}asked"]):
             raise GroupError(

@@ -17,8 +17,7 @@ from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import open_directory
-from distrlcc.parallel.train_job import TrainJob
+from distrlcc.parallel.start import TrainJob, open_directory
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
@@ -80,7 +79,7 @@ def start_actors(
         if leads:
             directory = stack.enter_context(open_directory(config, options, job.run))
             job = replace(job, out=directory.path, storage=directory.storage)
-        outcome = Launcher(rpc_rank, job, specs, hosts=leads, led=True).run()
+        outcome = Launcher(rpc_rank, job, specs, led=True).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"

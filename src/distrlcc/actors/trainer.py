@@ -9,7 +9,7 @@ from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Engine
 from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.limits import limits
-from distrlcc.parallel.train_job import TrainJob
+from distrlcc.parallel.start import TrainJob
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import RunConfig

@@ -19,7 +19,6 @@ _LEAST = 3
 
 
 def add_sim(parser: Parser) -> None:
-    """Add the arguments of ``bench sim``."""
     add_json(parser, "the figures")
     parser.add("--envs", "environments", whole(1), 256)
     parser.add("--steps", "steps of 10 ms", whole(1), 500)
@@ -44,7 +43,6 @@ def run_sim(args: Namespace) -> int:
 
 
 def add_train(parser: Parser) -> None:
-    """Add the arguments of ``bench train``."""
     add_json(parser, "the figures")
     parser.add("--seconds", "time for all of them, s", number(0.1), 45.0)
 

@@ -11,7 +11,6 @@ from distrlcc.cli.run_arguments import add_assignments
 
 
 def add_sim(parser: Parser) -> None:
-    """Add the arguments of ``check sim``."""
     parser.add("--scenarios N", "how many", whole(1), 200)
     parser.add("--seed", "which ones", whole(0), 0)
 
@@ -31,7 +30,6 @@ def run_sim(args: Namespace) -> int:
 
 
 def add_link(parser: Parser) -> None:
-    """Add the arguments of ``check link``."""
     parser.add("log LOG", "log of mm-link", Path)
     parser.add("--trace TRACE", "the trace that the link ran", required=True)
 
@@ -65,7 +63,6 @@ def run_env(args: Namespace) -> int:
 
 
 def add_parity(parser: Parser) -> None:
-    """Add the arguments of ``check parity``."""
     add = parser.add
     add("recipe RECIPE", default="quickstart", nargs="?")
     add("--processes N", "", whole(2, 64), 2)

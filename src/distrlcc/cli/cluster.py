@@ -25,7 +25,6 @@ _SHOW_TOKEN = "print the cluster's token in the line to paste"
 
 
 def add_start(parser: Parser) -> None:
-    """Add the arguments of ``cluster start``."""
     add = parser.add
     text = "address of this machine that the others reach; needed where there are several"
     add("--ip IP", text, default="")
@@ -64,11 +63,7 @@ def run_start(args: Namespace) -> int:
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
         flags.append(f"--autoscaling-config={scaling.expanduser().resolve()}")
     node = start_head(
-        args.ip,
-        args.port,
-        interface=args.interface,
-        flags=flags,
-        allow_public=args.allow_public,
+        args.ip, args.port, interface=args.interface, flags=flags, allow_public=args.allow_public
     )
     # Say where it runs, and how the others join.
     print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")
@@ -113,7 +108,6 @@ def _resource(text: str) -> tuple[str, float]:
 
 
 def add_join(parser: Parser) -> None:
-    """Add the arguments of ``cluster join``."""
     parser.add("head HOST:PORT", "the cluster's head")
     _add_share(parser)
     text = "join again by itself whenever the head was lost, or gave this machine up"
@@ -125,18 +119,14 @@ def run_join(args: Namespace) -> int:
 
     distrlcc cluster join 10.0.0.1:6379
     """
-
-    def ask() -> str:
-        asks = sys.stdin.isatty()
-        return getpass.getpass(f"Token of the cluster at {args.head}: ").strip() if asks else ""
-
+    asked = f"Token of the cluster at {args.head}: "
     node = join(
         args.head,
         interface=args.interface,
         flags=_ray_flags(args),
         allow_public=args.allow_public,
         rejoin=args.rejoin,
-        ask_token=ask,
+        ask_token=lambda: getpass.getpass(asked).strip() if sys.stdin.isatty() else "",
     )
     print(f"This machine, {node.address} ({node.interface}), is in the cluster of {args.head}.")
     print(f"Let the other machines reach ports {name_ports(node.port)} here.")
@@ -145,7 +135,6 @@ def run_join(args: Namespace) -> int:
 
 
 def add_status(parser: Parser) -> None:
-    """Add the arguments of ``cluster status``."""
     parser.add("--show-token", _SHOW_TOKEN, bool)
     add_json(parser, "the machines")
 

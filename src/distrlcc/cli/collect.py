@@ -7,12 +7,11 @@ distrlcc collect --scheme cubic --episodes 64 --out data/cubic --set env.action=
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
-from distrlcc.cli.output import counted
+from distrlcc.cli.output import counted, note
 from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
@@ -21,7 +20,6 @@ from distrlcc.recipes.registry import recipe
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     text = "the expert: oracle, cubic, bbr, …; of several (cubic,bbr,copa) each link has the best"
     add("--scheme NAME", text, required=True)
@@ -58,7 +56,7 @@ def run(args: Namespace) -> int:
     with Progress(config.steps or config.episodes * (config.episode_steps - 1)) as progress:
         manifest = collect_data(rounds, config, args.out, progress)
     if isinstance(manifest, int):
-        print("distrlcc: stopped; nothing was kept", file=sys.stderr)
+        note("distrlcc: stopped; nothing was kept")
         return 128 + manifest
     size = sum(shard.steps_bytes + shard.episodes_bytes for shard in manifest.shards)
     print(

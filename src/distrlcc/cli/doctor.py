@@ -15,7 +15,6 @@ from distrlcc.cli.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     text = "check every machine of the cluster that this one is in, and the links between them"
     add("--cluster", text, bool)

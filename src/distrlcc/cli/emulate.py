@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
@@ -30,14 +31,9 @@ _EXAMPLES = """examples:
   distrlcc emulate --scenario random/test/17 -- ./sender
   distrlcc emulate --emulator mahimahi --up 12 --down 12 --delay 20 -- ./sender
 """
-_ROOTLESS = (
-    "distrlcc: without root COMMAND reaches only what --outside starts, or what runs with it "
-    "under unshare -Urn"
-)
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
     parser.epilog = _EXAMPLES
     add = parser.add
@@ -70,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
     add("--begin", text, default="start", choices=("start", "data"))
     add("--seed N", "of losses and of PIE (default: 0)", whole(0, 2**48))
     text = "run this program outside meanwhile, such as a server; sh -c '…' for a shell line"
-    add("--outside COMMAND", text)
+    add("--outside COMMAND", text, _words)
     add("--emulator", "which one", default="own", choices=("own", "mahimahi"))
     add("command COMMAND", "what runs behind the link (default: $SHELL)", nargs=REMAINDER)
 
@@ -86,8 +82,8 @@ def run(args: Namespace) -> int:
             raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
         if args.log_port:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
-        outside = _outside(args.outside)
-        return run_mahimahi(link, command, logs=(args.log, args.log_down), outside=outside)
+        logs = (args.log, args.log_down)
+        return run_mahimahi(link, command, logs=logs, outside=args.outside)
     if args.log_down is not None and link.down.times is None:
         raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
     # Run behind it.
@@ -99,16 +95,19 @@ def run(args: Namespace) -> int:
         if not is_privileged():
             enter_user_namespace()
             if args.outside is None:
-                print(_ROOTLESS, file=sys.stderr)
-        job = Job(link, command, _outside(args.outside), up, down, ("distrlcc", *sys.argv[1:]))
+                note(
+                    "distrlcc: without root COMMAND reaches only what --outside starts, or what "
+                    "runs with it under unshare -Urn"
+                )
+        job = Job(link, command, args.outside, up, down, ("distrlcc", *sys.argv[1:]))
         code, start_error = run_shell(job, os.environ)
     # Say what failed.
     failures = [log.failure for log in (*up, *down) if log.failure]
-    for failure in failures:
-        print(f"distrlcc: error: {failure}", file=sys.stderr)
     if start_error is not None:
         what = "command not found" if code == 127 else start_error.strerror
-        print(f"distrlcc: error: {command[0]}: {what}", file=sys.stderr)
+        failures.append(f"{command[0]}: {what}")
+    for failure in failures:
+        note(f"distrlcc: error: {failure}")
     return code or int(bool(failures))
 
 
@@ -127,9 +126,7 @@ def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Pa
     return up, down
 
 
-def _outside(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
+def _words(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -9,30 +9,24 @@ distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real pa
 from __future__ import annotations
 
 import signal
+import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError, LinkError
-from distrlcc.evaluate.contender import (
-    Contender,
-    contender_from_file,
-    contender_from_scheme,
-    kernel_note,
-)
-from distrlcc.evaluate.emulated import Measured, evaluate_emulated, real_flows
-from distrlcc.evaluate.runner import evaluate
-from distrlcc.evaluate.summary import print_table, summarise, to_json
 from distrlcc.files import require_writable, write_atomically
-from distrlcc.runs.identity import package_versions
-from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import check_agents, load_suite, trace_suite
+
+if TYPE_CHECKING:
+    from distrlcc.evaluate.contender import Contender
+    from distrlcc.evaluate.emulated import Measured
+    from distrlcc.sim.scenario import Scenario
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -41,7 +35,6 @@ _EMULATED_LINKS = 4
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_contenders(parser, AGAINST, real=EMULATED_AGAINST)
     add = parser.add
     text = (
@@ -66,6 +59,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
+    from distrlcc.evaluate.emulated import real_flows
+    from distrlcc.evaluate.runner import evaluate
+    from distrlcc.evaluate.summary import print_table, summarise, to_json
+
     # What is measured on which links; all that can be refused is refused before the first run.
     real = args.world == "emulated"
     if args.others is not None and not real:
@@ -109,6 +106,7 @@ def run(args: Namespace) -> int:
     # The report.
     if args.out is not None:
         from distrlcc.evaluate.report import ReportInfo, write_report
+        from distrlcc.runs.identity import package_versions
 
         names = [args.suite or "random"] if args.suite or not args.trace else []
         names += [Path(trace).name for trace in args.trace]
@@ -137,7 +135,8 @@ def run(args: Namespace) -> int:
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    """Return the links that the arguments name."""
+    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
+
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
         links = args.links or (_EMULATED_LINKS if args.world == "emulated" else None)
@@ -151,15 +150,14 @@ def _scenarios(args: Namespace) -> list[Scenario]:
 
 def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
     """Return the places of the links that the report draws over time; the first two by default."""
-    places = {scenario.name: k for k, scenario in enumerate(scenarios)}
     if not names:
         return tuple(range(min(2, len(scenarios))))
-    chosen = [name for name in names.split(",") if name]
-    for name in chosen:
-        if name not in places:
-            first = ", ".join(list(places)[:3])
+    known = [scenario.name for scenario in scenarios]
+    for name in names_in(names):
+        if name not in known:
+            first = ", ".join(known[:3])
             raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
-    return tuple(places[name] for name in chosen)
+    return tuple(map(known.index, names_in(names)))
 
 
 def _measure(
@@ -169,6 +167,13 @@ def _measure(
     drawn: tuple[int, ...],
 ) -> list[Measured]:
     """Run all; one line for each run that failed or did not keep its time."""
+    from distrlcc.evaluate.emulated import Measured, evaluate_emulated
+    from distrlcc.evaluate.runner import evaluate
+
+    if args.world == "emulated":
+        # End on these as on Ctrl-C, so that no folder is left behind.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
     found: list[Measured] = []
     for contender in contenders:
         if args.world == "simulated":
@@ -176,15 +181,14 @@ def _measure(
             scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
             found.append(Measured(scores, tuple(series)))
             continue
-        with _ended_by_sigterm():
-            measured = evaluate_emulated(
-                contender,
-                scenarios,
-                seeds=args.seeds,
-                others=args.others,
-                series_links=drawn,
-                show=lambda line: note(f"{line} ..."),
-            )
+        measured = evaluate_emulated(
+            contender,
+            scenarios,
+            seeds=args.seeds,
+            others=args.others,
+            series_links=drawn,
+            show=lambda line: note(f"{line} ..."),
+        )
         for line in (*measured.late, *measured.failures):
             note(f"distrlcc: {line}")
         found.append(measured)
@@ -194,25 +198,12 @@ def _measure(
     return found
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, so that no folder is left behind."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    old = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def _notes(
     contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
 ) -> list[str]:
     """Return what a reader of real packets' figures must know."""
+    from distrlcc.evaluate.contender import kernel_note
+
     kernels = any(contender.is_kernel for contender in contenders)
     notes = [kernel_note()] if kernels else []
     if any(len(scenario.flows) > 1 for scenario in scenarios):
@@ -249,6 +240,8 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     """Return the policies and schemes that `add_contenders`'s arguments name."""
+    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
+
     schemes = names_in(args.against)
     if args.prefer and not args.policies:
         raise ConfigError("--prefer is for a POLICY; there is none")
@@ -263,10 +256,4 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
 
 
 def _preferences(text: str) -> list[float]:
-    try:
-        values = [float(word) for word in names_in(text)]
-    except ValueError:
-        values = [-1.0]
-    if not all(0.0 <= value <= 1.0 for value in values):
-        raise ConfigError(f"--prefer {text}: expected numbers from 0 to 1, as in 0,0.5,1")
-    return list(dict.fromkeys(values))
+    return list(dict.fromkeys(map(number(0.0, 1.0), names_in(text))))

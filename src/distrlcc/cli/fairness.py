@@ -16,13 +16,11 @@ from distrlcc.cli.output import add_json, command_line, console, counted, emit_j
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 from distrlcc.files import require_writable
-from distrlcc.sim.suites import check_agents, load_suite
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_contenders(parser, "cubic,bbr,vegas,copa")
     add = parser.add
     text = (
@@ -40,6 +38,7 @@ def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
     from distrlcc.evaluate.fairness import LEAST_S
     from distrlcc.evaluate.fairness_report import measure, table, to_json, write_fairness
+    from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), names_in(args.suite)

@@ -23,7 +23,6 @@ from distrlcc.runs.run_directory import RunDirectory
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     add("data DATA", "a folder that 'distrlcc collect' wrote", nargs="?")
     add_assignments(parser, "configuration, such as imitation.lr=1e-3")

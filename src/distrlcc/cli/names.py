@@ -18,13 +18,12 @@ KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards")
 
 
 def add_list(parser: Parser) -> None:
-    """Add the arguments of ``list``."""
     parser.add("kind", "only this kind", choices=KINDS, nargs="?")
 
 
 def run_list(args: Namespace) -> int:
     """List what can be named: recipes, suites, schemes, observations, actions, rewards."""
-    from distrlcc.control.schemes import SCHEMES
+    from distrlcc.control.state import SCHEMES
     from distrlcc.env.actions import ACTIONS
     from distrlcc.env.observations import OBSERVATIONS
     from distrlcc.env.rewards import REWARDS
@@ -40,7 +39,6 @@ def run_list(args: Namespace) -> int:
 
 
 def add_policies(parser: Parser) -> None:
-    """Add the arguments of ``policies``."""
     add_json(parser, "the list")
 
 
@@ -76,7 +74,6 @@ def run_policies(args: Namespace) -> int:
 
 
 def add_results(parser: Parser) -> None:
-    """Add the arguments of ``results``."""
     parser.add("--markdown", "print the page's source", bool)
 
 

@@ -36,7 +36,6 @@ _ONLY = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     # The run, and this machine's place in it.
     add_run_arguments(parser)
     add = parser.add
@@ -95,16 +94,10 @@ def _decentralized(args: Namespace, node: Node) -> int:
     if args.resume and args.node_index > 0:
         raise ConfigError("--resume is for node 0 alone, which sends the state to the others")
     config = run_config(args)
-    from distrlcc.parallel.process_group import checked_device
     from distrlcc.parallel.start import start_node
 
-    processes = args.processes or 1
-    if args.gpu >= 0:
-        for local in range(processes):
-            checked_device(f"cuda:{args.gpu + local}")
-    return start_node(
-        config, run_options(args), group_options(args), node=node, processes=processes
-    )
+    options, group = run_options(args), group_options(args)
+    return start_node(config, options, group, node=node, processes=args.processes or 1)
 
 
 def _actors(args: Namespace, node: Node) -> int:
@@ -142,11 +135,7 @@ def _actors(args: Namespace, node: Node) -> int:
 
 
 def actors_config(args: Namespace) -> RunConfig:
-    """Return the configuration, with lists of links for the machines that there are.
-
-    Raises:
-        ConfigError: There are lists for fewer.
-    """
+    """Return the configuration, with lists of links for the machines that there are."""
     config = run_config(args)
     count, known = args.node_num, len(config.actors.nodes)
     if count > known:
@@ -158,11 +147,7 @@ def actors_config(args: Namespace) -> RunConfig:
 
 
 def newest_run(recipe: str) -> Path:
-    """Return the newest run of a recipe in ``runs/``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return the newest run of a recipe in ``runs/``."""
     found = []
     for path in Path("runs").glob("*/checkpoints/latest.safetensors"):
         run = path.parent.parent

@@ -86,11 +86,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; {hint}see '{self.prog} --help'")
 
     def choose(self, words: Sequence[str], commands: Mapping[str, str]) -> str:
-        """Return which command is called; print help and exit when that is asked for.
-
-        Raises:
-            ConfigError: No command is given, or one that does not exist.
-        """
+        """Return which command is called; print help and exit when that is asked for."""
         width = max(len(name) for name in commands) + 2
         lines = (f"  {name:<{width}}{text}" for name, text in commands.items())
         self.epilog = "commands:\n" + "\n".join(lines)

@@ -17,13 +17,11 @@ from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.udp_socket import UdpSocket, resolve, shown
 from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
-from distrlcc.transport.handshake import Session
 
 _ODD = ("refused", "other_version", "malformed", "stray")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add = parser.add
     text = f"where (default: 0.0.0.0:{PORT}); port 0 takes any"
     add("--listen ADDR[:PORT]", text, default=f"0.0.0.0:{PORT}")
@@ -42,9 +40,6 @@ def run(args: Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=out, flush=True)
 
-    def begin(session: Session) -> None:
-        say(f"{shown(session.address)} begins")
-
     def end(received: Received) -> None:
         if args.json or args.count:
             ended.append(received)
@@ -57,7 +52,11 @@ def run(args: Namespace) -> int:
     # Serve.
     with UdpSocket(bind=resolve(args.listen, "--listen", PORT)) as socket:
         server = ReceiveServer(
-            socket, silence_s=args.timeout, count=args.count, on_begin=begin, on_end=end
+            socket,
+            silence_s=args.timeout,
+            count=args.count,
+            on_begin=lambda session: say(f"{shown(session.address)} begins"),
+            on_end=end,
         )
         say(f"listening on {shown(socket.address)} (UDP)")
         run_soon()

@@ -18,7 +18,6 @@ from distrlcc.errors import ConfigError
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_contenders(parser, "cubic,bbr,vegas,copa,oracle")
     parser.add("--suite SUITE", default="dynamic")
     parser.add("--links N", "at most N of its links", whole(1), 128)

@@ -38,13 +38,11 @@ def add_run_arguments(parser: Parser) -> None:
 
 
 def add_assignments(parser: Parser, what: str) -> None:
-    """Add ``--set``."""
     text = f"change a key of the {what}; may be repeated"
     parser.add("--set KEY=VALUE", text, list, dest="assignments")
 
 
 def add_group_arguments(parser: Parser) -> None:
-    """Add the arguments of several processes."""
     add = parser.add
     add("--no-elastic", "end all processes when one of them is gone", bool)
     text = (
@@ -62,11 +60,7 @@ def add_group_arguments(parser: Parser) -> None:
 
 
 def run_config(args: Namespace) -> RunConfig:
-    """Return the configuration that the arguments say.
-
-    Raises:
-        ConfigError: There is no such recipe or key, or no run to resume.
-    """
+    """Return the configuration that the arguments say."""
     settings = assignments(args)
     if args.resume:
         settings.insert(0, 'start_from=""')  # the checkpoint has newer weights
@@ -80,14 +74,12 @@ def run_config(args: Namespace) -> RunConfig:
         else:
             began = RunDirectory.read_config(args.out, RunConfig)
         return override(began if args.recipe is None else recipe(args.recipe), settings)
-    taken = [word for word in args.assignments if "=" not in word]
-    if args.recipe is None and taken:
-        raise ConfigError(
-            f"no recipe; {taken[-1]!r} was taken for one of --set's KEY=VALUE: put RECIPE before "
-            "--set"
-        )
     if args.recipe is None:
-        raise ConfigError("no recipe; expected a name of 'distrlcc list recipes'")
+        taken = [word for word in args.assignments if "=" not in word]
+        why = "expected a name of 'distrlcc list recipes'"
+        if taken:
+            why = f"{taken[-1]!r} was taken for one of --set's KEY=VALUE: put RECIPE before --set"
+        raise ConfigError(f"no recipe; {why}")
     return override(recipe(args.recipe), settings)
 
 
@@ -110,11 +102,7 @@ def group_options(args: Namespace) -> GroupOptions:
 
 
 def read_nodes(path: str) -> list[list[str]]:
-    """Read each machine's links from a TOML file.
-
-    Raises:
-        ConfigError: It is malformed.
-    """
+    """Read each machine's links from a TOML file."""
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -14,12 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.output import add_json, emit_json, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
-from distrlcc.control.schemes import SCHEMES, SchemeController
 from distrlcc.control.state import INITIAL_CWND
-from distrlcc.errors import ConfigError, LinkError, unknown_name
+from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import check_writable, require_writable, write_atomically
 from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step
@@ -38,7 +37,6 @@ _EVERY_SECONDS = 0.5
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     # Where to, what steers, and how long.
     add = parser.add
     add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
@@ -83,6 +81,8 @@ def _picture(text: str) -> Path:
 
 def run(args: Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
+    from distrlcc.control.schemes import SchemeController
+
     # Refuse what cannot work before anything runs.
     name, controller, step_ns = _controller(args)
     request = Request(args.seconds, args.datagram, timeout_s=args.timeout, wait_s=args.wait)
@@ -94,13 +94,10 @@ def run(args: Namespace) -> int:
     line, stopper = _LiveLine(wire_bytes, keeps=bool(args.plot or args.json)), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
 
-    def stopping() -> bool:
-        return bool(stopper.signal)
-
     def begin() -> None:
         """Wait for the start time, if one is to be named, and let a scheme's time begin."""
         if args.hold:
-            wait_for_start(out, stopping=stopping)
+            wait_for_start(out, stopping=lambda: bool(stopper.signal))
         if isinstance(controller, SchemeController):
             controller.begin(now=time.monotonic_ns())
 
@@ -113,22 +110,20 @@ def run(args: Namespace) -> int:
                 request,
                 step_ns=step_ns,
                 on_step=line.show,
-                stopping=stopping,
+                stopping=lambda: bool(stopper.signal),
                 on_open=begin,
             )
         except LinkError as error:
-            if not stopper.signal:
-                raise
-            print(f"distrlcc: error: {error}", file=sys.stderr)
-            return 128 + stopper.signal
+            if stopper.signal:
+                error.exit_code = 128 + stopper.signal
+            raise
     # Sum up.
     line.end()
     print(_summary(name, sent), file=out)
     if sent.late:
-        print(
+        note(
             f"distrlcc: {sent.late_share:.1%} of the steps began more than 1 ms late: this machine "
-            "was too busy for these figures to count",
-            file=sys.stderr,
+            "was too busy for these figures to count"
         )
     if args.plot is not None:
         from distrlcc.evaluate.figures import encode
@@ -139,7 +134,7 @@ def run(args: Namespace) -> int:
         write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
     emit_json(args.json, {"name": name} | _figures(sent, line.steps))
     if sent.failure:
-        print(f"distrlcc: error: {sent.failure}", file=sys.stderr)
+        note(f"distrlcc: error: {sent.failure}")
     return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
 
 
@@ -155,16 +150,14 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
         contender = contender_from_file(args.policy, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
-    if args.scheme in ("agent", "oracle"):
-        known = [name for name in SCHEMES if name not in ("agent", "oracle")]
-        raise unknown_name("scheme", args.scheme, known)
-    cwnd = args.cwnd if args.cwnd is not None else INITIAL_CWND
-    # Compile what the first acknowledgements would have to wait for.
-    now, trial = time.monotonic_ns(), SchemeController(args.scheme, parameter=cwnd)
-    trial.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
-    trial.on_timeout(now=now + 1, sent=10)
+    from distrlcc.control.schemes import SchemeController
+
+    cwnd = INITIAL_CWND if args.cwnd is None else args.cwnd
+    scheme = SchemeController(args.scheme, seed=args.seed, parameter=cwnd)
+    # Compile what the first acknowledgements would have to wait for; it begins anew afterwards.
     now = time.monotonic_ns()
-    scheme = SchemeController(args.scheme, now=now, seed=args.seed, parameter=cwnd)
+    scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
+    scheme.on_timeout(now=now + 1, sent=10)
     return args.scheme, scheme, lambda _: 10_000_000
 
 

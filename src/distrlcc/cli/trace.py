@@ -13,7 +13,6 @@ from distrlcc.cli.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     parser.add("trace TRACE", "cellular:SEED, poisson:MBPS:SEED or a file")
     parser.add("--out FILE", "where to write it", Path, required=True)
 

@@ -41,7 +41,6 @@ _OF_LEARNERS = ("max_workers", "learner_cpus", "learner_gpus", "learner_resource
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
     add_run_arguments(parser)
     add = parser.add
     text = "start from its weights; short for --set start_from="
@@ -76,8 +75,11 @@ def run(args: Namespace) -> int:
     # Find what does not fit together.
     if args.load is not None and args.resume:
         raise ConfigError("--load with --resume: a run that goes on has its own weights")
-    torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    if args.engine == "ray" and not torchrun:
+    torchrun, ray = "TORCHELASTIC_RUN_ID" in os.environ, args.engine == "ray"
+    if torchrun and (args.processes > 1 or ray):
+        found = "--engine ray" if ray else "--processes"
+        raise ConfigError(f"{found} under torchrun: give torchrun --nproc-per-node instead")
+    if ray:
         if args.gpu > 0:
             raise ConfigError("--gpu on Ray: 0 or --learner-gpus 1; Ray chooses which")
         if args.gpu == 0 and args.learner_gpus is None:
@@ -87,16 +89,12 @@ def run(args: Namespace) -> int:
         print(to_toml(config), end="")
         return 0
     # Train where the arguments say.
-    if args.engine == "ray" and not torchrun:
+    if ray:
         return _on_ray(config, args)
     from distrlcc.parallel.start import run_under_torchrun, start_node, train_alone
     from distrlcc.runs.run_state import env_run
 
     if torchrun:
-        if args.processes > 1:
-            raise ConfigError("--processes under torchrun: give torchrun --nproc-per-node instead")
-        if args.engine == "ray":
-            raise ConfigError("--engine ray under torchrun: start it without torchrun")
         return run_under_torchrun(config, run_options(args), group_options(args))
     _refuse(args, ("address", "topology", *_OF_ACTORS, *_OF_LEARNERS), "needs --engine ray")
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
@@ -105,7 +103,6 @@ def run(args: Namespace) -> int:
 
 
 def _on_ray(config: RunConfig, args: Namespace) -> int:
-    """Train on Ray as the arguments say; return the exit code."""
     from distrlcc.cluster.training import train_actors_on_ray, train_ranks_on_ray
 
     on = args.address or ""
@@ -123,7 +120,6 @@ def _on_ray(config: RunConfig, args: Namespace) -> int:
 
 
 def _refuse(args: Namespace, names: tuple[str, ...], why: str) -> None:
-    """Refuse arguments that mean nothing here."""
     for name in names:
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} {why}")

@@ -29,7 +29,6 @@ from distrlcc.tune.tune_config import (
 
 
 def add_pbt(parser: Parser) -> None:
-    """Add the arguments of ``tune pbt``."""
     _add_tuner(parser, "--mutate")
     add = parser.add
     add("--population N", "members", int, 8)
@@ -40,12 +39,8 @@ def add_pbt(parser: Parser) -> None:
     add("--burn-in T", "before the first look, in --time-attr (default: 0)", float, 0.0)
     add("--quantile Q", "share of the worst, which copy as many of the best; 0 to 0.5", float, 0.25)
     add("--resample P", "probability of drawing a value anew instead of perturbing it", float, 0.25)
-    add(
-        "--factors F,F",
-        "one of them is multiplied with a number to perturb it",
-        _factors,
-        "1.2,0.8",
-    )
+    text = "one of them is multiplied with a number to perturb it"
+    add("--factors F,F", text, _factors, "1.2,0.8")
     text = "a function of your own: takes the perturbed values by key, returns them"
     add("--explore MODULE:FUNCTION", text, default="")
     add("--synch", "look at all members at the same time", bool)
@@ -88,7 +83,6 @@ def _factors(text: str) -> tuple[float, float]:
 
 
 def add_search(parser: Parser) -> None:
-    """Add the arguments of ``tune search``."""
     _add_tuner(parser, "--search")
     add = parser.add
     add("--trials N", "", int, 16)
@@ -184,7 +178,6 @@ def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
 
 
 def _run_tuner(args: Namespace, command: str) -> int:
-    """Begin or go on with a tuner, ``pbt`` or ``search``; return the exit code."""
     # Find what does not fit before what takes seconds to import.
     if args.address and args.cpus is not None:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")

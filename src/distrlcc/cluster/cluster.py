@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from distrlcc.cluster import session, state
 from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, MARK, Node
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
-from distrlcc.parallel.admission import TOKEN, checked_token, new_token, own_token
+from distrlcc.parallel.admission import TOKEN, checked_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
 from distrlcc.processes import Process, find_process
 from distrlcc.runs.identity import differences
@@ -71,7 +72,8 @@ def start_head(
     """
     _require_none_here()
     own = head_interface(ip, interface)
-    token = checked_token(own_token(), TOKEN) if own_token() else state.kept_token() or new_token()
+    token = checked_token(own_token(), TOKEN) if own_token() else state.kept_token()
+    token = token or secrets.token_hex(32)
     dashboard = ("--dashboard-host=127.0.0.1", f"--dashboard-port={state.DASHBOARD_PORT}")
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
     state.keep_token(token)

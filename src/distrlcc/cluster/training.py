@@ -19,9 +19,8 @@ from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.placement import Reservation
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import open_directory
+from distrlcc.parallel.start import TrainJob, open_directory, train_rank
 from distrlcc.parallel.store import Master
-from distrlcc.parallel.train_job import TrainJob, mark_run, train_rank
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
 from distrlcc.runs.options import GroupOptions, RunOptions
@@ -67,7 +66,6 @@ def train_ranks_on_ray(
     with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
         assert run.directory is not None
         out, storage = run.directory.path, run.directory.storage
-        mark_run(out, run_id)
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
         # Plan the ranks; elastic ones beyond the plan join when there is room.
         count = len(run.room.learners) if elastic else processes

@@ -1,4 +1,4 @@
-"""The schemes by name and number, the compiled dispatch on the number, and `SchemeController`.
+"""The compiled dispatch on a scheme's number, and `SchemeController`.
 
 Left out on purpose: a table of functions. A call through a pointer can be neither inlined nor
 cached by numba; a chain of comparisons can.
@@ -10,27 +10,11 @@ import numpy as np
 
 from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas
 from distrlcc.control.compiled import njit
-from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
+from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE
 from distrlcc.errors import unknown_name
 from distrlcc.types import Ack, FloatArray, IntervalStats
 
-AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = range(9)
-"""The window of AGENT comes from outside, such as a policy; that of ORACLE is set by the simulator
-from the link at each step; that of FIXED is the parameter."""
-_NAMES = ("agent", "oracle", "fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat")
-SCHEMES: dict[str, int] = {name: number for number, name in enumerate(_NAMES)}
-"""Number of each scheme by its name."""
-
-
-def scheme_id(name: str) -> int:
-    """Return a scheme's number.
-
-    Raises:
-        ConfigError: No scheme has the name; the message lists near and valid ones.
-    """
-    if name not in SCHEMES:
-        raise unknown_name("scheme", name, SCHEMES)
-    return SCHEMES[name]
+AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = SCHEMES.values()
 
 
 @njit
@@ -105,7 +89,7 @@ class SchemeController:
     ``agent`` and ``oracle`` have no compiled functions, so they are no valid names here.
 
     Args:
-        scheme_name: A key of `distrlcc.control.schemes.SCHEMES` with compiled functions.
+        scheme_name: A key of `distrlcc.control.state.SCHEMES` with compiled functions.
         now: When the flow starts, ns.
         seed: Chooses what the scheme draws at random (BBR's first phase of PROBE_BW).
         parameter: The window of ``fixed``, packets.

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.schemes import SCHEMES
-from distrlcc.control.state import CWND, PACING
+from distrlcc.control.state import CWND, PACING, SCHEMES
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance

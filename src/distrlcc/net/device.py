@@ -221,8 +221,9 @@ def open_outer(outside: int) -> tuple[End, Block]:
         LinkError: Devices cannot be made, or no addresses are left.
     """
     with inside(outside):
-        enclosing = network_of(INNER_NAME)
+        inner = address_of(INNER_NAME)
         routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
+    enclosing = inner.network if inner is not None else None
     for block in free_blocks(enclosing, routes):
         try:
             own = ipaddress.IPv4Interface(f"{block.outer}/32")
@@ -287,8 +288,8 @@ def _refused(which: str, error: OSError) -> LinkError:
     return LinkError(f"the link's {which} end cannot be made ({error.strerror}); {REMEDY}")
 
 
-def network_of(name: str) -> ipaddress.IPv4Network | None:
-    """Return the network of a device's IPv4 address; None where there is no such device."""
+def address_of(name: str) -> ipaddress.IPv4Interface | None:
+    """Return a device's IPv4 address; None where it has none, or is not there."""
     request = struct.pack("16s24x", name.encode())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         try:
@@ -296,7 +297,7 @@ def network_of(name: str) -> ipaddress.IPv4Network | None:
         except OSError:
             return None
     address, mask = (socket.inet_ntoa(reply[20:24]) for reply in replies)
-    return ipaddress.IPv4Network(f"{address}/{mask}", strict=False)
+    return ipaddress.IPv4Interface(f"{address}/{mask}")
 
 
 def _start(name: str, address: ipaddress.IPv4Interface) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from distrlcc.limits import limits
 from distrlcc.net.command import Guard, SignalDescriptor, running_outside
-from distrlcc.net.device import INNER_NAME, End, network_of, open_inner, open_outer
+from distrlcc.net.device import INNER_NAME, End, address_of, open_inner, open_outer
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
@@ -64,7 +64,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | 
         # Make a network for COMMAND, and the outer end where this process was.
         signals = SignalDescriptor([*_FORWARDED, *_ENDING])
         stack.callback(signals.close)
-        nested = network_of(INNER_NAME) is not None
+        nested = address_of(INNER_NAME) is not None
         outside = stack.enter_context(new_network())
         outer, block = open_outer(outside)
         stack.callback(outer.close)

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 import uuid
 from collections.abc import Collection, Mapping
 from time import monotonic, sleep
@@ -29,11 +28,6 @@ _SHORTEST = 16
 def own_token() -> str:
     """Return the secret that the environment gives, empty if none."""
     return os.environ.get(TOKEN, "")
-
-
-def new_token() -> str:
-    """Return a secret that cannot be guessed."""
-    return secrets.token_hex(32)
 
 
 def checked_token(token: str, source: str) -> str:
@@ -85,13 +79,13 @@ def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], nonce: st
     return nonce
 
 
-def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: str = "") -> bytes:
+def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> bytes:
     """Return a key's value once it is in the store; wait ``extra`` seconds beyond the join timeout.
 
     Raises:
         GroupError: It is not there in time.
     """
-    if missing(store, [key], monotonic() + spec.join_seconds + extra, alive):
+    if missing(store, [key], monotonic() + spec.join_seconds + extra):
         raise GroupError(
             f"the master at {spec.address}:{spec.port} did not send {key!r} within "
             f"{spec.join_seconds + extra:.0f} s; is node 0 of this run there?",
@@ -100,13 +94,8 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0, alive: 
     return bytes(store.get(key))
 
 
-def missing(store: Any, keys: Collection[str], deadline: float, alive: str = "") -> list[str]:
-    """Wait until all keys are in the store; return those that are not by the deadline.
-
-    The key ``alive`` is counted up meanwhile, to show life.
-    """
+def missing(store: Any, keys: Collection[str], deadline: float) -> list[str]:
+    """Wait until all keys are in the store; return those that are not by the deadline."""
     while not (here := store.check(list(keys))) and monotonic() < deadline:
-        if alive:
-            store.add(alive, 1)
         sleep(limits().tick)
     return [] if here else [key for key in keys if not store.check([key])]

@@ -182,14 +182,13 @@ class ElasticGroup:
         with suppress(PeerLostError):  # the weights of a rank that is gone by now do not matter
             checksums = self._by_rank(checksum(state.learner.shared_state()))
             check_sync(checksums, group, state.counters.update)
-        led = False
         with suppress(RunEndedError):  # the others have finished
-            while not led:
+            while True:
                 led = group.leads
                 if led:
                     recorder.finish()
                 group.agree(state.counters.update, ready=False)
-                if not group.leads:
+                if led or not group.leads:
                     break
         if led:
             group.note_end()

@@ -6,15 +6,13 @@ the routing table knows both. Addresses are IPv4.
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import ConfigError
+from distrlcc.net.device import address_of
 
-_SIOCGIFADDR = 0x8915
 _NET = Path("/sys/class/net")
 _NO_HARDWARE_ADDRESS = "65534"  # ARPHRD_NONE: TUN devices and WireGuard
 
@@ -32,16 +30,8 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """Return this machine's interfaces that have an IPv4 address."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # down, or without an IPv4 address
-            found.append(Interface(name, socket.inet_ntoa(answer[20:24])))
-    return found
+    found = {name: address_of(name) for _, name in socket.if_nameindex()}
+    return [Interface(name, str(own.ip)) for name, own in found.items() if own is not None]
 
 
 def resolve(host: str) -> str:

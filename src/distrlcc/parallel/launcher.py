@@ -42,12 +42,6 @@ class _Child:
     connection: Connection
     sent: tuple[str, Any] = ("nothing", None)
 
-    def read(self) -> None:
-        """Receive what it sends at its end: a large result would otherwise keep it waiting."""
-        with suppress(EOFError, OSError):
-            if self.connection.poll():
-                self.sent = self.connection.recv()
-
 
 @dataclass
 class Outcome:
@@ -74,7 +68,6 @@ class Launcher:
         job: Any,
         specs: list[RankSpec],
         *,
-        hosts: bool,
         restarts: int = 0,
         led: bool = False,
     ) -> None:
@@ -83,14 +76,13 @@ class Launcher:
         Args:
             target: Importable by name: called in each process as ``target(spec, job)``.
             job: Picklable; a process that is started again gets it with ``resume`` set.
-            specs: This machine's; the master's port 0 takes any.
-            hosts: Whether the master is here (node 0).
+            specs: This machine's; with slot 0 it is node 0, which has the master. Port 0 takes any.
             restarts: How often processes are started again.
             led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
                 run's. Else any that ends well ends the run.
         """
         self._target, self._job, self._specs = target, job, specs
-        self._hosts, self._restarts, self._led = hosts, restarts, led
+        self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["distrlcc.runs.train", target.__module__])
@@ -99,8 +91,8 @@ class Launcher:
         self._ended = 0.0  # when the run was over or failed
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
-        self._gave_up: dict[str, float] = {}
-        """When a process gave up for each reason; 0 once that is printed."""
+        self._reasons = set[str]()
+        """Why processes have gone; several may give up for the same reason."""
 
     def run(self) -> Outcome:
         """Run until all processes have ended; none is left, however this returns.
@@ -138,7 +130,7 @@ class Launcher:
                 self._say(f"{failure}; starting all again from the last checkpoint")
                 self._restarts -= 1
                 self._kill()
-                self._job = _resumed(self._job)
+                self._job = replace(self._job, resume=True)
                 self._begin(self._specs[0].attempt + 1)
                 failure = self._watch(stopper)
             # Report how it ended.
@@ -163,7 +155,7 @@ class Launcher:
     def _watch(self, stopper: Stopper) -> DistrlccError | None:
         """Start all and watch until they have ended; return why they failed, if they did."""
         # Start all.
-        self._children, self._ended, self._asked, self._gave_up = [], 0.0, 0.0, {}
+        self._children, self._ended, self._asked = [], 0.0, 0.0
         for spec in self._specs:
             self._start(spec, self._job)
         failure: DistrlccError | None = None
@@ -174,20 +166,18 @@ class Launcher:
                 wait([child.process.sentinel for child in self._children], limits().tick)
                 for child in list(self._children):
                     ended = child.process.exitcode is not None
-                    child.read()
+                    with suppress(EOFError, OSError):
+                        if child.connection.poll():  # a large result keeps it waiting
+                            child.sent = child.connection.recv()
                     if ended:
                         self._children.remove(child)
                         found = self._judge(child, stopper)
                         failure = failure or found
                 self._end_in_time(stopper, run)
-            # Report what was held back.
             if run.lost and not stopper.signal:
                 failure = failure or GroupError(
                     f"the master at {spec.address}:{spec.port} is gone: node 0 died"
                 )
-            for line, when in self._gave_up.items():
-                if when and line != str(failure):
-                    self._say(line)
             # Node 0 serves the other machines' ranks without any of its own.
             others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
             if failure is not None and others_go_on and not (self._ended or self._asked):
@@ -208,11 +198,6 @@ class Launcher:
             self._signal(signal.SIGTERM)
         if run.over.is_set() and not (self._hosts and self._led):
             self._ended = self._ended or now
-        # Print why a process gave up, unless the others are about to do so for the same reason.
-        for line, when in self._gave_up.items():
-            if self._children and when and now - when > limits().call:
-                self._gave_up[line] = 0.0
-                self._say(f"{line}; {len(self._children)} left on this machine")
         # A trainer's workers have nothing to save. After a signal the update is finished first.
         limit = limits().kill if self._led else limits().stop
         late = self._ended and now - self._ended > limit
@@ -251,13 +236,14 @@ class Launcher:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
             # Should it find itself alone, it goes on from the last checkpoint.
-            self._start(spec, _resumed(self._job))
+            self._start(spec, replace(self._job, resume=True))
             return None
-        if kind == "error":
-            self._gave_up.setdefault(str(failure), time.monotonic())
-        elif self._children:
+        if not self._children:
+            return failure
+        if str(failure) not in self._reasons:
+            self._reasons.add(str(failure))
             self._say(f"{failure}; {len(self._children)} left on this machine")
-        return failure if not self._children else None
+        return None
 
     def _start(self, spec: RankSpec, job: Any) -> None:
         receiver, sender = self._context.Pipe(duplex=False)
@@ -294,10 +280,6 @@ class Launcher:
     def _say(self, line: str) -> None:
         sys.stderr.write(f"distrlcc: {line}\n")
         sys.stderr.flush()
-
-
-def _resumed(job: Any) -> Any:
-    return replace(job, resume=True) if hasattr(job, "resume") else job
 
 
 def _die_with_launcher() -> None:

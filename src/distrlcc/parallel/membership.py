@@ -169,17 +169,13 @@ class Membership:
 
     def _choose(self, present: list[Member]) -> list[Member]:
         """Return one member for each slot, of the newest attempt."""
-        by_slot: dict[int, Member] = {}
         attempt = max(member.attempt for member in present)
-        for member in present:
-            if member.attempt < attempt:
-                continue
-            rival = by_slot.get(member.slot)
-            if rival is None or (member.step, rival.name) > (rival.step, member.name):
-                by_slot[member.slot] = member
         if self._spec.attempt < attempt:
             raise GroupError("the run was started again without this process")
-        return sorted(by_slot.values())
+        # Of two that are as far, the one whose name comes first stays.
+        ranked = sorted(present, key=lambda member: member.name, reverse=True)
+        ranked.sort(key=lambda member: member.step)
+        return sorted({m.slot: m for m in ranked if m.attempt == attempt}.values())
 
     def _connect(self) -> Any:
         limit = timedelta(seconds=limits().call)

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.interface import interface_towards
@@ -99,10 +99,9 @@ class ProcessGroup:
 
     def __enter__(self) -> ProcessGroup:
         # Both of torch's transports would otherwise take what the host's name resolves to.
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = self.interface.name
-        os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
         let_threads_preempt(True)
-        self._store = connect(self.spec, self.interface, self.spec.join_seconds)
+        self._store = connect(self.spec, self.spec.join_seconds)
         try:
             with master_needed(self.spec):
                 self.run = handshake(self._store, self.spec, self._identity, self.run)
@@ -152,10 +151,9 @@ class ProcessGroup:
             self._asked = _boot_time()
             own = {"broken": self._broken, "builds": self._builds, "group": self._group}
             members = self._membership.agree(step, ready=ready, **own)
-            before = {member.name: member for member in self.members}
-            now = {member.name: member for member in members}
-            left = tuple(member for name, member in before.items() if name not in now)
-            joined = tuple(member for name, member in now.items() if name not in before)
+            before, now = ({m.name for m in some} for some in (self.members, members))
+            left = tuple(member for member in self.members if member.name not in now)
+            joined = tuple(member for member in members if member.name not in before)
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
@@ -195,7 +193,7 @@ class ProcessGroup:
         key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():
             if self._broken:
-                self._store = connect(self.spec, self.interface, limits().call)
+                self._store = connect(self.spec, limits().call)
             self._builds += 1
             if len(members) > 1:
                 dist.init_process_group(
@@ -255,7 +253,7 @@ class ProcessGroup:
         begin = time.perf_counter()
         try:
             yield
-        except (RuntimeError, GroupError) as error:  # torch's DistError is a RuntimeError
+        except (RuntimeError, DistrlccError) as error:  # torch's DistError is a RuntimeError
             self._broken = True
             raise PeerLostError(str(error)) from None
         finally:
@@ -292,8 +290,6 @@ class ProcessGroup:
         size = torch.tensor([len(payload)], device=self.device)
         with self._collective():
             dist.broadcast(size, source)
-            if not int(size):
-                return b""
             data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
             if self.rank == source:
                 data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(self.device)

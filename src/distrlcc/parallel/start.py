@@ -1,4 +1,4 @@
-"""Starts a run's processes on this machine, or takes the rank that torchrun gives."""
+"""Starts a run's processes on this machine, or is one that torchrun started; what each one does."""
 
 from __future__ import annotations
 
@@ -10,34 +10,89 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
+from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.files import write_atomically
 from distrlcc.limits import limits
+from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher, mark_rank
-from distrlcc.parallel.process_group import checked_device
+from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, TCPStore
-from distrlcc.parallel.train_job import TrainJob, mark_run, run_directory, train_rank
 from distrlcc.processes import die_with_parent
-from distrlcc.runs.imitation import SequenceSource
+from distrlcc.runs.identity import identity
+from distrlcc.runs.imitation import SequenceSource, imitation_run
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
-from distrlcc.runs.progress import Progress
+from distrlcc.runs.progress import Display, Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
-from distrlcc.runs.run_state import RunState, rehearse
+from distrlcc.runs.run_state import RunState, env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
+from distrlcc.storage import Storage
 
+_ID = ".run"
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """A run, as its processes receive it."""
+
+    config: RunConfig | ImitateConfig
+    out: Path
+    resume: bool = False
+    tensorboard: bool = True
+    run: str = ""
+    """Id of the run; node 0's is valid for all."""
+    storage: Storage | None = None
+    """Where the durable copy goes."""
+
+    def directory(self, run: str) -> RunDirectory:
+        """Open the run's directory; make one where there is none, as on another machine.
+
+        A folder that holds anything else is left alone, and one beside it is made.
+        """
+        out = self.out
+        resume = _run_of(out) == run
+        if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            out = out.with_name(f"{out.name}-{run[:8]}")
+        directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
+        if not resume:
+            mark_run(out, run)
+        if self.storage is not None:
+            directory.storage = Storage(self.storage.url, self.storage.name, run)
+        return directory
+
+
+def run_directory(
+    config: RunConfig | ImitateConfig, out: Path, *, resume: bool, tensorboard: bool
+) -> RunDirectory:
+    """Begin a run's directory, or open it to go on; see `RunDirectory`."""
+    if resume:
+        return RunDirectory.resume(out, config, tensorboard=tensorboard)
+    return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
+
+
+def mark_run(out: Path, run: str) -> None:
+    """Note which run writes to a directory, so that a rank that takes over knows it again."""
+    write_atomically(out / _ID, run.encode())
+
+
+def _run_of(out: Path) -> str | None:
+    try:
+        return (out / _ID).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 @contextmanager
@@ -95,6 +150,56 @@ def train_alone(state: RunState, options: RunOptions) -> int:
     return 128 + stopped
 
 
+def train_rank(
+    spec: RankSpec,
+    job: TrainJob,
+    feed: RemoteProgress | None = None,
+    stopper: Stopper | None = None,
+) -> int:
+    """Train as one rank; return 0 or the signal that ended it.
+
+    A ``feed`` receives what rank 0 would show here, a ``stopper`` the signals of another process.
+    """
+    # Find what does not fit before joining.
+    config, stopper = job.config, stopper or Stopper(launched=True)
+    kind, elastic = spec.device.partition(":")[0], "yes" if spec.elastic else "no"
+    own = identity(config, processes=spec.size, device=kind, elastic=elastic)
+    ranks = ProcessGroup(spec, own, job.run)
+    if isinstance(config, ImitateConfig):
+        data = StoredData(Path(config.data))
+        state = imitation_run(config, data, spec.slot, spec.size, ranks)
+    else:
+        share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
+        state = env_run(config, share, ranks, spec.device)
+    if job.resume and (spec.slot == 0 or _run_of(job.out) == job.run):
+        with job.directory(job.run) as run:
+            state.load(run)
+
+    # Only a rank that leads opens the directory: rank 0, and whichever takes over.
+    def open_run(stack: ExitStack, kept: int) -> tuple[RunDirectory, Display]:
+        run = stack.enter_context(job.directory(ranks.run))
+        if job.resume or kept > 0:
+            run.rewind(kept)
+        shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
+        stack.enter_context(shown)
+        return run, shown
+
+    # Join and train.
+    group = ElasticGroup(ranks, stopper)
+    with ranks, stopper, Recorder(state, ranks, open_run, shared_only=True) as recorder:
+        if isinstance(state.source, SequenceSource):
+            state.source.interrupted = recorder.interruption(stopper, group.greatest)
+        stopped = train(state, group, recorder, stopper)
+    # The rank that saved prints the result.
+    if recorder.policy_path:
+        say = feed.say if feed is not None else sys.stdout.write
+        say(state.summary() + "\n")
+        if not stopped:
+            say(f"policy: {recorder.policy_path}\n")
+        sys.stdout.flush()
+    return stopped
+
+
 def start_node(
     config: RunConfig | ImitateConfig,
     options: RunOptions,
@@ -110,28 +215,19 @@ def start_node(
     """
     # Find what does not fit before anything is written.
     node = node or Node()
+    first, size = node.index * processes, node.count * processes
     specs = [
-        _spec(
-            config,
-            group,
-            local,
-            address=node.address,
-            port=node.port,
-            slot=node.index * processes + local,
-            size=node.count * processes,
-            elastic=group.elastic,
-        )
+        _spec(RankSpec(node.address, node.port, first + local, size), config, group, local)
         for local in range(processes)
     ]
     for spec in specs:
         checked_device(spec.device)
     if isinstance(config, RunConfig):
-        share = Share.of(config.num_envs, specs[0].slot, specs[0].size, config.env.agents)
+        share = Share.of(config.num_envs, first, size, config.env.agents)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with _job(config, options, node.index) as job:
-        launcher = Launcher(train_rank, job, specs, hosts=node.index == 0, restarts=group.restarts)
-        outcome = launcher.run()
+        outcome = Launcher(train_rank, job, specs, restarts=group.restarts).run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
@@ -140,15 +236,16 @@ def start_node(
 
 
 def _spec(
-    config: RunConfig | ImitateConfig, group: GroupOptions, local: int, **place: Any
+    place: RankSpec, config: RunConfig | ImitateConfig, group: GroupOptions, local: int
 ) -> RankSpec:
-    """Return the spec of this machine's process ``local``."""
-    return RankSpec(
+    """Return the whole spec of this machine's process ``local``."""
+    return replace(
+        place,
         device="cpu" if group.gpu < 0 else f"cuda:{group.gpu + local}",
         interface=group.interface,
         join_seconds=group.join_seconds,
         timeout_seconds=config.distributed.timeout_s,
-        **place,
+        elastic=group.elastic,
     )
 
 
@@ -225,17 +322,16 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             attempt = int(store.add(_STARTS, 1)) - 1
             master = Master(interface_towards(address, group.interface).address, 0)
             master.begin(attempt)
-            host, number = master.address, master.port
-            store.set(_MASTER, f"{attempt}/{host}:{number}")
+            found = f"{attempt} {master.address} {master.port}"
+            store.set(_MASTER, found)
         else:
             # Find it.
             deadline = time.monotonic() + group.join_seconds
             while True:
-                count, _, found = store.get(_MASTER).decode().partition("/")
-                host, _, digits = found.rpartition(":")
-                attempt, number = int(count), int(digits)
+                found = store.get(_MASTER).decode()
+                _, host, number = found.split()
                 try:
-                    socket.create_connection((host, number), limits().call).close()
+                    socket.create_connection((host, int(number)), limits().call).close()
                     break
                 except OSError:
                     if time.monotonic() > deadline:
@@ -247,15 +343,7 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
             exit_code=2,
         ) from None
-    spec = _spec(
-        config,
-        group,
-        int(environment["LOCAL_RANK"]),
-        address=host,
-        port=number,
-        slot=slot,
-        size=int(environment["WORLD_SIZE"]),
-        elastic=False,
-        attempt=attempt,
-    )
-    return spec, master
+    count, host, number = found.split()
+    local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
+    place = RankSpec(host, int(number), slot, size, attempt=int(count))
+    return _spec(place, config, replace(group, elastic=False), local), master

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
-from distrlcc.parallel.interface import Interface, interface_towards, resolve
+from distrlcc.parallel.interface import interface_towards, resolve
 from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
 
@@ -38,16 +39,12 @@ class Master:
             raise ConfigError(
                 f"--ip {address}: expected one address of node 0, which the others can reach"
             )
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((own, port))
-            listener.listen(512)
+            listener = socket.create_server((own, port), backlog=512)
         except OSError as error:
-            listener.close()
             raise GroupError(
-                f"cannot listen on {address}:{port} ({error.strerror}); --ip must be an address of "
-                "node 0 and --port must be free there",
+                f"cannot listen on {address}:{port} ({os.strerror(error.errno or 0)}); --ip must "
+                "be an address of node 0 and --port must be free there",
                 exit_code=2,
             ) from None
         # Serve the store there, and beside it the lighthouse, which the store names.
@@ -100,13 +97,15 @@ def master_needed(spec: RankSpec) -> Iterator[None]:
         ) from None
 
 
-def connect(spec: RankSpec, interface: Interface, wait: float) -> Any:
+def connect(spec: RankSpec, wait: float) -> Any:
     """Return a client of the master's store, once something listens there; try ``wait`` seconds.
 
     Raises:
+        ConfigError: There is no such interface, or no route.
         GroupError: Nothing does, or not a store.
     """
     # Wait until something listens there.
+    interface = interface_towards(spec.address, spec.interface)
     address, port, begin = spec.address, spec.port, time.monotonic()
     while True:
         try:
@@ -151,8 +150,7 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
     Raises:
         GroupError: The master is out of reach, or no such attempt begins in time.
     """
-    interface = interface_towards(spec.address, spec.interface)
-    store = connect(spec, interface, spec.join_seconds)
+    store = connect(spec, spec.join_seconds)
     deadline = time.monotonic() + spec.join_seconds
     with master_needed(spec):
         while time.monotonic() < deadline:
@@ -198,7 +196,7 @@ class RunWatch:
         while not (self._left.wait(limits().retry) or self.over.is_set()):
             try:
                 # A new connection each time: one that was cut recovers late.
-                store = connect(spec, interface_towards(spec.address, spec.interface), 0.0)
+                store = connect(spec, 0.0)
                 newest = _number(store, f"{spec.attempt}/recorded")
                 ended = store.check([f"{spec.attempt}/finished"])
                 if ended or _number(store, "attempt") > spec.attempt:

@@ -52,14 +52,14 @@ SHARED = (
 class Experiment:
     """What is trained, what must be there before, and where it is scored.
 
-    Commands are `distrlcc`'s, as words; ``FOLDER`` stands for the experiment's own.
+    Commands are `distrlcc`'s; ``FOLDER`` stands for the experiment's own.
     """
 
     name: str
-    train: tuple[str, ...]
+    train: str
     """To which seed and place are added."""
     benchmarks: tuple[Benchmark, ...]
-    prepare: tuple[str, ...] = ()
+    prepare: str = ""
     """Runs once, before the training."""
     blind: bool = False
     """Nothing is chosen by the reward: the first seed's policy is shipped, not the best."""
@@ -67,40 +67,36 @@ class Experiment:
     """Its page in the documentation, if not that of its name."""
 
 
-_COLLECT = ("collect", "--scheme", "oracle", "--recipe", "gail", "--steps", "500000")
-_PREPARE = (*_COLLECT, "--out", "FOLDER/data")
+_COLLECT = "collect --scheme oracle --recipe gail --steps 500000 --out FOLDER/data"
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        Experiment("indigo", ("train", "indigo"), (GRID, RANDOM)),
-        Experiment("distrlcc", ("train", "distrlcc"), (GRID, RANDOM)),
+        Experiment("indigo", "train indigo", (GRID, RANDOM)),
+        Experiment("distrlcc", "train distrlcc", (GRID, RANDOM)),
         Experiment(
             "gail",
-            ("train", "gail", "--set", "gail.demonstrations=FOLDER/data"),
+            "train gail --set gail.demonstrations=FOLDER/data",
             OPEN,
-            prepare=(*_PREPARE, "--disturb", "0"),
+            f"{_COLLECT} --disturb 0",
             blind=True,
         ),
-        Experiment("cloning", ("imitate", "FOLDER/data"), OPEN, _PREPARE, page="gail"),
+        Experiment("cloning", "imitate FOLDER/data", OPEN, _COLLECT, page="gail"),
         Experiment(
-            "dagger",
-            ("train", "imitation", "--set", "max_seconds=0", "total_steps=4000000"),
-            OPEN,
-            page="gail",
+            "dagger", "train imitation --set max_seconds=0 total_steps=4000000", OPEN, page="gail"
         ),
-        Experiment("aurora", ("train", "aurora"), (Benchmark("aurora"), RANDOM)),
-        Experiment("genet", ("train", "genet"), (Benchmark("genet"), RANDOM)),
-        Experiment("fair", ("train", "fair"), (*SHARED, *OPEN)),
+        Experiment("aurora", "train aurora", (Benchmark("aurora"), RANDOM)),
+        Experiment("genet", "train genet", (Benchmark("genet"), RANDOM)),
+        Experiment("fair", "train fair", (*SHARED, *OPEN)),
         Experiment(
             "preference",
-            ("train", "preference"),
+            "train preference",
             tuple(
                 Benchmark(one.suite, one.peers if prefer == 0.5 else (), one.links, prefer=prefer)
                 for one in OPEN
                 for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
             ),
         ),
-        Experiment("best", ("train", "best"), (*OPEN, CHANGES)),
+        Experiment("best", "train best", (*OPEN, CHANGES)),
     )
 }
 """By name: the recipes with results, and what stands beside GAIL."""

@@ -20,19 +20,8 @@ from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
-from distrlcc.recipes.result_row import ResultRow, Scores, read_result
+from distrlcc.recipes.result_row import ResultRow, read_result
 from distrlcc.sim.suites import load_suite
-
-Command = Callable[[Sequence[str]], int]
-"""Runs a `distrlcc` command in this process and returns its exit code."""
-
-
-class StoppedError(Exception):
-    """A command ended with the exit code ``code``: what was done so far stays, to go on with."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 @dataclass
@@ -51,8 +40,8 @@ class SeedRun:
     """Environment steps, once it is trained, as is the next."""
     held_out_reward: float = 0.0
     """On the validation links, by which training chose among its checkpoints."""
-    scores: Scores = field(default_factory=dict)
-    """By benchmark and metric; what was not scored yet is missing."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Means over links by benchmark and metric; what was not scored yet is missing."""
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -65,14 +54,23 @@ class Reproduction:
 
     experiment: Experiment
     folder: Path
-    command: Command
+    command: Callable[[Sequence[str]], int]
+    """Runs a `distrlcc` command in this process and returns its exit code."""
     tell: Callable[[str], None]
     """Takes a line for each step."""
 
     def row(self, seeds: Sequence[int]) -> ResultRow:
-        """Train and score what is not there yet, and return the row of all."""
+        """Train and score what is not there yet, and return the row of all.
+
+        Raises:
+            SystemExit: A command ended with this exit code; what was done stays, to go on with.
+        """
         require_writable(self.folder)
-        self._prepare()
+        done = self.folder / "prepared"
+        if self.experiment.prepare and not done.exists():
+            shutil.rmtree(self.folder / "data", ignore_errors=True)  # left by one that was stopped
+            self._do(self._placed(self.experiment.prepare))
+            write_atomically(done, b"")
         runs = [self._run(seed) for seed in seeds]
         benchmarks = self.experiment.benchmarks
         best = max(runs, key=lambda run: run.held_out_reward)
@@ -101,22 +99,12 @@ class Reproduction:
         write_atomically(folder / f"{row.recipe}.safetensors", policy.read_bytes())
         row.save(folder / f"{row.recipe}.json")
 
-    def _prepare(self) -> None:
-        done = self.folder / "prepared"
-        if self.experiment.prepare and not done.exists():
-            words = self._placed(self.experiment.prepare)
-            if "--out" in words:  # left by one that was stopped
-                shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
-            self._do(words)
-            write_atomically(done, b"")
-
     def _run(self, seed: int) -> SeedRun:
         """Train and score a seed, as far as that was not done yet.
 
         Raises:
             ConfigError: Another version of distrlcc, or another command, trained the run.
             DatasetError: What is kept of it is damaged.
-            StoppedError: The training ended early.
         """
         kept, place = self.folder / f"seed-{seed}.json", self.folder / f"seed-{seed}"
         words = [*self._placed(self.experiment.train), "--seed", str(seed), "--out", str(place)]
@@ -160,11 +148,13 @@ class Reproduction:
         # Means over links, those without a value left out.
         return {m: float(np.nanmean(measured.figures[m])) for m in benchmark.metrics}
 
-    def _placed(self, words: Sequence[str]) -> list[str]:
-        return [word.replace("FOLDER", str(self.folder)) for word in words]
+    def _placed(self, command: str) -> list[str]:
+        return [word.replace("FOLDER", str(self.folder)) for word in command.split()]
 
     def _do(self, words: Sequence[str]) -> None:
         self.tell(f"distrlcc {' '.join(words)}")
         code = self.command(words)
+        if code >= 128:
+            self.tell("stopped; the same command goes on")
         if code:
-            raise StoppedError(code)
+            raise SystemExit(code)

@@ -1,11 +1,6 @@
 """A recipe's row of results: what its training runs scored, and whether others agree with it.
 
-Kept as JSON beside the policy that it belongs to::
-
-    {"recipe": "gail", "version": "0.6.0", "steps": 7000000,
-     "seeds": [0, 1, 2], "cpu_minutes": [3.1, 3.0, 3.2], "shipped": 1,
-     "scores": {"random": {"power": [0.95, 0.96, 0.95], ...}, ...},
-     "peers": {"random": {"cubic": {"power": 0.44, ...}, ...}, ...}}
+Kept as JSON beside the policy that it belongs to.
 """
 
 from __future__ import annotations
@@ -26,9 +21,6 @@ from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
 
 _T = TypeVar("_T")
-
-Scores = dict[str, dict[str, float]]
-"""Means over a suite's links, by suite and metric."""
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t with 1 to 9 degrees of freedom."""

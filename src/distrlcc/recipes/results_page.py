@@ -29,10 +29,6 @@ class Aim:
     note: str = ""
     """Where a bound comes from, if from other rows."""
 
-    def reached(self, row: ResultRow) -> int:
-        """Return how many of the recipe's runs are within the bounds."""
-        return sum(self.low <= v <= self.high for v in row.scores[self.label][self.metric])
-
 
 def aims(rows: Rows) -> list[Aim]:
     """Return all aims; some bounds come from other recipes' rows, which must be there."""
@@ -87,8 +83,9 @@ def aims_table(rows: Rows) -> list[tuple[str, ...]]:
         bounds = [f"{word} {v * of.scale:.{of.digits}f}" for word, v in shown if math.isfinite(v)]
         bound = " and ".join(bounds) + (f" ({aim.note})" if aim.note else "")
         mean = f"{row.mean(aim.label, aim.metric) * of.scale:.{of.digits}f}"
-        reached = f"{aim.reached(row)} of {len(row.seeds)}"
-        table.append((aim.recipe, aim.label, of.title, bound, mean, reached))
+        reached = sum(aim.low <= v <= aim.high for v in row.scores[aim.label][aim.metric])
+        runs = f"{reached} of {len(row.seeds)}"
+        table.append((aim.recipe, aim.label, of.title, bound, mean, runs))
     return table
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
+from msgspec import json
 
 from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError
 from distrlcc.learn.collapse import CollapseAlarm, Restorer
@@ -61,7 +61,7 @@ _SHAPE = "observation observation_size action action_kind action_size kind hidde
 def _starting_weights(path: str, spec: PolicySpec) -> Weights:
     """Return a policy file's weights, to train a policy of a spec from."""
     policy = load_policy(find_policy(path))
-    given, wanted = (msgspec.to_builtins(each) for each in (policy.spec, spec))
+    given, wanted = (json.decode(json.encode(each)) for each in (policy.spec, spec))
     names = [name for name in _SHAPE.split() if given[name] != wanted[name]]
     if names:
         has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from distrlcc.config import check_fields
-from distrlcc.control.schemes import scheme_id
+from distrlcc.control.state import scheme_id
 from distrlcc.errors import ConfigError
 from distrlcc.types import PACKET_BYTES
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.compiled import CACHE_FOLDER
-from distrlcc.control.schemes import ORACLE, scheme_id
-from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE
+from distrlcc.control.schemes import ORACLE
+from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE, scheme_id
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace

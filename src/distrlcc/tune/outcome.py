@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError, OutputError
+from distrlcc.errors import OutputError
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
@@ -31,7 +31,7 @@ class Recorder:
     """Keeps every report, and the best policy as soon as it is known; shows lines to the user."""
 
     def __init__(
-        self, folder: Path, config: TuneConfig, show: Callable[[str], None] | None = None
+        self, folder: Path, config: TuneConfig, show: Callable[[str], None] = lambda _: None
     ) -> None:
         """Read what earlier attempts have written."""
         self._folder, self._config, self._show = folder, config, show
@@ -52,7 +52,7 @@ class Recorder:
                 "room and go on with --resume"
             ) from None
         self._count += 1
-        if self._show is not None and time.monotonic() - self._shown >= _LINE_SECONDS:
+        if time.monotonic() - self._shown >= _LINE_SECONDS:
             self._shown = time.monotonic()
             values = " ".join(f"{key}={short(value)}" for key, value in report.values.items())
             self._show(
@@ -149,11 +149,8 @@ def recipe_text(config: TuneConfig, report: Report) -> str:
         f"The best of {config.members} members: {config.metric} {report.score:.4f} at update "
         f"{report.update} ({report.steps} steps).\n{schedule_text(report.schedule)}"
     )
-    try:
-        recipe = best_config(config.run, report)
-    except ConfigError:  # a value that no longer fits is still worth its comment
-        recipe = config.run
-    return "".join(f"# {line}\n" for line in text.splitlines()) + to_toml(recipe)
+    comments = "".join(f"# {line}\n" for line in text.splitlines())
+    return comments + to_toml(best_config(config.run, report))
 
 
 def write_outcome(

@@ -51,11 +51,11 @@ def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figu
         top.plot([r.update for r in way], scores, marker="o", ms=1.8, **form)
         for axes, (key, distribution) in zip(below, space.items(), strict=True):
             parts = pieces(way)
-            updates = [update for part in parts for update in (part[0].since, part[-1].update)]
+            ends = [(part[0].schedule[-1].update, part[-1].update) for part in parts]
             values = [part[0].values[key] for part in parts for _ in range(2)]
             if distribution.kind == "choice":
                 values = [distribution.choices.index(value) for value in values]
-            axes.plot(updates, values, **form)
+            axes.plot(np.ravel(ends), values, **form)
     top.plot([best.update], [best.score], "*", ms=9, color=_BEST["color"], zorder=5)
     # Axes: leave out the worst few scores, which would squeeze the rest.
     finite = [report.score for report in reports if abs(report.score) < _NO_SCORE]

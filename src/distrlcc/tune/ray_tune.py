@@ -30,7 +30,7 @@ from distrlcc.storage import is_folder, storage_filesystem
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
-from distrlcc.tune.space import Space, explorer, space_of
+from distrlcc.tune.space import explorer, space_of
 from distrlcc.tune.tune_config import TuneConfig, steps_per_update
 from distrlcc.tune.tuner import stop_in_time
 
@@ -42,15 +42,8 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
-_SAMPLERS = {
-    "tpe": "TPESampler",
-    "cmaes": "CmaEsSampler",
-    "gp": "GPSampler",
-    "qmc": "QMCSampler",
-    "nsga2": "NSGAIISampler",
-    "nsga3": "NSGAIIISampler",
-}
-"""Optuna's classes."""
+_SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
+"""Optuna's classes, less ``Sampler``."""
 _WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
 """Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
@@ -61,8 +54,8 @@ def run(
     *,
     address: str = "",
     cpus: float | None = None,
-    resume: bool = False,
-    show: Callable[[str], None] | None = None,
+    resume: bool,
+    show: Callable[[str], None],
 ) -> tuple[int, dict[int, str]]:
     """Run a tuner that `prepare` has checked, until it is done or stopped; ``show`` takes lines.
 
@@ -92,12 +85,9 @@ def run(
         # Run.
         os.environ.update(_ENVIRONMENT)
         _quiet(logging.CRITICAL)  # what matters is told by others
-        token = _WATCH.set((recorder, stopper))
-        try:
-            with stopper:
-                results: Any = _tuner(config, *place, resume=resume).fit()
-        finally:
-            _WATCH.reset(token)
+        _WATCH.set((recorder, stopper))
+        with stopper:
+            results: Any = _tuner(config, *place, resume=resume).fit()
         if stopper.signal:
             return stopper.signal, {}
         errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
@@ -122,10 +112,9 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
         except (OSError, ValueError, EOFError) as error:
             raise OutputError(f"{place} cannot be resumed: {error}") from None
     # Or begin.
-    space = space_of(config)
     return tune.Tuner(
         trainable,
-        param_space={key: distribution.domain() for key, distribution in space.items()},
+        param_space={key: found.domain() for key, found in space_of(config).items()},
         tune_config=tune.TuneConfig(
             metric="score",
             mode=config.mode,
@@ -133,7 +122,7 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
             reuse_actors=True,
             trial_name_creator=_member_name,
             trial_dirname_creator=_member_name,
-            **_chooser(config, space),
+            **_chooser(config),
         ),
         run_config=tune.RunConfig(
             name=config.name,
@@ -151,6 +140,7 @@ def _member_process(tuner: TuneConfig) -> Any:
     """Return the function that Ray Tune runs for each member, in a process of its own."""
 
     def train(config: dict[str, Any]) -> None:
+        _quiet(logging.WARNING)  # no notes on every checkpoint on the user's terminal
         member = Member(tuner, config, _member_number(tune.get_context().get_trial_name()))
         checkpoint = tune.get_checkpoint()
         if checkpoint is not None:
@@ -169,16 +159,7 @@ def _member_process(tuner: TuneConfig) -> Any:
                 member.save(Path(folder), report)
                 tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 
-    train.__mixins__ = (_Quiet,)  # type: ignore[attr-defined]  # bases that Ray's wrapper takes
     return train
-
-
-class _Quiet:
-    """Keeps Ray's notes on every checkpoint from the user's terminal."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        _quiet(logging.WARNING)
-        super().setup(config)  # type: ignore[misc]  # Ray's wrapper has one
 
 
 def _quiet(level: int) -> None:
@@ -198,12 +179,12 @@ def _member_number(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
+def _chooser(config: TuneConfig) -> dict[str, Any]:
     """Return the arguments of Ray's ``TuneConfig`` that choose trials and stop them."""
     seed, search = config.run.seed % 2**32, config.search
     chosen: dict[str, Any] = {"search_alg": BasicVariantGenerator(random_state=seed)}
     if search is None:
-        return chosen | {"scheduler": Population(config, space)}
+        return chosen | {"scheduler": Population(config)}
     chosen["max_concurrent_trials"] = search.concurrent or None
     if search.asha:  # in steps, since updates of trials with different rollouts are not alike
         total = config.run.total_steps
@@ -220,7 +201,7 @@ def _chooser(config: TuneConfig, space: Space) -> dict[str, Any]:
     from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = getattr(optuna.samplers, _SAMPLERS[search.sampler])(seed=seed)
+    sampler = getattr(optuna.samplers, f"{_SAMPLERS[search.sampler]}Sampler")(seed=seed)
     return chosen | {"search_alg": OptunaSearch(sampler=sampler)}
 
 
@@ -231,7 +212,7 @@ class Population(PopulationBasedTraining):
     restored: where members are looked at together, it then waits for ever.
     """
 
-    def __init__(self, config: TuneConfig, space: Space) -> None:
+    def __init__(self, config: TuneConfig) -> None:
         """Take a tuner's configuration."""
         pbt = config.pbt
         assert pbt is not None
@@ -240,11 +221,11 @@ class Population(PopulationBasedTraining):
             time_attr=pbt.time_attr,
             perturbation_interval=pbt.interval,
             burn_in_period=pbt.burn_in,
-            hyperparam_mutations={key: space[key].mutation() for key in space},
+            hyperparam_mutations={k: found.mutation() for k, found in space_of(config).items()},
             quantile_fraction=pbt.quantile,
             resample_probability=pbt.resample,
             perturbation_factors=pbt.factors,
-            custom_explore_fn=explorer(space, config.run, pbt.explore),
+            custom_explore_fn=explorer(config),
             log_config=pbt.log_config,
             require_attrs=pbt.require_attrs,
             synch=pbt.synch,

@@ -54,11 +54,6 @@ class Report:
         """The present values."""
         return self.schedule[-1].values
 
-    @property
-    def since(self) -> int:
-        """Update from which the present values count."""
-        return self.schedule[-1].update
-
 
 def decode(line: bytes | str) -> Report:
     """Read a report that msgspec wrote as JSON."""

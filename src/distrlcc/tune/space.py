@@ -1,13 +1,4 @@
-"""What is tuned: keys, what each value is drawn from, and which keys may be.
-
-::
-
-    ppo.lr=loguniform:1e-5:1e-2               between two bounds above 0, evenly in the logarithm
-    ppo.entropy_coeff=uniform:0:0.02          between two bounds
-    ppo.num_epochs=int:1:8                    a whole number, both bounds included
-    network.hidden=choice:[64,64],[128]       one of several numbers, words or lists; in mutation a
-                                              neighbour in this order
-"""
+"""What is tuned: keys, what each value is drawn from (docs/tuning.md), and which keys may be."""
 
 from __future__ import annotations
 
@@ -17,7 +8,7 @@ import pkgutil
 import random
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,13 +107,13 @@ Space = Mapping[str, Distribution]
 """Distributions by dotted key."""
 
 
-def parse_space(texts: Sequence[str], flag: str) -> Space:
-    """Read ``KEY=DISTRIBUTION`` words, which follow the option ``flag``; raises ConfigError."""
-    example = "ppo.lr=loguniform:1e-5:1e-2"
-    if not texts:
+def space_of(config: TuneConfig) -> Space:
+    """Return what a tuner tunes; raises ConfigError where that is malformed."""
+    flag, example = config.flag, "ppo.lr=loguniform:1e-5:1e-2"
+    if not config.space:
         raise ConfigError(f"nothing to tune: expected {flag} {example}")
     found: dict[str, Distribution] = {}
-    for text in texts:
+    for text in config.space:
         key, equals, distribution = text.partition("=")
         key = key.strip()
         if not equals or not key:
@@ -136,16 +127,14 @@ def parse_space(texts: Sequence[str], flag: str) -> Space:
     return found
 
 
-def space_of(config: TuneConfig) -> Space:
-    """Return what a tuner tunes; raises ConfigError where that is malformed."""
-    return parse_space(config.space, config.flag)
-
-
 def check_space(config: TuneConfig) -> None:
     """Check that a tuner's keys can be tuned and that its values fit; raises ConfigError."""
     space = space_of(config)
-    if config.pbt is None:
-        _check_comparable(space)
+    # Trials with different values can be compared.
+    for key in space if config.pbt is None else ():
+        for reason, keys in _APART.items():
+            if any(key == k or (k[-1] == "." and key.startswith(k)) for k in keys.split()):
+                raise ConfigError(f"--search {key}: {reason}; give it with --set")
     # Every key exists and takes its distribution's values.
     for key, distribution in space.items():
         section, _, name = f"{key}_schedule".partition(".")
@@ -155,28 +144,15 @@ def check_space(config: TuneConfig) -> None:
             )
         for value in distribution.ends():
             with_values(config.run, {key: value})
-    if config.pbt is not None:
-        _check_mutable(space, config.run)
-
-
-def _check_mutable(space: Space, config: RunConfig) -> None:
-    """Check that every key may change while a member trains."""
-    section = "ppo" if config.ppo is not None else "dagger"
+    # And may change while a member trains.
+    section = "ppo" if config.run.ppo is not None else "dagger"
     allowed = [f"{section}.{name}" for name in MUTABLE[section].split()]
     for key in space:
-        if key not in allowed:
+        if config.pbt is not None and key not in allowed:
             raise ConfigError(
                 f"--mutate {key}: cannot change while a member trains (can: {', '.join(allowed)}); "
                 "give it with --set, or use 'distrlcc tune search'"
             )
-
-
-def _check_comparable(space: Space) -> None:
-    """Check that trials with different values can be compared."""
-    for key in space:
-        for reason, keys in _APART.items():
-            if any(key == k or (k[-1] == "." and key.startswith(k)) for k in keys.split()):
-                raise ConfigError(f"--search {key}: {reason}; give it with --set")
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -190,8 +166,9 @@ def short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values], Values]:
-    """Return Ray's ``custom_explore_fn``: it keeps values within bounds, and asks ``own`` last."""
+def explorer(config: TuneConfig) -> Callable[[Values], Values]:
+    """Return Ray's ``custom_explore_fn``: bounds the values, and asks the user's own function."""
+    space, own = space_of(config), config.pbt.explore if config.pbt else ""
 
     def explore(values: Values) -> Values:
         bounded = {key: space[key].bounded(value) for key, value in values.items()}
@@ -204,7 +181,7 @@ def explorer(space: Space, config: RunConfig, own: str = "") -> Callable[[Values
                 f"{', '.join(bounded)}"
             )
         try:
-            with_values(config, explored)
+            with_values(config.run, explored)
         except ConfigError as error:
             raise ConfigError(f"--explore {own}: {error}") from None
         return explored

@@ -36,11 +36,7 @@ def read_config(out: Path) -> TuneConfig:
 
 
 def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -> RunDirectory:
-    """Begin a tuner's folder, or open it to go on, and lock it.
-
-    Raises:
-        OutputError: It cannot be written, another process writes it, or it holds something else.
-    """
+    """Begin a tuner's folder, or open it to go on, and lock it; raises OutputError."""
     if resume and out is not None:
         directory = RunDirectory.resume(out, config, tensorboard=False)
     else:
@@ -51,11 +47,7 @@ def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -
 
 
 def prepare(config: TuneConfig) -> None:
-    """Check what `check_space` leaves before anything is written; compile the simulator.
-
-    Raises:
-        ConfigError: Something does not exist or fit, or a package is missing.
-    """
+    """Check what `check_space` leaves, or raise ConfigError; compile the simulator."""
     require_ray()
     if config.pbt is not None and config.pbt.explore:
         load_function(config.pbt.explore)
