@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distrlcc.control.reno import SSTHRESH
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import CWND
 from distrlcc.sim.reference import Reference
@@ -62,6 +63,16 @@ class Driver:
     def timeout(self) -> None:
         self.now += NANOSECONDS
         self.controller.on_timeout(now=self.now, sent=self.sent)
+
+
+def linear(scheme: str, window: float, acks: int = 1) -> Driver:
+    """Return a flow past slow start, with a least RTT of 100 ms."""
+    flow = Driver(scheme)
+    for _ in range(acks):
+        flow.ack(rtt_ms=100)
+    flow.state[SSTHRESH] = 2
+    flow.fill(window)
+    return flow
 
 
 @dataclass

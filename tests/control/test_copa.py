@@ -21,13 +21,6 @@ def steady(window: float) -> Driver:
     return flow
 
 
-def test_slow_start_doubles_per_round() -> None:
-    flow = Driver("copa")
-    for expected in (20, 40, 80):
-        flow.round()
-        assert flow.cwnd == expected
-
-
 @pytest.mark.parametrize(("window", "direction", "lost"), [(21, 1, 0), (23, -1, 0), (21, 1, 3)])
 def test_steers_to_one_over_delta_times_queueing_delay_whatever_is_lost(
     window: int, direction: int, lost: int
@@ -55,13 +48,7 @@ def test_slow_start_ends_above_the_target() -> None:
     assert flow.cwnd == pytest.approx(23 - 2 / 23)
 
 
-def test_window_changes_by_velocity_over_delta_per_round() -> None:
-    flow = steady(10)
-    flow.round(rtt_ms=110)
-    assert flow.cwnd == pytest.approx(12, abs=0.25)
-
-
-def test_velocity_doubles_from_the_third_round_in_one_direction() -> None:
+def test_velocity_doubles_from_the_third_round_in_one_direction_and_a_turn_resets_it() -> None:
     flow = steady(200)
     flow.state[copa.DIRECTION] = -1
     velocities = []
@@ -69,15 +56,9 @@ def test_velocity_doubles_from_the_third_round_in_one_direction() -> None:
         flow.round(rtt_ms=130)
         velocities.append(flow.state[copa.VELOCITY])
     assert velocities == [1, 1, 1, 2, 4, 8]
-
-
-def test_velocity_falls_to_one_at_a_turn() -> None:
-    flow = steady(200)
-    flow.state[[copa.DIRECTION, copa.VELOCITY]] = -1, 16
-    flow.fill(10)
+    flow.fill(10)  # far below the target: it turns
     flow.ack(rtt_ms=110)
-    assert flow.state[copa.VELOCITY] == 1
-    assert flow.state[copa.DIRECTION] == 1
+    assert (flow.state[copa.VELOCITY], flow.state[copa.DIRECTION]) == (1, 1)
 
 
 def test_competitive_mode_adds_one_to_inverse_delta_and_halves_it_on_loss() -> None:
@@ -119,7 +100,7 @@ def alone_in_default_mode(
     return late
 
 
-@pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (1000, 20), (4000, 10)])
+@pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (4000, 10)])
 def test_alone_on_a_short_path_it_stays_in_default_mode(rate: float, rtt_ms: float) -> None:
     late = alone_in_default_mode(15, 300, 0.1, rate, rtt_ms)
     base = rtt_ms * 1e6 + 1e9 / rate

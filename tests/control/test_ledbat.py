@@ -2,17 +2,7 @@ import pytest
 
 from distrlcc.control import ledbat
 from distrlcc.control.state import CWND
-from tests.control.drive import Driver, run
-
-
-def linear(window: float) -> Driver:
-    """A flow past slow start, with a base RTT of 100 ms."""
-    flow = Driver("ledbat")
-    for _ in range(4):
-        flow.ack(rtt_ms=100)
-    flow.state[ledbat.SSTHRESH] = 2
-    flow.fill(window)
-    return flow
+from tests.control.drive import Driver, linear, run
 
 
 def test_slow_start_doubles_until_nine_tenths_of_the_target() -> None:
@@ -37,7 +27,7 @@ def test_slow_start_doubles_until_nine_tenths_of_the_target() -> None:
 def test_growth_is_by_the_distance_of_the_least_of_four_samples_from_the_target(
     least: float, others: float, off_target: float
 ) -> None:
-    flow = linear(50)
+    flow = linear("ledbat", 50, acks=4)
     for rtt in (others, least, others, others):
         flow.ack(rtt_ms=rtt)
     flow.fill(50)
@@ -47,7 +37,7 @@ def test_growth_is_by_the_distance_of_the_least_of_four_samples_from_the_target(
 
 
 def test_base_delay_is_forgotten_after_ten_minutes() -> None:
-    flow = linear(50)
+    flow = linear("ledbat", 50, acks=4)
     for minute in range(1, 10):
         flow.ack(rtt_ms=150, after_ms=60_000)
         assert flow.state[ledbat.BASE] == 100e6, minute
@@ -56,7 +46,7 @@ def test_base_delay_is_forgotten_after_ten_minutes() -> None:
 
 
 def test_window_stays_within_one_packet_of_flight() -> None:
-    flow = linear(50)
+    flow = linear("ledbat", 50, acks=4)
     flow.sent = flow.seq + 1
     flow.controller.state[CWND] = 2
     flow.ack()

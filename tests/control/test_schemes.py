@@ -9,7 +9,7 @@ from distrlcc.control.schemes import SchemeController, initialise, on_ack, on_ti
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE, scheme_id
 from distrlcc.errors import ConfigError
 from distrlcc.types import Ack
-from tests.control.drive import Driver, run
+from tests.control.drive import Driver, linear, run
 
 COMPILED = ["fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat"]
 ADAPTIVE = COMPILED[1:]
@@ -63,12 +63,18 @@ def test_window_and_pacing_stay_sound_whatever_arrives(name: str, seed: int) -> 
         assert 0 <= flow.state[PACING] < np.inf
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("reno", [20, 40, 80]), ("copa", [20, 40, 80]), ("vegas", [20, 20, 40, 40, 80])],
+)
+def test_slow_start_doubles_per_round_or_every_other(name: str, expected: list[int]) -> None:
+    flow = Driver(name)
+    assert [flow.cwnd for _ in expected if flow.round() is None] == expected
+
+
 @pytest.mark.parametrize("name", ["reno", "vegas", "ledbat"])
 def test_a_loss_halves_once_per_window_and_a_timeout_starts_anew(name: str) -> None:
-    flow = Driver(name)
-    flow.ack()
-    flow.state[SSTHRESH] = 2
-    flow.fill(50)
+    flow = linear(name, 50)
     for _ in range(2):
         flow.ack(lost=1)
         assert flow.cwnd == pytest.approx(25, abs=0.1)

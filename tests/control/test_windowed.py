@@ -44,9 +44,7 @@ def test_an_old_minimum_expires() -> None:
     assert found[4] == 2
     assert all(found[5:16] == 1)
     assert all(found[16:] == 2)
-
-
-def test_silence_longer_than_the_window_forgets_everything() -> None:
+    # A silence longer than the window forgets everything.
     found, *_ = extremes(10.0, np.array([0.0, 1.0, 50.0]), np.array([1.0, 2.0, 3.0]))
     assert list(found) == [1, 1, 3]
 

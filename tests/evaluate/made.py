@@ -11,7 +11,8 @@ from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import SchemeScores, Series
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import Acting, PolicyFile
-from distrlcc.policy.spec import PolicySpec, expected_shapes
+from distrlcc.policy.spec import PolicySpec
+from tests.policy.random_policies import random_arrays
 
 PROFILES = {
     # utilisation, queueing delay in RTTs, first second, excess loss
@@ -79,17 +80,6 @@ def failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
     for values in gaps.values():
         values[list(links)] = np.nan
     return replace(scores, figures=gaps)
-
-
-def random_arrays(spec: PolicySpec, spread: float) -> dict[str, np.ndarray]:
-    """Return weights at random."""
-    rng = np.random.default_rng(5)
-    arrays = {
-        name: rng.normal(0.0, spread, shape).astype(np.float32)
-        for name, shape in expected_shapes(spec).items()
-    }
-    arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + 0.5
-    return arrays
 
 
 def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object) -> PolicyFile:

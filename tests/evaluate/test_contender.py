@@ -25,7 +25,8 @@ from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
 from distrlcc.sim.suites import scenario_by_id, with_scheme
-from tests.evaluate.made import make_policy, policy_contender, random_arrays
+from tests.evaluate.made import make_policy, policy_contender
+from tests.policy.random_policies import random_arrays
 
 
 def _write(path: Path, recipe_name: str = "preference") -> PolicySpec:
@@ -71,10 +72,8 @@ def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores.json"
     words = ["--prefer", "0,0.5,1", "--against", "reno", "--links", "2", "--seeds", "1"]
     assert main(["evaluate", str(policy), *words, "--json", str(out)]) == 0
-    text = out.read_text()
-    assert isinstance(json.loads(text), dict)
-    for name in ("demo@0", "demo@0.5", "demo@1", "reno"):
-        assert f'"{name}"' in text
+    found = json.loads(out.read_text())["schemes"]
+    assert set(found) == {"demo@0", "demo@0.5", "demo@1", "reno"}
     sent = contender_from_file(str(policy), set(), 0.25).words()
     assert sent == ("--policy", str(policy), "--prefer", "0.25")
 
@@ -113,9 +112,8 @@ def test_shared_links_and_changes_are_measured_at_the_preference(policy: Path) -
 
 
 def test_who_joins_is_told_at_once() -> None:
-    config = replace(
-        recipe("preference").env, agents=2, suites=("shared-2",), suite_weights=(), stagger=False
-    )
+    changes = {"agents": 2, "suites": ("shared-2",), "suite_weights": (), "stagger": False}
+    config = replace(recipe("preference").env, **changes)
     env = LinkVectorEnv(2, config, split="test", seed=0, preferences=np.array([0.7]))
     observation, info = env.reset()
     for _ in range(1000):

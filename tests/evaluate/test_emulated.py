@@ -54,8 +54,8 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
     near, far = compare([(_scores("a", 9.8, 108.0), model), (_scores("b", 5.0, 150.0), model)])
     assert near.mbps.difference == pytest.approx(-0.02)
     assert near.p95_ms.difference == pytest.approx(0.08)
-    assert (near.mbps.far, near.p95_ms.far) == (False, False)
-    assert (far.mbps.far, far.p95_ms.far) == (True, True)
+    fars = [each for row in (near, far) for each in (row.mbps.far, row.p95_ms.far)]
+    assert fars == [False, False, True, True]
     page = render([near, far])
     assert page.count('class="far"') == 2
     assert "a &lt;link&gt;" in page
@@ -63,8 +63,7 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
 
 
 def test_runs_that_failed_are_dashes_and_said() -> None:
-    half, none = _scores("half", 10.0, 100.0), _scores("none", 10.0, 100.0)
-    starved = _scores("starved", 10.0, 100.0)
+    half, none, starved = (_scores(name, 10.0, 100.0) for name in ("half", "none", "starved"))
     for key in ("throughput_mbps", "p95_rtt_ms"):
         half.figures[key][0, 1:] = none.figures[key][0] = np.nan
     models = [_scores("model", mbps, 100.0) for mbps in (10.0, 10.0, 1.0)]
@@ -89,9 +88,7 @@ def _real(name: str) -> Contender:
 def test_schemes_that_can_send() -> None:
     assert _real("cubic").words() == ("--scheme", "cubic")
     reno = _real("kernel-reno")
-    assert reno.scheme == "reno"
-    assert reno.simulated() == Contender("reno")
-    assert reno.is_kernel
+    assert (reno.scheme, reno.simulated(), reno.is_kernel) == ("reno", Contender("reno"), True)
     for name in ("oracle", "kernel-nothing", "cubik"):
         with pytest.raises(ConfigError, match="unknown scheme of the emulated world"):
             _real(name)
@@ -216,10 +213,10 @@ def test_the_command_ends_with_what_is_there(
     assert said in re.sub(r"\s+", " ", out)
     assert "fast, reno: failed" in out
     assert err.count("distrlcc: reno on fast failed: no room\n") == 1
-    for page in ("report.html", "sim-to-real.html"):
-        assert said in Path("report", page).read_text()
-    assert "reno on fast failed: no room" in Path("report/report.html").read_text()
-    assert "reno (1 of 1 failed)" in Path("report/sim-to-real.html").read_text()
+    for page, row in (("report", "reno on fast failed"), ("sim-to-real", "reno (1 of 1 failed)")):
+        text = Path("report", f"{page}.html").read_text()
+        assert said in text
+        assert row in text
     assert Path("report/series-fast.png").exists()
     figures = json.loads(Path("figures.json").read_text())
     assert figures["left_out_scenarios"] == [{"scenario": "fast", "schemes": ["reno"]}]
@@ -334,7 +331,7 @@ def test_flows_share_a_link_from_their_start_times_on(tmp_path: Path) -> None:
 
 
 @_real_packets
-def test_a_shared_link_is_scored(tmp_path: Path) -> None:
+def test_a_shared_link_is_scored() -> None:
     flows = (Flow(cwnd=10.0), Flow("fixed", cwnd=20.0, start_s=0.2))
     link = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)
     scenario = Scenario("shared", link, flows, duration_s=2.4)

@@ -35,6 +35,11 @@ def _full(begin: int, count: int) -> list[str]:
     return [line for t in times for line in (f"{t} + 1504", f"{t + 1} # 1504", f"{t + 1} - 1504 1")]
 
 
+def _served(times: range, wait: int) -> list[str]:
+    """Return the lines of packets that leave at times, each after a wait in ms."""
+    return [line for t in times for line in (f"{t} # 1504", f"{t} - 1504 {wait}")]
+
+
 def _score(path: Path, scenario: Scenario, own: Path | None = None) -> dict[str, float]:
     return score_log(read_flow_log(path, scenario, own=own))
 
@@ -70,15 +75,11 @@ def test_by_hand(tmp_path: Path) -> None:
     assert scores["power"] == pytest.approx(0.45 * 41.0 / 43.0, rel=0.01)
 
 
-def test_a_log_without_packets_is_one_line(tmp_path: Path) -> None:
-    link = Link(rate_mbps=12.0)
+def test_an_outage_has_no_delay_and_a_log_without_packets_is_one_line(tmp_path: Path) -> None:
+    lines, alone = ["1 + 1504", "2 # 1504", "2 - 1504 1", "1500 # 1504"], _alone(Link(12.0), 4.0)
     with pytest.raises(OutputError, match="no full packet crossed the link"):
-        _score(_log(tmp_path / "log", ["1 # 1504"]), _alone(link, 4.0))
-
-
-def test_an_outage_is_no_error_and_has_no_delay(tmp_path: Path) -> None:
-    lines = ["1 + 1504", "2 # 1504", "2 - 1504 1", "1500 # 1504"]
-    scores = _score(_log(tmp_path / "log", lines), _alone(Link(rate_mbps=12.0), 4.0))
+        _score(_log(tmp_path / "log", ["1 # 1504"]), alone)
+    scores = _score(_log(tmp_path / "log", lines), alone)
     assert (scores["throughput_mbps"], scores["utilisation"], scores["power"]) == (0.0, 0.0, 0.0)
     assert scores["first_second_utilisation"] == 1.0
     assert math.isnan(scores["mean_rtt_ms"])
@@ -97,11 +98,7 @@ def test_time_begins_with_the_first_full_packet(tmp_path: Path, start_s: float, 
 
 def test_what_is_lost_is_counted_by_packets(tmp_path: Path) -> None:
     """A link of 12.032 Mbit/s falls to a hundredth and half of the packets get lost."""
-    lines = ["0 + 1504"]
-    for k in range(2000):
-        lines += [f"{k + 1} # 1504", f"{k + 1} - 1504 1"]
-    for k in range(20):
-        lines += [f"{2100 + 100 * k} # 1504", f"{2100 + 100 * k} - 1504 1"]
+    lines = ["0 + 1504", *_served(range(1, 2001), 1), *_served(range(2100, 4100, 100), 1)]
     link = Link(rate_mbps=12.032, changes=(Change(2.0, rate_mbps=0.12032, loss=0.5),))
     scores = _score(_log(tmp_path / "log", lines), _alone(link, 4.0))
     packets = [1000, 20]  # after the first second
@@ -175,11 +172,7 @@ def test_a_path_that_changes_is_no_queue(tmp_path: Path) -> None:
 
 def test_rate_delay_queue_and_capacity_of_a_link_that_slows_down(tmp_path: Path) -> None:
     """A packet each ms for 1 s, then each 2 ms, which wait 5 ms; the log ends before the link."""
-    lines = ["100 + 1504"]
-    for k in range(1000):
-        lines += [f"{101 + k} # 1504", f"{101 + k} - 1504 1"]
-    for k in range(250):
-        lines += [f"{1102 + 2 * k} # 1504", f"{1102 + 2 * k} - 1504 7"]
+    lines = ["100 + 1504", *_served(range(101, 1101), 1), *_served(range(1102, 1602, 2), 7)]
     link = Link(rate_mbps=12.032, changes=(Change(1.0, rate_mbps=6.016, loss=0.5),))
     scenario = Scenario("slows", link, (Flow(),), duration_s=2.0)
     log = read_flow_log(_log(tmp_path / "log", lines), scenario)
@@ -216,34 +209,20 @@ def test_beside_others_all_but_the_capacity_is_the_flows_own(tmp_path: Path) -> 
     assert series.queueing_delay_ms == pytest.approx(3.0)
 
 
-def test_means_are_over_time_and_leave_out_what_is_not_defined() -> None:
+def test_means_are_over_time_and_shares_of_what_was_sent_meanwhile() -> None:
     log = SenderLog(
-        time_s=np.array([0.5, 1.0, 2.0, 2.5]),
-        cwnd_packets=np.array([10.0, 20.0, 40.0, 80.0]),
-        smoothed_rtt_ms=np.array([np.nan, 30.0, 60.0, 60.0]),
-        sent_packets=np.zeros(4),
-        retransmitted_packets=np.zeros(4),
+        time_s=np.array([0.0, 0.5, 1.0, 2.0, 2.5]),
+        cwnd_packets=np.array([0.0, 10.0, 20.0, 40.0, 80.0]),
+        smoothed_rtt_ms=np.array([np.nan, np.nan, 30.0, 60.0, 60.0]),
+        sent_packets=np.array([0.0, 50.0, 100.0, 140.0, 150.0]),
+        retransmitted_packets=np.array([0.0, 0.0, 0.0, 5.0, 10.0]),
     )
     series = log.over(np.array([0.0, 1.0, 2.5, 4.0]))
     # 0.5 s of 10 and of 20; 1 s of 40 and 0.5 s of 80; nothing is said of what came later.
-    assert series["mean_cwnd_packets"][:2] == pytest.approx([15.0, 160.0 / 3])
-    assert np.isnan(series["mean_cwnd_packets"][2])
+    assert series["mean_cwnd_packets"] == pytest.approx([15.0, 160.0 / 3, np.nan], nan_ok=True)
     assert series["mean_smoothed_rtt_ms"][:2] == pytest.approx([30.0, 60.0])
-    assert np.isnan(series["retransmitted_share"]).all()
-
-
-def test_what_was_sent_again_is_a_share_of_what_was_sent_meanwhile() -> None:
-    log = SenderLog(
-        time_s=np.array([0.0, 1.0, 2.0, 3.0]),
-        cwnd_packets=np.ones(4),
-        smoothed_rtt_ms=np.ones(4),
-        sent_packets=np.array([0.0, 100.0, 150.0, 150.0]),
-        retransmitted_packets=np.array([0.0, 0.0, 10.0, 10.0]),
-    )
-    share = log.over(np.array([0.0, 1.0, 2.0, 3.0]))["retransmitted_share"]
-    assert share[:2] == pytest.approx([0.0, 0.2])
-    assert np.isnan(share[2])  # nothing was sent
-    assert log.over(np.array([0.0, 3.0]))["retransmitted_share"] == pytest.approx([10.0 / 150.0])
+    assert series["retransmitted_share"] == pytest.approx([0.0, 0.2, np.nan], nan_ok=True)
+    assert log.over(np.array([0.0, 2.5]))["retransmitted_share"] == pytest.approx([10.0 / 150.0])
 
 
 def test_both_kinds_of_senders_are_read(tmp_path: Path) -> None:

@@ -78,10 +78,9 @@ def test_runs_that_failed_are_left_out_and_counted() -> None:
     assert summary.notes() == (said, left_out)
     # The other's run there does not count either: both are compared over the same links.
     (other,) = [s for s in summary.schemes if s.scheme == "bbr"]
-    assert other.overall["power"].mean == pytest.approx(good.figures["power"][1:].mean())
-    assert other.scenarios[good.links[0]]["power"].mean == pytest.approx(
-        good.figures["power"][0, 0]
-    )
+    power = good.figures["power"]
+    assert other.overall["power"].mean == pytest.approx(power[1:].mean())
+    assert other.scenarios[good.links[0]]["power"].mean == pytest.approx(power[0, 0])
     data = json.loads(json.dumps(to_json(summary), allow_nan=False))
     assert {name: s["failed_runs"] for name, s in data["schemes"].items()} == {"bbr": 0, "cubic": 1}
     assert data["schemes"]["cubic"]["scenarios"][bad.links[0]]["power"]["mean"] is None
@@ -132,6 +131,9 @@ def test_a_link_counts_if_one_of_its_seeds_ran() -> None:
     summary = summarise([bad, small("good", [[0.9, 0.9], [0.9, 0.9]])])
     assert summary.left_out == {}
     assert summary.schemes[1].overall["power"].mean == pytest.approx((0.2 + 0.5) / 2)
+    # Links of one name do not hide each other.
+    scores = replace(small("a", [[0.1], [0.2], [0.3]]), links=("x", "y", "x"))
+    assert summarise([scores]).links == ("x", "y", "x (2)")
 
 
 def test_a_sentence_names_ten_links_and_counts_the_rest() -> None:
@@ -140,11 +142,6 @@ def test_a_sentence_names_ten_links_and_counts_the_rest() -> None:
     assert "leave out 12 of 20 links" in said
     assert said.count("(cubic)") == 10
     assert said.endswith("(cubic) and 2 more, which JSON names.")
-
-
-def test_links_of_one_name_do_not_hide_each_other() -> None:
-    scores = replace(small("a", [[0.1], [0.2], [0.3]]), links=("x", "y", "x"))
-    assert summarise([scores]).links == ("x", "y", "x (2)")
 
 
 def test_schemes_of_other_links_are_our_bug() -> None:
@@ -161,13 +158,6 @@ def test_an_interval_is_written_with_its_metric_s_digits() -> None:
     assert MeanInterval(0.95, *[float("nan")] * 2).texts(metric("power")) == ("0.950", "")
 
 
-def test_a_single_value_is_shown_without_an_interval() -> None:
-    out = StringIO()
-    print_table(summarise([make_scores("bbr", 1, 1)]), Console(file=out, width=80))
-    assert "±" not in out.getvalue()
-    assert out.getvalue().splitlines()[0].strip() == "1 link, 1 seed each"
-
-
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_table_fits_and_ranks(width: int) -> None:
     out = StringIO()
@@ -179,11 +169,10 @@ def test_the_table_fits_and_ranks(width: int) -> None:
     rows = [line.split()[0] for line in text.splitlines() if line and line[0].isalpha()][1:]
     assert rows == [s.scheme for s in summary.schemes]
     assert all(len(line) <= width for line in text.splitlines())
-
-
-def test_titles_have_units() -> None:
-    titles = [metric(key).title for key in ("loss", "power", "mean_cwnd_packets")]
-    assert titles == ["loss (%)", "power", "mean cwnd (packets)"]
+    out = StringIO()
+    print_table(summarise([make_scores("bbr", 1, 1)]), Console(file=out, width=width))
+    assert "±" not in out.getvalue()
+    assert out.getvalue().splitlines()[0].strip() == "1 link, 1 seed each"
 
 
 def test_values_stand_in_the_order_of_the_metrics_and_what_is_not_said_is_nan() -> None:

@@ -151,15 +151,12 @@ def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["send", "127.0.0.1"], "one of the arguments --policy --scheme is required"),
         (["send", "127.0.0.1", "--scheme", "cubik"], "did you mean cubic"),
         (["send", "127.0.0.1", "--scheme", "oracle"], "unknown scheme 'oracle'"),
         (["send", "127.0.0.1", "--scheme", "cubic", "--cwnd", "3"], "--cwnd is for --scheme fixed"),
         (["send", "127.0.0.1", "--scheme", "cubic", "--plot", "x.gif"], ".png or .svg"),
-        (["send", "127.0.0.1:0x", "--scheme", "cubic"], "expected HOST:PORT"),
         (["send", "127.0.0.1", "--policy", "none.safetensors"], "none.safetensors"),
         (["send", "127.0.0.1", "--scheme", "cubic", "--file", "x"], "--file is gone"),
-        (["receive", "--listen", "203.0.113.9:1"], "cannot listen on 203.0.113.9:1"),
         (["receive", "--folder", "none"], "copy files with scp or rsync, or see examples/quic.py"),
         (["receive", "--max-mb", "1"], "--max-mb is gone"),
     ],

@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from distrlcc.config import from_toml
 from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.link_config import DirectionConfig, LinkChange, direction, opportunities
+from distrlcc.net.link_config import (
+    DirectionConfig,
+    LinkChange,
+    direction,
+    downlink,
+    opportunities,
+    uplink,
+)
 from distrlcc.net.link_log import LinkLog
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import QueueSpec, parse_queue
+from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.trace import parse_trace
 
 FULL = b"x" * 1500
@@ -39,18 +48,12 @@ def test_a_packet_leaves_at_the_next_opportunity_and_arrives_after_the_delay() -
     config = direction("12", queue=QueueSpec(), delay_ms=20.5)
     got = _drive(config, [(3_400_000, FULL), (3_500_000, FULL)], 40 * MILLISECOND)
     assert [time for time, _ in got] == [24_500_000, 25_500_000]
-
-
-def test_without_a_bottleneck_there_is_delay_alone() -> None:
+    # An idle link loses its opportunities, and without a bottleneck there is delay alone.
+    config = direction("12", queue=QueueSpec(), delay_ms=0)
+    got = _drive(config, [(400 * MILLISECOND + k, FULL) for k in range(3)], 500 * MILLISECOND)
+    assert [time // MILLISECOND for time, _ in got] == [401, 402, 403]
     got = _drive(DirectionConfig(delay_ms=1.25), [(7, FULL), (9, b"y")], 2 * MILLISECOND)
     assert got == [(1_250_007, FULL), (1_250_009, b"y")]
-
-
-def test_an_idle_link_loses_its_opportunities() -> None:
-    config = direction("12", queue=QueueSpec(), delay_ms=0)
-    sends = [(400 * MILLISECOND + k, FULL) for k in range(3)]
-    got = _drive(config, sends, 500 * MILLISECOND)
-    assert [time // MILLISECOND for time, _ in got] == [401, 402, 403]
 
 
 def test_loss_is_drawn_from_the_seed() -> None:
@@ -123,6 +126,31 @@ def test_what_codel_drops_late_is_in_the_log(tmp_path: Path) -> None:
     assert len(drops) > 5
     assert len(got) <= 1000
     assert drops[0].endswith(" d 1 1504")
+
+
+TOML = """
+name = "tunnel"
+duration_s = 5.0
+[link]
+rate_mbps = 12.032
+delay_ms = 20.0
+queue_packets = 7
+changes = [
+  {at_s = 1.5, rate_mbps = 0.0},
+  {at_s = 2.0, rate_mbps = 6.016, delay_ms = 5.0, loss = 0.5},
+]
+[[flows]]
+"""
+
+
+def test_a_scenarios_link_has_its_packets_per_second_and_its_changes() -> None:
+    link = from_toml(Scenario, TOML).link
+    up = uplink(link)
+    assert (up.times, up.delay_ms, up.queue) == ((1,), 20.0, QueueSpec("droptail", 7))
+    assert up.changes == (LinkChange(1500, ()), LinkChange(2000, (2,), 5.0, 0.5))
+    down = downlink(link)
+    assert (down.times, down.delay_ms) == (None, 20.0)
+    assert down.changes == (LinkChange(2000, delay_ms=5.0),)
 
 
 def test_until_it_begins_there_is_delay_alone() -> None:

@@ -33,13 +33,11 @@ LINKS = {
 @pytest.mark.parametrize("look", [1, 7_000_000], ids=["at each event", "now and then"])
 def test_packets_fare_as_in_the_reference(name: str, look: int) -> None:
     scenario = Scenario(name, LINKS[name], FLOWS, duration_s=2.0, seed=3)
-    reference = Reference(scenario)
+    reference, link, acks = Reference(scenario), EmulatedLink(scenario), {}
     for _ in range(200):
         reference.run(STEP)
     reference.drain()
-    link, acks = EmulatedLink(scenario), {}
-    sent = [0] * len(FLOWS)
-    seen = 0
+    sent, seen = [0, 0], 0
     for record in reference.records:
         while look > 1 and seen + look <= record.sent:
             seen += look

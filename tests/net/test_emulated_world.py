@@ -146,11 +146,10 @@ def test_an_ack_to_a_closed_port_is_ignored() -> None:
     link = RelayLink(_scenario(rate_mbps=12.0, delay_ms=0.0), timers)
     link.begin(now=monotonic_ns())
     flow = link.flows[0]
+    packets = [wire.data_header(flow.session, k, 0) + bytes(1422) for k in range(3)]
     with UdpSocket(connect=flow.socket.address) as sender:
         for number in range(2):
-            sender.send(
-                [wire.data_header(flow.session, number, 0) + bytes(1422), b"no datagram of ours"]
-            )
+            sender.send([packets[number], b"no datagram of ours"])
             link.receive(flow, monotonic_ns())
             link.receive(flow, monotonic_ns())
     assert flow.expected == 2
@@ -159,7 +158,7 @@ def test_an_ack_to_a_closed_port_is_ignored() -> None:
         timers.run(now=monotonic_ns())
     assert flow.receiver.packets == 2
     with UdpSocket(connect=flow.socket.address) as sender:
-        sender.send([wire.data_header(flow.session, 2, 0) + bytes(1422)])
+        sender.send(packets[2:])
         sender.wait(monotonic_ns() + 100_000_000) or time.sleep(0.01)
         link.receive(flow, monotonic_ns())
         link.receive(flow, monotonic_ns())

@@ -64,15 +64,12 @@ def test_the_same_link_by_mahimahi(record: Path) -> None:
     assert not any(Path(word).exists() for word in words[:2])
 
 
-def test_what_is_not_asked_for_is_left_out(record: Path) -> None:
-    assert _main("--up", "6", "--down", "24", "true") == 0
+def test_what_is_not_asked_for_is_left_out_and_a_signal_is_in_the_exit_code(record: Path) -> None:
+    assert _main("--up", "6", "--down", "24", "--", "sh", "-c", "kill -TERM $$") == 143
     ((link, given, traces),) = _calls(record)
     assert (link, traces) == ("mm-link", ["2\n", "1\n1\n"])
-    assert given[2:] == ["--uplink-queue=infinite", "--downlink-queue=infinite", "--", "true"]
-
-
-def test_a_signal_that_ends_command_is_in_the_exit_code(record: Path) -> None:
-    assert _main("--up", "6", "--down", "24", "--", "sh", "-c", "kill -TERM $$") == 143
+    assert given[2:] == ["--uplink-queue=infinite", "--downlink-queue=infinite", *given[4:]]
+    assert given[4:] == ["--", "sh", "-c", "kill -TERM $$"]
 
 
 @pytest.mark.parametrize(

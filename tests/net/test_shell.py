@@ -141,9 +141,17 @@ LEFTOVERS = (
 
 @pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
 @pytest.mark.parametrize("end", ["exit", "SIGKILL"])
-def test_nothing_remains(emulator: Any, prefix: tuple[str, ...], end: str) -> None:
+def test_the_host_has_a_route_to_the_block_alone_and_at_the_end_nothing(
+    emulator: Any, prefix: tuple[str, ...], end: str
+) -> None:
     process = emulator.start(LINK, command=["sh", "-c", LEFTOVERS], prefix=prefix)
-    device, _ = _outer(process.stdout.readline().strip())
+    base = process.stdout.readline().strip()
+    device, name = _outer(base)
+    lines = [line.split() for line in Path("/proc/net/route").read_text().splitlines()]
+    block = int.from_bytes(socket.inet_aton(base), "little") - (1 << 24)
+    assert [(line[1], line[7]) for line in lines if line[0] == name] == [
+        (f"{block:08X}", "00C0FFFF")  # its /18, and no default route
+    ]
     network = process.stdout.readline().strip()
     members = _members(network)
     assert len(members) >= 5
@@ -187,18 +195,3 @@ def test_the_host_is_as_before(emulator: Any) -> None:
     # Standard streams and what ls opens itself: no descriptor of ours.
     assert out.splitlines()[1].strip() == "4"
     assert state() == before
-
-
-@pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
-def test_routes_outside_name_the_block_alone(emulator: Any, prefix: tuple[str, ...]) -> None:
-    process = emulator.start(
-        LINK, command=["sh", "-c", "echo $MAHIMAHI_BASE; exec sleep 1000"], prefix=prefix
-    )
-    base = process.stdout.readline().strip()
-    _, name = _outer(base)
-    lines = [line.split() for line in Path("/proc/net/route").read_text().splitlines()]
-    routes = [(line[1], line[7]) for line in lines if line[0] == name]
-    network = int.from_bytes(socket.inet_aton(base), "little") - (1 << 24)
-    assert routes == [(f"{network:08X}", "00C0FFFF")]  # its /18, and no default route
-    process.terminate()
-    assert process.wait(30) == 143

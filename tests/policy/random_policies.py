@@ -22,10 +22,16 @@ def make_spec(**changes: Any) -> PolicySpec:
 
 def make_policy(**changes: Any) -> PolicyFile:
     spec = make_spec(**changes)
-    generator = np.random.default_rng(3)
+    notes = {"utilisation": 0.97, "seeds": [1, 2]}
+    return PolicyFile(spec, random_arrays(spec, 0.5), "argmax", notes)
+
+
+def random_arrays(spec: PolicySpec, spread: float) -> dict[str, np.ndarray]:
+    """Return weights at random."""
+    rng = np.random.default_rng(5)
     arrays = {
-        name: generator.normal(0.0, 0.5, shape).astype(np.float32)
+        name: rng.normal(0.0, spread, shape).astype(np.float32)
         for name, shape in expected_shapes(spec).items()
     }
     arrays["normalizer.std"] = np.abs(arrays["normalizer.std"]) + np.float32(0.5)
-    return PolicyFile(spec, arrays, "argmax", {"utilisation": 0.97, "seeds": [1, 2]})
+    return arrays

@@ -20,20 +20,15 @@ def _drain(link: RateLink | TraceLink, until: int) -> list[tuple[int, int]]:
     return out
 
 
-def test_a_rate_link_serves_back_to_back() -> None:
+def test_a_rate_link_serves_back_to_back_and_drops_what_finds_no_room() -> None:
     link = RateLink([(0, 12_032_000)], DropTail(3))
     assert link.next_time() == NEVER
     dropped = [bool(link.arrive(Packet(1504, 0, seq=k))) for k in range(5)]
     assert dropped == [False, False, False, True, True]
-    assert _drain(link, 10 * MS) == [(1 * MS, 0), (2 * MS, 1), (3 * MS, 2)]
-
-
-def test_a_departing_packet_makes_room_for_an_arrival_at_the_same_time() -> None:
-    link = RateLink([(0, 12_032_000)], DropTail(1))
-    assert not link.arrive(Packet(1504, 0, seq=0))
+    # A departing packet makes room for an arrival at the same time.
     assert _drain(link, MS) == [(MS, 0)]
-    assert not link.arrive(Packet(1504, MS, seq=1))
-    assert _drain(link, 9 * MS) == [(2 * MS, 1)]
+    assert not link.arrive(Packet(1504, MS, seq=5))
+    assert _drain(link, 10 * MS) == [(2 * MS, 1), (3 * MS, 2), (4 * MS, 5)]
 
 
 @pytest.mark.parametrize(

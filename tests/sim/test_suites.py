@@ -23,6 +23,14 @@ def test_the_same_id_is_the_same_link_everywhere() -> None:
     assert (link.rate_mbps, link.delay_ms, link.queue_packets) == (10.158, 11.362, 13)
     assert scenario_by_id("indigo/22").link == Link(rate_mbps=100, delay_ms=10)
     assert scenario_by_id("indigo/20").link.queue_packets == 94
+    assert len(SUITES["indigo"].scenarios("test")) == 30
+    grid = SUITES["indigo-grid"].scenarios("test")
+    assert (len(grid), grid[-1].link.delay_ms) == (27, 400)
+    test, train = (SUITES["indigo"].scenario(split, 20) for split in ("test", "train"))
+    assert (test.link, test.seed == train.seed) == (train.link, False)
+    for bad in ("random", "random/9x", "random/tset/3", "indigo/30", "what/3"):
+        with pytest.raises(ConfigError):
+            scenario_by_id(bad)
 
 
 def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
@@ -33,19 +41,8 @@ def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
     lossy = [k.loss for k in links if k.loss > 0]
     assert 0.2 < len(lossy) / 512 < 0.3
     assert max(lossy) <= 0.01
-    others = {
-        s.link for split in ("train", "validation") for s in SUITES["random"].scenarios(split, 512)
-    }
-    assert not others & set(links)
-
-
-def test_indigos_links_and_grid() -> None:
-    assert len(SUITES["indigo"].scenarios("test")) == 30
-    grid = SUITES["indigo-grid"].scenarios("test")
-    assert (len(grid), grid[-1].link.delay_ms) == (27, 400)
-    test, train = (SUITES["indigo"].scenario(split, 20) for split in ("test", "train"))
-    assert test.link == train.link
-    assert test.seed != train.seed
+    for split in ("train", "validation"):
+        assert not {s.link for s in SUITES["random"].scenarios(split, 512)} & set(links)
 
 
 def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
@@ -99,7 +96,6 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
     ("link", "more", "says"),
     [
         ("rate_mbps = 0.0", "", "rate_mbps is 0.0"),
-        ("rate_mbps = -3.0", "", "rate_mbps is -3.0"),
         ("rate_mbps = nan", "", "rate_mbps is nan"),
         ("", "", "either rate_mbps or trace"),
         ("rate_mbs = 3.0", "", "rate_mbps"),
@@ -109,7 +105,6 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
         ("rate_mbps = 3.0, changes = [{at_s = 2.0}, {at_s = 1.0}]", "", "do not increase"),
         ("rate_mbps = 3.0, changes = [{at_s = 2.0, rate_mbps = 0.0}]", "", "last rate_mbps is 0"),
         ("rate_mbps = 3.0", "flows = [{start_s = 50.0}]", "flow runs from 50 to 10 s"),
-        ("rate_mbps = 3.0", "flows = [{start_s = 3.0, stop_s = 2.0}]", "flow runs from 3 to 2 s"),
         ("rate_mbps = 3.0", "other = [", "toml"),
     ],
 )
@@ -120,12 +115,6 @@ def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, link: str, more: str, 
         load_suite(str(path))
     assert says.lower() in str(caught.value).lower()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("bad", ["random", "random/9x", "random/tset/3", "indigo/30", "what/3"])
-def test_an_unknown_scenario_is_refused(bad: str) -> None:
-    with pytest.raises(ConfigError):
-        scenario_by_id(bad)
 
 
 @pytest.mark.parametrize("name", ["genet", "aurora", *SHARED])

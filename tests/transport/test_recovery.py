@@ -14,8 +14,10 @@ from distrlcc.transport.recovery import (
 MS = 1_000_000
 
 
-def take(rtt: RttEstimator, ms: int) -> None:
-    rtt.smooth(rtt.sample(ms * MS))
+def take(rtt: RttEstimator, ms: int, times: int = 1) -> RttEstimator:
+    for _ in range(times):
+        rtt.smooth(rtt.sample(ms * MS))
+    return rtt
 
 
 def test_rtts_by_hand() -> None:
@@ -35,18 +37,14 @@ def test_rtts_by_hand() -> None:
 
 
 def test_back_off_doubles_between_the_limits_and_no_finer_than_a_millisecond() -> None:
-    rtt = rtt_of(10)
-    waits = []
+    rtt, waits = take(RttEstimator(), 10), []
     for _ in range(5):
         waits.append(rtt.rto // MS)
         rtt.backoff += 1
     assert waits == [200, 400, 800, 1600, 3200]
     rtt.backoff = 10**6
     assert rtt.rto == 60_000 * MS
-    rtt = RttEstimator()
-    for _ in range(100):
-        take(rtt, 300)
-    assert rtt.rto == pytest.approx(301 * MS, abs=1)
+    assert take(RttEstimator(), 300, times=100).rto == pytest.approx(301 * MS, abs=1)
 
 
 def test_the_receivers_delay_is_taken_off_if_the_least_rtt_allows_it() -> None:
@@ -57,12 +55,6 @@ def test_the_receivers_delay_is_taken_off_if_the_least_rtt_allows_it() -> None:
     assert rtt.sample(130 * MS, 30 * MS) == 100 * MS
     assert rtt.sample(90 * MS, 80 * MS) == 90 * MS
     assert rtt.minimum == 90 * MS
-
-
-def rtt_of(ms: float) -> RttEstimator:
-    rtt = RttEstimator()
-    rtt.smooth(rtt.sample(round(ms * MS)))
-    return rtt
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))

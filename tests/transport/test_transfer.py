@@ -36,7 +36,6 @@ def finish(
     done = Transfer(make, packets, network, options)
     done.run()
     sender = done.sender
-    assert sender is not None
     assert done.acked >= done.packets
     assert done.acked + done.found_lost + sender.inflight == sender.next_number
     assert done.acked <= len(done.delivered)
@@ -51,7 +50,10 @@ def test_a_flow_ends_whatever_is_lost_and_reordered(
 ) -> None:
     done = finish("cubic", Network(loss=loss, jitter_ms=jitter_ms, seed=seed))
     assert done.lost_on_the_way > 0
-    assert done.receiver.reordered > 20 or jitter_ms == 0
+    if jitter_ms:
+        assert done.receiver.reordered > 20
+    else:  # all that is found lost is lost
+        assert done.found_lost <= len(set(range(done.sender.next_number)) - done.delivered)
 
 
 @pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat", "fixed"])
@@ -81,15 +83,8 @@ def test_reordering_within_the_thresholds_is_no_loss_and_beyond_it_is(batch_ms: 
     assert finish("fixed", Network(queue=None, jitter_ms=15.0)).found_lost > 10
 
 
-def test_without_reordering_all_that_is_found_lost_is_lost() -> None:
-    done = finish("cubic", Network(loss=0.05, batch_ms=2.0))
-    assert done.sender is not None
-    assert 10 < done.found_lost <= len(set(range(done.sender.next_number)) - done.delivered)
-
-
 def test_an_outage_backs_off_and_ends() -> None:
     done = finish("cubic", Network(outage_ms=(150.0, 5000.0)))
-    assert done.sender is not None
     waits = [b - a for a, b in pairwise(done.timeouts)]
     during = [wait for wait, at in zip(waits, done.timeouts[1:], strict=True) if at < 5000 * MS]
     assert len(during) >= 3
