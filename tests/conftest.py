@@ -6,13 +6,12 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import settings
 
-from distrlcc.errors import ConfigError
 from tests import hosts, warm
 
 # A busy machine is no failure, and the same examples are drawn everywhere.
@@ -96,22 +95,11 @@ def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def make_hosts(tmp_path: Path) -> Iterator[Callable[[int], hosts.Hosts]]:
     """Return a function that makes hosts; they are gone after the test."""
-    made: list[hosts.Hosts] = []
+    with ExitStack() as stack:
 
-    def make(count: int) -> hosts.Hosts:
-        try:
-            made.append(hosts.Hosts(count, tmp_path))
-        except ConfigError as error:
-            pytest.skip(str(error))
-        made[-1].__enter__()
-        return made[-1]
+        def make(count: int) -> hosts.Hosts:
+            made = hosts.Hosts(count, tmp_path)
+            stack.enter_context(made)
+            return made
 
-    yield make
-    for each in made:
-        each.close()
-
-
-@pytest.fixture(scope="session")
-def conftest() -> ModuleType:
-    """Return what tests of processes and hosts share."""
-    return hosts
+        yield make

@@ -15,7 +15,6 @@ import pytest
 from distrlcc.actors.actor import AHEAD, Actor, Segment
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.recipes.registry import recipe
@@ -35,11 +34,6 @@ PPO = override(
 )
 LONG = 60.0
 """Far longer than anything here takes, s."""
-
-
-def _config(config: RunConfig = CONFIG, link: str = "3") -> RunConfig:
-    actors = replace(config.actors, nodes=((link,),), envs_per_worker=2)
-    return replace(config, actors=actors)
 
 
 def _source(config: RunConfig = CONFIG) -> EnvSource:
@@ -69,8 +63,15 @@ def _stopped() -> Iterator[None]:
 
 def _begin(config: RunConfig = CONFIG, link: str = "3", *which: int) -> Actor:
     """Make an actor; ``which`` is its number and the step from which it begins."""
-    _made.append(Actor(_config(config, link), *(which or (1,))))
+    actors = replace(config.actors, nodes=((link,),), envs_per_worker=2)
+    _made.append(Actor(replace(config, actors=actors), *(which or (1,))))
     return _made[-1]
+
+
+def _acting(link: str = "3", *which: int) -> Actor:
+    actor = _begin(CONFIG, link, *which)
+    actor.set_weights(_weights())
+    return actor
 
 
 def _take(actor: Actor, count: int, most: int = 1) -> list[Segment]:
@@ -104,11 +105,6 @@ def test_nothing_is_stepped_before_the_first_weights(monkeypatch: pytest.MonkeyP
     report = _begin().report(1, 0.2)
     assert (report.segments, report.steps, report.version) == ([], 0, -1)
     assert (report.still_seconds, report.link) == (0.0, "indigo/3")
-
-
-def test_a_link_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="indigo/99"):
-        Actor(_config(link="99"), 0)
 
 
 def test_segments_are_numbered_and_steps_counted() -> None:
@@ -190,8 +186,7 @@ def test_segments_are_one_long_rollout(config: RunConfig, expert: bool) -> None:
 
 
 def test_it_is_a_few_segments_ahead_and_goes_on_when_they_are_taken() -> None:
-    actor = _begin()
-    actor.set_weights(_weights())
+    actor = _acting()
     wait_until(lambda: _waits(actor), LONG, "segments that are not taken")
     for taken in range(0, 4 * AHEAD, AHEAD):
         report = actor.report(0, LONG)
@@ -217,8 +212,7 @@ def test_what_fails_in_the_environment_comes_out_of_report(monkeypatch: pytest.M
             raise ValueError("the link broke")
 
     before_step(monkeypatch, fail)
-    actor = _begin()
-    actor.set_weights(_weights())
+    actor = _acting()
     with pytest.raises(RuntimeError, match="ValueError: the link broke"):
         _take(actor, 2)
     assert actor.set_weights(_weights(1)) == 1  # hides nothing
@@ -251,8 +245,7 @@ def test_an_environment_that_hangs_is_still(monkeypatch: pytest.MonkeyPatch) -> 
     goes = threading.Event()
     goes.set()
     before_step(monkeypatch, lambda _: goes.wait(LONG))
-    actor = _begin()
-    actor.set_weights(_weights())
+    actor = _acting()
     _take(actor, 1)
     goes.clear()
     try:
@@ -264,15 +257,13 @@ def test_an_environment_that_hangs_is_still(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_workers_and_later_lives_see_other_links_and_draws() -> None:
-    first, other, later = (_begin(CONFIG, "random", *which) for which in ((1,), (2,), (1, 1000)))
     rollouts = []
-    for actor in (first, other, later):
-        actor.set_weights(_weights())
+    for which in ((1,), (2,), (1, 1000)):
+        actor = _acting("random", *which)
         rollouts.append(_take(actor, 1)[0].rollout)
         actor.stop()
     for a, b in ((0, 1), (0, 2)):
         assert not np.array_equal(rollouts[a].obs, rollouts[b].obs)
         assert not np.array_equal(rollouts[a].actions, rollouts[b].actions)
-    again = _begin(CONFIG, "random")
-    again.set_weights(_weights())
+    again = _acting("random")
     same(_arrays(_take(again, 1)[0].rollout), _arrays(rollouts[0]))

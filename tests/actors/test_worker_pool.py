@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -43,21 +44,19 @@ def _compiled() -> None:
     env.step(env.action_space.sample())
 
 
+@contextmanager
 def _pool(
     engine: InProcessEngine, links: tuple[str, ...] = ("0", "1", "2"), capacity: int = CAPACITY
-) -> WorkerPool:
+) -> Iterator[tuple[WorkerPool, Taker]]:
+    """Yield a pool that has weights, and what takes its segments."""
     config = replace(CONFIG, actors=replace(CONFIG.actors, nodes=(links,)))
-    pool = WorkerPool(engine, config, SegmentQueue(1000), capacity=capacity)
-    pool.publish(_weights(0))
-    return pool
+    with WorkerPool(engine, config, SegmentQueue(1000), capacity=capacity) as pool:
+        pool.publish(_weights(0))
+        yield pool, Taker(pool)
 
 
 def _weights(version: int) -> Weights:
     return Weights(version, WEIGHTS.arrays)
-
-
-def _never() -> bool:
-    return False
 
 
 def _steps(pool: WorkerPool) -> int:
@@ -76,7 +75,7 @@ class Taker:
         segments: list[Segment] = []
         while len(segments) < count:
             some = min(count - len(segments), 2)
-            taken = self.pool.collect(some, self.version, _never)
+            taken = self.pool.collect(some, self.version, lambda: False)
             assert len(taken) == some
             segments += taken
         self.taken += segments
@@ -114,9 +113,8 @@ class Taker:
 
 
 def test_segments_of_all_workers_come_once_and_in_order() -> None:
-    engine = InProcessEngine(WORKERS)
-    with _pool(engine) as pool:
-        taker = Taker(pool)
+    engine, before = InProcessEngine(WORKERS), set(threading.enumerate())
+    with _pool(engine) as (pool, taker):
         taker.take(50)
         taker.until(lambda: {s.worker for s in taker.taken} == {0, 1, 2}, "segments of all")
         taker.until_all_joined()
@@ -125,28 +123,20 @@ def test_segments_of_all_workers_come_once_and_in_order() -> None:
         ]
         taker.until(lambda: all(w.steps_per_second > 0 for w in pool.workers()), "speeds")
         assert pool.empty_seconds == 0.0
-    assert set(taker.events) == {f"joined: {w}, on indigo/{w.index}" for w in engine.workers}
-    assert engine.dropped == []
-
-
-def test_leaving_the_context_stops_the_actors() -> None:
-    before = set(threading.enumerate())
-    engine = InProcessEngine(WORKERS)
-    with _pool(engine) as pool:
-        Taker(pool).take(8)
-        wait_until(lambda: len(engine.objects) == WORKERS, LONG, "all actors")
         actors = list(engine.objects.values())
-    assert all(actor.stopped for actor in actors)
-    assert engine.objects == {}
+    # Leaving the context stops the actors.
+    assert [actor.stopped for actor in actors] == [True] * WORKERS
     wait_until(lambda: set(threading.enumerate()) <= before, LONG, "the threads' end")
+    assert (engine.objects, engine.dropped) == ({}, [])
+    assert set(taker.events) == {f"joined: {w}, on indigo/{w.index}" for w in engine.workers}
 
 
 def test_none_come_when_stop_says_so_and_none_is_used() -> None:
-    with _pool(InProcessEngine(WORKERS)) as pool:
+    with _pool(InProcessEngine(WORKERS)) as (pool, taker):
         queue = pool.queue
         assert pool.collect(10**6, 0, lambda: len(queue) > WORKERS) == []
         assert (queue.used, queue.refused.total()) == (0, 0)
-        Taker(pool).take(20)  # the oldest still come first
+        taker.take(20)  # the oldest still come first
         assert pool.collect(10**6, 0, lambda: True) == []
 
 
@@ -162,8 +152,7 @@ def test_no_worker_is_asked_before_there_are_weights() -> None:
 
 def test_a_worker_that_leaves_is_named_and_the_others_go_on() -> None:
     engine = InProcessEngine(WORKERS)
-    with _pool(engine) as pool:
-        taker = Taker(pool)
+    with _pool(engine) as (pool, taker):
         taker.until_all_joined()
         engine.leave(engine.workers[1], "pulled its plug")
         assert taker.until_gone(engine.workers[1]) == "pulled its plug; 2 left"
@@ -181,8 +170,7 @@ def test_a_frozen_worker_is_dropped(monkeypatch: pytest.MonkeyPatch, limit: str)
     frozen = engine.workers[2]
     if limit == "start":
         engine.freeze(frozen)
-    with _pool(engine) as pool:
-        taker = Taker(pool)
+    with _pool(engine) as (_, taker):
         if limit == "worker_silence":
             taker.until_all_joined()
             engine.freeze(frozen)
@@ -199,8 +187,7 @@ def test_a_worker_whose_environment_hangs_is_dropped(monkeypatch: pytest.MonkeyP
     before_step(monkeypatch, lambda env: env.first_index == 1 and release.wait(LONG))
     engine = InProcessEngine(WORKERS)
     try:
-        with _pool(engine) as pool:
-            taker = Taker(pool)
+        with _pool(engine) as (_, taker):
             said = taker.until_gone(engine.workers[1])
             assert re.fullmatch(r"its environment hangs for \d+ s; \d left", said)
             assert engine.workers[1] in engine.dropped
@@ -216,8 +203,7 @@ def test_what_fails_on_a_worker_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
     before_step(monkeypatch, fail)
     engine = InProcessEngine(WORKERS)
-    with _pool(engine, links=("99", "1", "2")) as pool:
-        taker = Taker(pool)
+    with _pool(engine, links=("99", "1", "2")) as (_, taker):
         assert "'indigo/99'" in taker.until_gone(engine.workers[0])
         said = taker.until_gone(engine.workers[2])
         assert "failed: RuntimeError: ValueError: the link broke" in said
@@ -226,8 +212,7 @@ def test_what_fails_on_a_worker_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_worker_that_joins_in_mid_run_acts_with_the_newest_weights() -> None:
     engine = InProcessEngine(1)
-    with _pool(engine) as pool:
-        taker = Taker(pool)
+    with _pool(engine) as (pool, taker):
         taker.take(10)
         pool.publish(_weights(1))
         late = engine.join(2)
@@ -256,12 +241,10 @@ class LateEngine(InProcessEngine):
         told: Future[Any] = Future()
 
         def tell(done: Future[Any]) -> None:
-            if done.exception() is None and done.result().segments:
+            if done.result().segments:
                 self.kept.append((told, done.result()))
-            elif done.exception() is None:
-                told.set_result(done.result())
             else:
-                told.set_exception(done.exception())
+                told.set_result(done.result())
 
         answer.add_done_callback(tell)
         return told
@@ -269,8 +252,7 @@ class LateEngine(InProcessEngine):
 
 def test_late_answers_of_a_dropped_worker_are_refused() -> None:
     engine = LateEngine(WORKERS)
-    with _pool(engine) as pool:
-        taker = Taker(pool)
+    with _pool(engine) as (pool, taker):
         taker.until_all_joined()
         engine.late = 0
         taker.until(lambda: len(engine.kept) == 1, "a report that is kept back")
@@ -294,7 +276,7 @@ def test_a_worker_that_is_not_asked_for_more_is_asked_seldom() -> None:
             return super().call(worker, method, *args)
 
     engine = Counting(WORKERS)
-    with _pool(engine, capacity=2) as pool:
+    with _pool(engine, capacity=2) as (pool, _):
         wait_until(lambda: len(pool.queue) >= 2, LONG, "as much as may wait")
         engine.reports = 0
         wait_until(lambda: engine.reports >= WORKERS, LONG, "signs of life")
@@ -308,8 +290,8 @@ def test_a_worker_that_is_not_asked_for_more_is_asked_seldom() -> None:
 def test_when_enough_wait_workers_are_not_asked_for_more(count: int) -> None:
     """Of several, each may answer with what there was room for when it was asked."""
     capacity, engine = 4, InProcessEngine(count)
-    with _pool(engine, capacity=capacity) as pool:
-        queue, most, taker = pool.queue, capacity + (count - 1) * AHEAD, Taker(pool)
+    with _pool(engine, capacity=capacity) as (pool, taker):
+        queue, most = pool.queue, capacity + (count - 1) * AHEAD
 
         def all_wait() -> bool:
             assert len(queue) <= most
@@ -323,8 +305,7 @@ def test_when_enough_wait_workers_are_not_asked_for_more(count: int) -> None:
 
 
 def test_weights_reach_every_worker_and_each_says_when() -> None:
-    with _pool(InProcessEngine(WORKERS)) as pool:
-        taker = Taker(pool)
+    with _pool(InProcessEngine(WORKERS)) as (pool, taker):
 
         def all_act(version: int) -> bool:
             states = pool.workers()
@@ -345,10 +326,9 @@ def test_weights_reach_every_worker_and_each_says_when() -> None:
 
 
 def test_the_lag_is_shown() -> None:
-    with _pool(InProcessEngine(1), capacity=2) as pool:
+    with _pool(InProcessEngine(1), capacity=2) as (pool, taker):
         wait_until(lambda: _steps(pool) == (2 + AHEAD) * 6, LONG, "an actor that waits")
         pool.publish(_weights(5))
-        taker = Taker(pool)
         taker.take()  # makes room for one more, which was acted by then
         wait_until(lambda: pool.workers()[0].lag == 5, LONG, "a lag")
         taker.until(lambda: pool.workers()[0].lag == 0, "none with the new weights")
@@ -356,10 +336,9 @@ def test_the_lag_is_shown() -> None:
 
 def test_for_how_long_there_is_no_worker() -> None:
     engine = InProcessEngine(0)
-    with _pool(engine) as pool:
+    with _pool(engine) as (pool, taker):
         wait_until(lambda: pool.empty_seconds > 0.3, LONG, "time without a worker")
         first = engine.join(0)
-        taker = Taker(pool)
         taker.take()
         assert pool.empty_seconds == 0.0
         engine.leave(first)
@@ -372,7 +351,7 @@ def test_for_how_long_there_is_no_worker() -> None:
 
 def test_workers_that_join_and_cannot_start_are_none() -> None:
     engine = InProcessEngine(0)
-    with _pool(engine, links=("no such link",)) as pool:
+    with _pool(engine, links=("no such link",)) as (pool, _):
         before = 0.0
         for life in range(1, 4):
             engine.join(0)
@@ -386,5 +365,5 @@ def test_what_breaks_the_pool_comes_out_of_collect() -> None:
         def changes(self) -> Any:
             raise OSError("no such engine")
 
-    with _pool(Broken(1)) as pool, pytest.raises(OSError, match="no such engine"):
-        pool.collect(1, 0, _never)
+    with _pool(Broken(1)) as (pool, _), pytest.raises(OSError, match="no such engine"):
+        pool.collect(1, 0, lambda: False)

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from benchmarks.exchange import measure_exchange, project
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
+from tests.hosts import rank_processes, wait_until
 
 SMALL = "num_envs=4 ppo.rollout_length=16 ppo.minibatch_size=64 network.hidden=[8]"
 SCALING = "scaling --processes 2 --rounds 1"
@@ -159,13 +159,11 @@ def test_wrong_flags_are_one_line_before_anything_is_measured(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["scaling", "parity"])
-def test_ctrl_c_is_one_line(
-    capfd: pytest.CaptureFixture[str], conftest: ModuleType, command: str
-) -> None:
+def test_ctrl_c_is_one_line(capfd: pytest.CaptureFixture[str], command: str) -> None:
     scaling = command == "scaling"
 
     def interrupt() -> None:
-        conftest.wait_until(lambda: bool(conftest.rank_processes(os.getpid())), 60, "a start")
+        wait_until(lambda: bool(rank_processes(os.getpid())), 60, "a start")
         time.sleep(4.0 if scaling else 1.0)  # in training, or while they start
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import checked_token, proof, proves
 from distrlcc.processes import Process, descendants, find_process
 from distrlcc.tune.report import read_reports
+from tests.hosts import Hosts, wait_until
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -113,15 +113,12 @@ def test_processes_are_told_apart_by_their_start() -> None:
     assert find_process(child.pid) is None
 
 
-@pytest.mark.parametrize("text", ["", ":6379", "host:", "host:x", "host:0", "a:b:1", "host:70000"])
-def test_an_address_that_is_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected HOST:PORT"):
-        parse_address(text)
-
-
 def test_addresses_have_a_port_and_are_this_machines() -> None:
     assert parse_address("10.0.0.1:7000") == ("10.0.0.1", 7000)
     assert parse_address("head") == ("head", 6379)
+    for text in ("", ":6379", "host:", "host:x", "host:0", "a:b:1", "host:70000"):
+        with pytest.raises(ConfigError, match="expected HOST:PORT"):
+            parse_address(text)
     with pytest.raises(ConfigError, match="expected an address of this machine"):
         head_interface("203.0.113.9", "")
 
@@ -179,22 +176,13 @@ class Cluster:
         assert code in (None, done.returncode), said
         return said
 
-    def processes(self, host: int) -> list[str]:
-        """Return the processes that run on a host."""
-        command = ["ip", "netns", "pids", self.hosts.names[host]]
-        return subprocess.check_output(command, text=True, timeout=10).split()
-
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: Any, conftest: ModuleType) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: Any) -> Iterator[Cluster]:
     """Return hosts of which the first runs a cluster's head."""
     pytest.importorskip("ray")
     folder = tmp_path_factory.mktemp("cluster")
-    try:
-        hosts = conftest.Hosts(2, folder)
-    except ConfigError as error:
-        pytest.skip(str(error))
-    with hosts:
+    with Hosts(2, folder) as hosts:
         made = Cluster(hosts, folder)
         try:
             said = made.run(0, "cluster", "start", "--no-dashboard", "--show-token", *SMALL)
@@ -237,7 +225,7 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     rows = [line.split() for line in said.splitlines()]
     assert [row[0] for row in rows[2:]] == ["code", "torch"], said
     assert rows[-1][-1] == "1.2.3"
-    assert cluster.processes(1) == []
+    assert cluster.hosts.processes(1) == []
 
 
 @pytest.mark.slow
@@ -273,7 +261,7 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
 @pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    if not cluster.processes(1):  # the test before has not run
+    if not cluster.hosts.processes(1):  # the test before has not run
         cluster.run(1, "cluster", "join", cluster.head, *SMALL, DISTRLCC_TOKEN=cluster.token)
     words = shlex.split(
         f"tune pbt quickstart --address {cluster.head} --population 2 --interval 2 --updates 6 "
@@ -288,7 +276,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
         while not trained.done():
             time.sleep(0.05)  # a segment is short
             for host in {0, 1} - busy:
-                for pid in cluster.processes(host):
+                for pid in cluster.hosts.processes(host):
                     with suppress(OSError):
                         title = Path(f"/proc/{pid}/cmdline").read_bytes()
                         if title.startswith(b"ray::") and b"IDLE" not in title:
@@ -304,9 +292,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.net
-def test_a_cut_machine_is_given_up_and_nothing_is_left(
-    cluster: Cluster, conftest: ModuleType
-) -> None:
+def test_a_cut_machine_is_given_up_and_nothing_is_left(cluster: Cluster) -> None:
     cluster.hosts.cut(1)
     begin = time.monotonic()
 
@@ -314,9 +300,9 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
         said = cluster.run(0, "cluster", "status", "--json", "-")
         return [node["alive"] for node in json.loads(said)["nodes"]] == [True, False]
 
-    conftest.wait_until(gone, 2 * STALL_SECONDS + 15.0, "the machine that was cut is given up")
+    wait_until(gone, 2 * STALL_SECONDS + 15.0, "the machine that was cut is given up")
     assert time.monotonic() - begin > STALL_SECONDS / 2
-    conftest.wait_until(
+    wait_until(
         lambda: "has ended" in cluster.run(1, "cluster", "status", code=None),
         15.0,
         "it ended its part",
@@ -325,7 +311,7 @@ def test_a_cut_machine_is_given_up_and_nothing_is_left(
     cluster.run(1, "cluster", "stop", code=None)
     cluster.run(0, "cluster", "stop")
     for host in (0, 1):
-        assert cluster.processes(host) == []
+        assert cluster.hosts.processes(host) == []
         assert "nothing to stop" in cluster.run(host, "cluster", "stop", code=2)
 
 

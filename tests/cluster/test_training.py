@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +27,8 @@ from distrlcc.processes import descendants
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import ResourcesConfig
+from tests.hosts import wait_until
+from tests.parallel.commands import Command, rows, updates
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
 pytestmark = [
@@ -128,10 +128,10 @@ def _engine(
 
 
 @pytest.mark.long
-def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) -> None:
+def test_workers_answer_die_and_come_back(cluster: Any) -> None:
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
     with _engine(cluster, resources, 2) as engine:
-        conftest.wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
+        wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
         first, second = sorted(engine.living(), key=lambda worker: worker.index)
         for worker in (first, second):
             engine.start(worker, Counter, 5).result(30.0)
@@ -150,39 +150,33 @@ def test_workers_answer_die_and_come_back(cluster: Any, conftest: ModuleType) ->
         engine.drop(first)
         with pytest.raises(WorkerGoneError):
             engine.call(first, "add", 1).result(1.0)
-        conftest.wait_until(lambda: len(engine.living()) == 2, 60.0, "another in its place")
+        wait_until(lambda: len(engine.living()) == 2, 60.0, "another in its place")
         again = next(worker for worker in engine.living() if worker != second)
         assert (again.index, again.process != first.process) == (0, True)
         engine.start(again, Counter, 0).result(30.0)
         assert engine.call(again, "add", 1).result(10.0) == 1
 
         engine.drop(second)  # given up for silence, say: its process ends
-        conftest.wait_until(lambda: not Path(f"/proc/{second.process}").exists(), 10.0, "its end")
-    conftest.wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
+        wait_until(lambda: not Path(f"/proc/{second.process}").exists(), 10.0, "its end")
+    wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
 
 
-def test_a_worker_of_another_version_is_refused_with_the_difference(
-    cluster: Any, conftest: ModuleType
-) -> None:
+def test_a_worker_of_another_version_is_refused_with_the_difference(cluster: Any) -> None:
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
     with _engine(cluster, resources, 1, torch="1.0", code="other") as engine:
         with pytest.raises(GroupError, match=r"torch +1\.0 ") as refused:
-            conftest.wait_until(lambda: bool(engine.changes().joined), 60.0, "a refusal")
+            wait_until(lambda: bool(engine.changes().joined), 60.0, "a refusal")
         assert refused.value.exit_code == 2
 
 
-def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
-    cluster: Any, conftest: ModuleType
-) -> None:
+def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(cluster: Any) -> None:
     resources = ResourcesConfig(worker_cpus=0.7, learner_cpus=0.5, max_workers=3)
     with _engine(cluster, resources, 2) as engine:
-        conftest.wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
+        wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
         time.sleep(2.0)
         assert len(engine.living()) == 2  # there is no room for a third
         node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
-        began = time.monotonic()
-        conftest.wait_until(lambda: len(engine.living()) == 3, 60.0, "a third")
-        assert time.monotonic() - began < 30.0
+        wait_until(lambda: len(engine.living()) == 3, 30.0, "a third")
         third = next(worker for worker in engine.living() if worker.index == 2)
         engine.start(third, Counter, 0).result(30.0)
         waiting = engine.call(third, "sleep", 120.0)
@@ -192,7 +186,7 @@ def test_a_machine_that_joins_is_used_and_one_that_dies_costs_its_workers(
         assert third not in engine.living()
         assert len(engine.living()) == 2
         # Both have one address here, so the head's free cores are hidden until Ray knows.
-        conftest.wait_until(lambda: sum(n["Alive"] for n in ray.nodes()) == 1, 60.0, "Ray knows it")
+        wait_until(lambda: sum(n["Alive"] for n in ray.nodes()) == 1, 60.0, "Ray knows it")
 
 
 @pytest.mark.parametrize(
@@ -223,15 +217,15 @@ def _run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-class Run:
+class Run(Command):
     """The command, with what it says so far."""
 
     def __init__(self, cluster: Any, folder: Path, *words: str) -> None:
-        self.out, self._log = folder / "run", folder / f"{len(list(folder.iterdir()))}.log"
-        command = [sys.executable, "-m", "distrlcc", "train", "--engine", "ray", "--no-tensorboard"]
-        command += ["--address", cluster.address, "--out", str(self.out), *words]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        self.out = folder / "run"
+        train = ("-m", "distrlcc", "train", "--engine", "ray", "--no-tensorboard")
+        super().__init__(
+            folder, *train, "--address", cluster.address, "--out", str(self.out), *words
+        )
 
     def __enter__(self) -> Run:
         return self
@@ -241,68 +235,61 @@ class Run:
         self.process.wait(20.0)
 
     @property
-    def said(self) -> str:
-        return self._log.read_text()
+    def text(self) -> str:
+        return "\n".join(self.said)
 
-    def count(self, words: str) -> int:
-        return self.said.count(words)
-
-    def rows(self) -> list[dict[str, Any]]:
-        try:
-            lines = (self.out / "metrics.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+    def update(self) -> int:
+        """Return the newest update, 0 if there is none."""
+        return max(updates(self.out), default=0)
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, f"{what} not in {seconds:.0f} s:\n{self.said}"
-            time.sleep(0.05)
+        def holds() -> bool:
+            assert self.process.poll() is None, self.text
+            return condition()
 
-    def end(self, number: int, seconds: float) -> int:
+        wait_until(holds, seconds, what)
+
+    def until_said(self, words: str, seconds: float, count: int = 1) -> None:
+        self.until(lambda: self.text.count(words) >= count, seconds, words)
+
+    def end(self, number: int) -> int:
         self.process.send_signal(number)
-        return self.process.wait(seconds)
+        return self.process.wait(30.0)
 
 
-def test_actors_and_their_trainer_are_started_again(
-    cluster: Any, conftest: ModuleType, tmp_path: Path
-) -> None:
+def test_actors_and_their_trainer_are_started_again(cluster: Any, tmp_path: Path) -> None:
     told = shlex.split("distrlcc --topology actor-learner --workers 2 --restarts 1 --set")
     with Run(cluster, tmp_path, *told, *SMALL, ENDLESS, "actors.segments_per_update=2") as run:
-        run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
+        run.until(lambda: run.update() > 12, 180.0, "updates")
         worker = _members(cluster, "Host")[0]
         os.kill(worker, signal.SIGKILL)
-        run.until(lambda: f"process {worker} " in run.said.partition("gone: ")[2], 15.0, "it")
-        run.until(lambda: run.count("joined: worker") == 3, 60.0, "another worker")
+        run.until(lambda: f"process {worker} " in run.text.partition("gone: ")[2], 15.0, "it")
+        run.until_said("joined: worker", 60.0, 3)
 
         (trainer,) = _members(cluster, "RayTrainer")
-        before = run.rows()[-1]["update"]
+        before = run.update()
         os.kill(trainer, signal.SIGKILL)
-        run.until(lambda: "starting it again" in run.said, 15.0, "the trainer's death")
-        run.until(lambda: run.rows()[-1]["update"] > before + 5, 150.0, "more updates")
-        updates = [row["update"] for row in run.rows()]
-        assert updates == list(range(1, len(updates) + 1))  # what was lost was learned again
+        run.until_said("starting it again", 15.0)
+        run.until(lambda: run.update() > before + 5, 150.0, "more updates")
+        # What was lost was learned again.
+        assert updates(run.out) == list(range(1, len(updates(run.out)) + 1))
 
-        assert run.end(signal.SIGINT, 20.0) == 130
-        line = run.said.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
+        assert run.end(signal.SIGINT) == 130
+        line = run.text.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
         assert line.startswith("train --engine ray --topology actor-learner --address ")
-        conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
-        done = run.rows()[-1]
+        wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+        done = rows(run.out)[-1]
         more = f"total_steps={int(done['steps']) + 640}"
         words = ["-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set", more]
         again = _run(words, run.out.parent)
         assert again.returncode == 0, again.stderr
-        assert run.rows()[-1]["update"] == done["update"] + 5
+        assert run.update() == done["update"] + 5
         assert "policy: " in again.stdout
-        assert "(raylet)" not in run.said + again.stdout + again.stderr
+        assert "(raylet)" not in run.text + again.stdout + again.stderr
 
 
 @pytest.mark.long
-def test_the_trainer_goes_on_on_another_machine(
-    cluster: Any, conftest: ModuleType, tmp_path: Path
-) -> None:
+def test_the_trainer_goes_on_on_another_machine(cluster: Any, tmp_path: Path) -> None:
     room = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trainer": 1.0}}
     first, second = cluster.add_node(**room), cluster.add_node(**room)
     told = shlex.split("distrlcc --topology actor-learner --workers 1 --restarts 1")
@@ -310,45 +297,42 @@ def test_the_trainer_goes_on_on_another_machine(
     with Run(
         cluster, tmp_path, *told, *place, "--set", *SMALL, ENDLESS, "actors.segments_per_update=1"
     ) as run:
-        run.until(lambda: len(run.rows()) > 12, 180.0, "updates")
+        run.until(lambda: run.update() > 12, 180.0, "updates")
         (trainer,) = _members(cluster, "RayTrainer")
         mine, other = (first, second) if trainer in _below(first) else (second, first)
-        before = run.rows()[-1]["update"]
+        before = run.update()
         cluster.remove_node(mine, allow_graceful=False)
-        run.until(lambda: "starting it again" in run.said, 40.0, "the machine's death")
+        run.until_said("starting it again", 40.0)
         run.out.rename(tmp_path / "of the machine that died")
-        run.until(lambda: bool(run.rows()) and run.rows()[-1]["update"] > before + 5, 150.0, "more")
-        updates = [row["update"] for row in run.rows()]
-        assert updates == list(range(1, len(updates) + 1))  # it was fetched, and went on
+        run.until(lambda: run.update() > before + 5, 150.0, "more")
+        # It was fetched, and went on.
+        assert updates(run.out) == list(range(1, len(updates(run.out)) + 1))
         assert _members(cluster, "RayTrainer")[0] in _below(other)
-        assert run.end(signal.SIGINT, 30.0) == 130
+        assert run.end(signal.SIGINT) == 130
         cluster.remove_node(other)
 
 
 @pytest.mark.long
-def test_ranks_are_started_again_and_stay_equal(
-    cluster: Any, conftest: ModuleType, tmp_path: Path
-) -> None:
+def test_ranks_are_started_again_and_stay_equal(cluster: Any, tmp_path: Path) -> None:
     words = shlex.split(
         "quickstart --processes 2 --set num_envs=8 ppo.rollout_length=32 held_out.every=1000 "
         "held_out.links=2 held_out.seconds=1 distributed.sync_check_every=1"
     )
     with Run(cluster, tmp_path, *words, ENDLESS) as run:
-        run.until(lambda: len(run.rows()) > 20, 180.0, "updates")
-        assert run.rows()[-1]["ranks"] == 2.0
-        victim = max(_members(cluster, "RayRank"))
-        os.kill(victim, signal.SIGKILL)
-        run.until(lambda: "starting it again" in run.said, 15.0, "a rank's death")
-        run.until(lambda: "joined: rank" in run.said, 60.0, "two again")
-        run.until(lambda: run.rows()[-1]["ranks"] == 2.0, 20.0, "an update of two")
+        run.until(lambda: run.update() > 20, 180.0, "updates")
+        assert rows(run.out)[-1]["ranks"] == 2.0
+        os.kill(max(_members(cluster, "RayRank")), signal.SIGKILL)
+        run.until_said("starting it again", 15.0)
+        run.until_said("joined: rank", 60.0)
+        run.until(lambda: rows(run.out)[-1]["ranks"] == 2.0, 20.0, "an update of two")
         os.kill(_members(cluster, "RayRank")[0], signal.SIGSTOP)
-        run.until(lambda: "answered for 8 s; starting it again" in run.said, 60.0, "it is frozen")
-        run.until(lambda: run.count("joined: rank") == 2, 60.0, "two once more")
-        behind = run.rows()[-1]["update"]
-        run.until(lambda: run.rows()[-1]["update"] > behind + 20, 30.0, "equal weights")
-        assert run.end(signal.SIGTERM, 30.0) == 128 + signal.SIGTERM
-        conftest.wait_until(lambda: not _members(cluster), 10.0, "the end of all")
-        assert "held-out links: " in run.said
+        run.until_said("answered for 8 s; starting it again", 60.0)
+        run.until_said("joined: rank", 60.0, 2)
+        behind = run.update()
+        run.until(lambda: run.update() > behind + 20, 30.0, "equal weights")
+        assert run.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+        assert "held-out links: " in run.text
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,8 @@ def _verdicts(*, cluster: bool) -> dict[str, Verdict]:
 
 
 def test_the_worst_counts() -> None:
-    ok, warn, fail = (
-        finding("a", "x"),
-        finding("b", "y", warn="do"),
-        finding("c", "z", fail="do", warn="or"),
-    )
+    ok, warn = finding("a", "x"), finding("b", "y", warn="do")
+    fail = finding("c", "z", fail="do", warn="or")
     assert (fail.verdict, fail.remedy) == (Verdict.FAIL, "do")
     assert worst([]) == worst([ok]) == Verdict.OK
     assert worst([ok, warn]) == Verdict.WARN
@@ -89,25 +86,21 @@ def test_emulation_never_fails() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_storage_that_is_shared(tmp_path: Path, scheme: str) -> None:
-    marks = machine.new_marks(f"{scheme}{tmp_path}")
+def test_storage_that_is_shared_and_one_that_is_not(tmp_path: Path, scheme: str) -> None:
+    mine, yours = tmp_path / "mine", tmp_path / "yours"
+    for folder in (mine, yours):
+        folder.mkdir()
+    marks = machine.new_marks(f"{scheme}{mine}")
+    elsewhere = Storage(f"{scheme}{yours}", marks.name)
     assert [machine.leave_mark(marks, name) for name in ("a", "b")] == ["", ""]
+    assert machine.leave_mark(elsewhere, "b") == ""
     assert machine.missing_marks(marks, ["a", "b"]) == []
     assert machine.missing_marks(marks, ["a", "c"]) == ["c"]
-    machine.sweep_marks(marks)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_storage_that_is_not(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "yours").mkdir()
-    marks = machine.new_marks(str(tmp_path / "mine"))
-    machine.leave_mark(marks, "a")
-    elsewhere = Storage(str(tmp_path / "yours"), marks.name)
-    machine.leave_mark(elsewhere, "b")
     one = machine.judge_storage("/mnt", "", machine.missing_marks(elsewhere, ["a", "b"]))
     assert one.verdict == Verdict.FAIL
     assert "what a wrote is not there" in one.found
+    machine.sweep_marks(marks)
+    assert list(mine.iterdir()) == []
 
 
 def test_a_storage_must_be_a_folder_or_a_known_url(tmp_path: Path) -> None:

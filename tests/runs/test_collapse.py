@@ -19,11 +19,10 @@ from distrlcc.runs.train import iterate
 from tests.parallel.commands import rows, saved
 
 UPDATE = 8 * 16
-SETTINGS = f"""num_envs=8 env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16
+COLLAPSES = f"""num_envs=8 env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16
     ppo.minibatch_size=64 held_out.every=100 held_out.links=2 held_out.seconds=0.3
     ppo.lr_schedule=[[0,1e-3],[{6 * UPDATE},1e-3],[{6 * UPDATE + 1},5.0]]
-    alarm.patience=2 alarm.keep_every=3 alarm.most_restores=2"""
-COLLAPSES = SETTINGS.split()
+    alarm.patience=2 alarm.keep_every=3 alarm.most_restores=2""".split()
 
 
 def _trainer(*changes: str) -> RunState:

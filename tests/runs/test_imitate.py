@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,40 +33,29 @@ from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import rows, saved, updates
 from tests.trees import same
 
-MAIN = """
-import resource, sys
-from distrlcc.cli import main as cli
-limit = int(sys.argv.pop(1))
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-sys.exit(cli.main())
-"""
 PAGE = (Path(__file__).parents[2] / "docs" / "imitation.md").read_text()
 SHORT = ("env.episode_s=0.6", "env.step_ms=10")
 SETTINGS = """held_out.links=2 held_out.seconds=0.3 network.hidden=[16]
     imitation.minibatch_size=64 imitation.sequence_length=8"""
 SMALL = SETTINGS.split()
+GAIL = """num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 network.hidden=[8]
+    env.episode_s=0.5 held_out.every=2 held_out.links=4 held_out.seconds=0.2
+    total_steps=512 distributed.sync_check_every=1 distributed.straggler_share=0"""
 ENDLESS = ("--no-tensorboard", "--epochs", 10**6, "--set", *SMALL, "held_out.every=1000000")
+LITTLE_DISK = "prlimit --fsize=30000:"  # of a file, bytes
 EPISODES = ("--episodes", 12, "--num-envs", 3, "--shard-steps", 200, "--set", *SHORT)
 
 
-@dataclass
-class Done:
-    code: int
-    err: str
-
-
-def _run(*words: object) -> Done:
-    """Run a command in this process."""
+def _run(*words: object) -> tuple[int, str]:
+    """Run a command in this process; return its exit code and what it said."""
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
-        code = cli.main([str(word) for word in words])
-    return Done(code, err.getvalue())
+        return cli.main([str(word) for word in words]), err.getvalue()
 
 
-def _start(*words: object, limit: int = 0) -> subprocess.Popen[str]:
-    """Run a command in a process of its own, which may write files of ``limit`` bytes."""
-    command = [sys.executable, "-c", MAIN, str(limit), *map(str, words)]
+def _start(*words: object, before: str = "") -> subprocess.Popen[str]:
+    """Run a command in a process of its own, perhaps behind another command."""
+    command = [*before.split(), sys.executable, "-m", "distrlcc", *map(str, words)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -77,14 +66,20 @@ def _wait(process: subprocess.Popen[str], condition: Callable[[], bool], what: s
 
 
 def _collect(out: Path, *words: object, scheme: str = "oracle") -> StoredData:
-    done = _run("collect", "--scheme", scheme, "--suite", "random", "--out", out, *words)
-    assert done.code == 0, done.err
+    code, err = _run("collect", "--scheme", scheme, "--suite", "random", "--out", out, *words)
+    assert code == 0, err
     return StoredData(out)
 
 
+def _refused(line: str, *words: object) -> None:
+    code, err = _run(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert line in err
+
+
 def _imitate(data: Path, out: Path, *words: object) -> dict[str, Any]:
-    done = _run("imitate", data, "--no-tensorboard", "--out", out, *words)
-    assert done.code == 0, done.err
+    code, err = _run("imitate", data, "--no-tensorboard", "--out", out, *words)
+    assert code == 0, err
     return saved(out)
 
 
@@ -159,15 +154,13 @@ def test_a_stopped_collect_is_no_data_set(tmp_path: Path, number: signal.Signals
         assert "stopped; nothing was kept" in err
         assert not out.exists()
         return
-    for again in (_run("imitate", out), _run("collect", "--scheme", "oracle", "--out", out)):
-        assert again.code == 2
-        assert again.err.count("\n") == 1
-        assert "unfinished" in again.err
+    for words in (("imitate", out), ("collect", "--scheme", "oracle", "--out", out)):
+        _refused("unfinished", *words)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     words = ("--scheme", "oracle", "--shard-steps", 700, "--num-envs", 4, "--set", *SHORT)
-    process = _start("collect", "--out", tmp_path / "d", *words, limit=30_000)
+    process = _start("collect", "--out", tmp_path / "d", *words, before=LITTLE_DISK)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "cannot write" in err.splitlines()[-1]
@@ -187,10 +180,9 @@ def test_it_learns_and_a_resume_is_bit_identical(oracle: Path, tmp_path: Path) -
     assert policy.notes["scheme"] == "oracle"
 
     _imitate(oracle, tmp_path / "cut", "--epochs", 3, *words)
-    done = _run("imitate", "--resume", "--out", tmp_path / "cut")
-    assert done.code == 2
-    assert "has done 3 of 3 epochs already; go on with --epochs N" in done.err
-    assert _run("imitate", "--resume", "--epochs", 8, "--out", tmp_path / "cut").code == 0
+    again = ("imitate", "--resume", "--out", tmp_path / "cut")
+    _refused("has done 3 of 3 epochs already; go on with --epochs N", *again)
+    assert _run(*again, "--epochs", 8)[0] == 0
     same(whole["learner"], saved(tmp_path / "cut")["learner"])
     assert updates(tmp_path / "cut") == list(range(1, 9))
 
@@ -214,14 +206,10 @@ def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> N
     out, other = tmp_path / "run", tmp_path / "other"
     _imitate(oracle, out, "--epochs", 1, "--set", *SMALL)
     _collect(other, "--episodes", 2, "--set", *SHORT)
-    done = _run("imitate", other, "--resume", "--epochs", 2, "--out", out)
-    assert done.code == 2
-    assert "data_digest" in done.err
+    _refused("data_digest", "imitate", other, "--resume", "--epochs", 2, "--out", out)
     moved = oracle.rename(tmp_path / "moved")
     try:
-        done = _run("imitate", "--resume", "--epochs", 2, "--out", out)
-        assert done.code == 2
-        assert "no data set at" in done.err
+        _refused("no data set at", "imitate", "--resume", "--epochs", 2, "--out", out)
         _imitate(moved, out, "--resume", "--epochs", 2)
     finally:
         moved.rename(oracle)
@@ -247,20 +235,31 @@ def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) 
 def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(oracle: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = _start("imitate", oracle, "--out", out, "--processes", 2, *ENDLESS)
-    try:
-        _wait(process, lambda: len(rows(out)) > 2, "it trains")
-        ranks = rank_processes(process.pid)
-        os.kill(ranks[1], signal.SIGKILL)
-        _, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
+    _wait(process, lambda: len(rows(out)) > 2, "it trains")
+    os.kill(rank_processes(process.pid)[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 3
-    assert "rank 1" in err.splitlines()[-1]
-    assert "SIGKILL" in err.splitlines()[-1]
+    assert re.search("rank 1 .*SIGKILL", err.splitlines()[-1])
     epochs = len(rows(out)) + 2
     _imitate(oracle, out, "--resume", "--processes", 2, "--epochs", epochs)
     assert updates(out) == list(range(1, epochs + 1))
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_gails_reward_from_a_data_set_and_go_on(tmp_path: Path) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    _collect(data, "--steps", 2000, "--num-envs", 16, "--set", "env.episode_s=0.5")
+    train = ("train", "--no-tensorboard", "--out", run)
+    demonstrations = f"gail.demonstrations={data}"
+    assert _run(*train, "gail", "--processes", 2, "--set", demonstrations, *GAIL.split())[0] == 0
+    again = (*train, "--resume", "--set")
+    assert _run(*again, "total_steps=768")[0] == 0
+    assert [row["steps"] for row in rows(run)] == [128.0 * k for k in range(1, 7)]
+    assert all(0.0 <= row["gail_accuracy"] <= 1.0 for row in rows(run))
+    # The newest weights are the policy, whatever their reward.
+    assert NumpyPolicy.load(run / "policy.safetensors").notes["update"] == 6
+    (data / "manifest.json").unlink()
+    _refused("is an unfinished data set", *again, "total_steps=1024")
 
 
 SECOND = EnvConfig(suites=("random", "cellular"), episode_s=1.0)
@@ -285,9 +284,6 @@ def test_each_link_has_the_scheme_with_the_greatest_return() -> None:
         np.testing.assert_array_equal(chosen.observations, asked[winner].observations)
         np.testing.assert_array_equal(chosen.expert_actions, asked[winner].expert_actions)
     assert winners == {0, 1}
-
-
-def test_a_scheme_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="nope"):
         _rounds("cubic,nope")
 

@@ -10,6 +10,7 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.runs.metrics_log import MetricsLog, cut_after
+from tests.parallel.commands import rows, updates
 
 
 @pytest.fixture
@@ -18,14 +19,10 @@ def log(tmp_path: Path) -> Iterator[MetricsLog]:
         yield made
 
 
-def rows(log: MetricsLog) -> list[dict[str, object]]:
-    return [json.loads(line) for line in log.path.read_text().splitlines()]
-
-
 def test_metrics_are_json_lines_with_numpy_and_without_nan(log: MetricsLog) -> None:
     log.log(1, {"return": np.float32(0.5), "n": np.int64(3), "text": "x", "a": np.arange(2)})
     log.log(2, {"return": float("nan"), "deep": {"x": [float("inf"), 1.0]}})
-    assert rows(log) == [  # before it is closed
+    assert rows(log.path.parent) == [  # before it is closed
         {"update": 1, "return": 0.5, "n": 3, "text": "x", "a": [0, 1]},
         {"update": 2, "return": None, "deep": {"x": [None, 1.0]}},
     ]
@@ -36,7 +33,7 @@ def test_an_update_is_logged_whole_once_more_is_known(log: MetricsLog) -> None:
     log.log(2, {"reward": 0.5})
     log.log_more(2, {"reward": 0.5}, {"held_out_reward": 0.75})
     log.log(3, {"reward": 1.0})
-    assert rows(log) == [
+    assert rows(log.path.parent) == [
         {"update": 1, "reward": 0.25},
         {"update": 2, "reward": 0.5, "held_out_reward": 0.75},
         {"update": 3, "reward": 1.0},
@@ -59,7 +56,7 @@ def test_tensorboard_shows_each_update_once_after_a_rewind(tmp_path: Path) -> No
             first.log(update, {"ppo/loss": float(update), "note": "text"})
     with closing(MetricsLog(tmp_path)) as again:
         again.rewind(1)
-        assert [row["update"] for row in rows(again)] == [1]
+        assert updates(tmp_path) == [1]
         again.log(2, {"ppo/loss": np.float32(20)})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

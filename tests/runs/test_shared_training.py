@@ -28,7 +28,7 @@ def _config(*changes: str) -> RunConfig:
 @pytest.mark.parametrize("network", ["mlp", "lstm"])
 def test_a_resume_is_bit_identical(network: str) -> None:
     config = _config(f"network.kind={network}")
-    whole, half, resumed = env_run(config), env_run(config), env_run(config)
+    whole, half, resumed = (env_run(config) for _ in range(3))
     metrics: list[Any] = [iterate(whole)[0] for _ in range(4)]
     for _ in range(2):
         iterate(half)
@@ -45,6 +45,10 @@ def test_processes_share_whole_links() -> None:
     assert [(s.first, s.count) for s in shares] == [(0, 12), (12, 12), (24, 16), (40, 12)]
     with pytest.raises(ConfigError, match="at least 4, one link's agents, for each of 3"):
         Share.of(8, 0, 3, 4)
+    # One link is enough to see that a configuration fits.
+    config = recipe("fair")
+    rehearse(config)
+    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.agents).first)
 
 
 def test_held_out_scores_are_of_links() -> None:
@@ -75,9 +79,3 @@ def test_gail_takes_one_agent_and_workers_whole_links(tmp_path: Path) -> None:
         override(recipe("gail"), ["env.agents=4"])
     with pytest.raises(ConfigError, match="envs_per_worker is 6; expected a multiple"):
         actor_state(TrainJob(_config("actors.envs_per_worker=6"), tmp_path))
-
-
-def test_one_link_is_enough_to_see_that_a_configuration_fits() -> None:
-    config = recipe("fair")
-    rehearse(config)
-    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.agents).first)

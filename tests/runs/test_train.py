@@ -92,7 +92,7 @@ def test_the_same_seed_learns_the_same_and_another_does_not(tmp_path: Path) -> N
 def test_a_run_needs_no_writable_home(tmp_path: Path) -> None:
     environment = os.environ | {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/none"}
     command = [sys.executable, *_command(tmp_path / "r", *QUICK, f"total_steps={UPDATE}")]
-    subprocess.run(command, capture_output=True, timeout=120, check=True, env=environment)
+    subprocess.run(command, timeout=120, check=True, env=environment)
 
 
 def test_two_processes_do_not_train_one_run(

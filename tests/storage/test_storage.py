@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from distrlcc.storage import (
     LATEST,
     MANIFEST,
     OWNER,
+    Manifest,
     Owner,
     Storage,
     StorageKeeper,
@@ -58,16 +60,33 @@ def update_of(folder: Path) -> int:
     return int(state["update"])
 
 
+def begin(storage: Storage, run: Path, *updates: int) -> Manifest:
+    """Store a run of some updates; return the newest one's manifest."""
+    with stored(storage, run, resume=False):
+        for update in updates:
+            write(run, update)
+            manifest = storage.push(run)
+            assert manifest.generation == update
+    return manifest
+
+
+@contextmanager
+def gone(store: Path) -> Iterator[None]:
+    """Let a folder be away, and a file in its place."""
+    away = store.rename(store.with_name("away"))
+    store.write_text("in the way")
+    yield
+    store.unlink()
+    away.rename(store)
+
+
 def other(storage: Storage, run: str = "other") -> Storage:
     return Storage(storage.url, storage.name, run)
 
 
 def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with stored(storage, run, resume=False):
-        for update in (1, 2, 3):
-            write(run, update)
-            assert storage.push(run).generation == update
+    begin(storage, run, 1, 2, 3)
     names = storage.names()
     assert len({name.split("/")[0] for name in names}) == 2  # the claim is gone, too
     assert storage.name in stored_runs(storage.url)
@@ -84,11 +103,7 @@ def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> N
 def test_a_damaged_generation_gives_way_to_the_one_before(
     storage: Storage, damage: str, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    with stored(storage, run, resume=False):
-        for update in (1, 2):
-            write(run, update)
-            manifest = storage.push(run)
+    manifest = begin(storage, tmp_path / "run", 1, 2)
     name = f"{manifest.place}/{LATEST}"
     data = storage.read(name)
     assert data is not None
@@ -109,12 +124,9 @@ def test_a_damaged_generation_gives_way_to_the_one_before(
 
 
 def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path: Path) -> None:
-    run = tmp_path / "run"
     with pytest.raises(OutputError, match="holds no run"):
         storage.pull(tmp_path / "copy")
-    with stored(storage, run, resume=False):
-        write(run, 1)
-        place = storage.push(run).place
+    place = begin(storage, tmp_path / "run", 1).place
     storage.write(f"{place}/config.toml", b"seed = 2\n")
     with pytest.raises(CheckpointError, match=r"no whole checkpoint: .*config\.toml is damaged"):
         storage.pull(tmp_path / "copy")
@@ -123,9 +135,7 @@ def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path:
 
 def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with stored(storage, run, resume=False):
-        write(run, 1)
-        storage.push(run)
+    begin(storage, run, 1)
     with (
         pytest.raises(OutputError, match="already holds a run: add --resume"),
         stored(other(storage), tmp_path / "new", resume=False),
@@ -188,11 +198,8 @@ def test_what_fails_is_said_once_and_stored_later(
         write(run, 1)
         keeper = StorageKeeper(storage, run)
         stack.callback(keeper.close)
-        store.rename(tmp_path / "away")
-        store.write_text("in the way")
-        wait_until(lambda: heard("not stored"), 10, "a failure")
-        store.unlink()
-        (tmp_path / "away").rename(store)
+        with gone(store):
+            wait_until(lambda: heard("not stored"), 10, "a failure")
         wait_until(lambda: heard("stored again"), 10, "its end")
         assert len(news) == 2
     assert storage.holds_run()
@@ -200,12 +207,9 @@ def test_what_fails_is_said_once_and_stored_later(
     ending = stored(storage, run, resume=True)
     ending.__enter__()
     write(run, 2)
-    store.rename(tmp_path / "away")
-    store.write_text("in the way")
-    with pytest.raises(OutputError, match=r"saved here, but its end is not stored: .*--storage"):
+    not_stored = pytest.raises(OutputError, match=r"saved here, but its end is not .*--storage")
+    with gone(store), not_stored:
         ending.__exit__(None, None, None)
-    store.unlink()
-    (tmp_path / "away").rename(store)
     with stored(storage, run, resume=True):  # stores what was not
         storage.pull(tmp_path / "copy")
     assert update_of(tmp_path / "copy") == 2
@@ -214,8 +218,7 @@ def test_what_fails_is_said_once_and_stored_later(
 @pytest.mark.parametrize("harm", ["cut", "delete"])
 def test_a_directory_without_a_whole_checkpoint_is_fetched(harm: str, tmp_path: Path) -> None:
     storage, run = Storage(str(tmp_path / "store"), "run", "me"), tmp_path / "run"
-    with stored(storage, run, resume=False):
-        write(run, 1)
+    begin(storage, run, 1)
     if harm == "cut":
         (run / LATEST).write_bytes((run / LATEST).read_bytes()[:-9])
     else:
@@ -226,7 +229,8 @@ def test_a_directory_without_a_whole_checkpoint_is_fetched(harm: str, tmp_path: 
 
 
 PUSHER = """
-import sys, pathlib, test_storage
+import sys, pathlib
+from tests.storage import test_storage
 run = pathlib.Path(sys.argv[3])
 storage = test_storage.Storage(sys.argv[1], sys.argv[2], "pusher")
 with storage.claim():
@@ -239,10 +243,9 @@ with storage.claim():
 
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_kills_at_any_moment_leave_the_newest_stored(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = str(tmp_path / "store") if kind == "folder" else request.getfixturevalue("server").url
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     chance, last = random.Random(11), 0
     for round_ in range(4):
         run = tmp_path / f"run{round_}"

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,11 @@ from distrlcc.cli.main import main
 from distrlcc.storage import Storage
 from tests.hosts import wait_until
 from tests.parallel.commands import saved, updates
+from tests.runs.test_train import ENDLESS, QUICK, UPDATE
 from tests.trees import CLOCK, same
 
-UPDATE = 16 * 16
 UPDATES = 80
-CHANGES = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4
-    held_out.seconds=0.3 env.episode_s=0.5 network.hidden=[16] ppo.rollout_length=16
-    ppo.minibatch_size=64 ppo.sequence_length=8"""
-SMALL = ("quickstart", "--set", *CHANGES.split())
-WORDS = (*SMALL, f"total_steps={UPDATES * UPDATE}")
-LONG = (*SMALL, "total_steps=100_000_000")
+WORDS = (*QUICK, f"total_steps={UPDATES * UPDATE}")
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +70,6 @@ def test_a_killed_run_goes_on_from_s3(
     assert_like_whole(tmp_path / "copy", whole)
 
 
-@pytest.mark.long
-@pytest.mark.net
-def test_a_killed_run_goes_on_on_another_host(
-    whole: Path, tmp_path: Path, make_hosts: Callable[[int], Any]
-) -> None:
-    hosts = make_hosts(2)
-    store = tmp_path / "shared"
-    lines = [
-        words(tmp_path / str(host) / "cut", *more, "--storage", str(store))
-        for host, more in enumerate((WORDS, ("--resume",)))
-    ]
-    first = hosts.start(0, *lines[0])
-    wait_until(Storage(str(store), "cut").holds_run, 60, "something is stored")
-    first.kill()
-    first.wait(10)
-    second = hosts.start(1, *lines[1])
-    assert second.wait(60) == 0, hosts.log(second)
-    assert_like_whole(tmp_path / "1" / "cut", whole)
-
-
 def test_a_server_that_is_away_for_a_while_stops_nothing(
     server: Any, url: str, tmp_path: Path
 ) -> None:
@@ -105,7 +79,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(
         wait_until(lambda: word in log.read_text(), 40, word)
 
     with log.open("wb") as file:
-        process = subprocess.Popen(command(out, *LONG, "--storage", url), stderr=file)
+        process = subprocess.Popen(command(out, *QUICK, ENDLESS, "--storage", url), stderr=file)
     storage = Storage(url, "away")
     wait_until(storage.holds_run, 60, "something is stored")
     server.stop()
@@ -122,7 +96,7 @@ def test_a_server_that_is_away_for_a_while_stops_nothing(
 @pytest.mark.long
 def test_two_ranks_store_one_run(url: str, tmp_path: Path) -> None:
     out = tmp_path / "two"
-    more = (*SMALL, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", url)
+    more = (*QUICK, f"total_steps={15 * UPDATE}", "--processes", "2", "--storage", url)
     process = subprocess.Popen(command(out, *more), stderr=subprocess.PIPE, text=True)
     storage = Storage(url, "two")
     wait_until(storage.holds_run, 60, "something is stored")

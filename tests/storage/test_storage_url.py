@@ -23,7 +23,9 @@ def refusal(kind: type[DistrlccError], url: str) -> str:
     return str(caught.value)
 
 
-def test_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_made_where_that_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for url, path in (
         ("a/b", tmp_path / "a" / "b"),
@@ -34,6 +36,9 @@ def test_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert found == str(path)
         assert filesystem.type_name == "local"
         assert list(path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in refusal(OutputError, str(tmp_path / "file" / "x"))
+    assert "cannot write /proc/none" in refusal(OutputError, "/proc/none")
 
 
 def test_s3_is_found_by_url_and_by_environment(
@@ -62,12 +67,6 @@ def test_urls_that_are_wrong(url: str, words: str) -> None:
     text = refusal(ConfigError, url)
     assert words in text
     assert "secret" not in text.replace("SECRET", "")
-
-
-def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert "Not a directory" in refusal(OutputError, str(tmp_path / "file" / "x"))
-    assert "cannot write /proc/none" in refusal(OutputError, "/proc/none")
 
 
 def test_credentials_that_do_not_do(server: Any) -> None:
