@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +71,10 @@ def test_a_crash_prints_a_traceback_that_bears_its_rank(
         _run(tmp_path, "crash", elastic=False)
     assert caught.value.exit_code == 3
     out, err = capfd.readouterr()
-    assert out == ""
-    lines = err.splitlines()
-    assert lines[0] == "rank 1: Traceback (most recent call last):"
-    assert lines[-2:] == ["rank 1: ZeroDivisionError: a bug", "rank 1: of two lines"]
-    assert all(line.startswith("rank 1: ") for line in lines)
+    first, *middle, error, rest = err.splitlines()
+    assert (out, first) == ("", "rank 1: Traceback (most recent call last):")
+    assert (error, rest) == ("rank 1: ZeroDivisionError: a bug", "rank 1: of two lines")
+    assert all(line.startswith("rank 1: ") for line in middle)
 
 
 def test_a_frozen_process_is_killed_at_the_end(tmp_path: Path) -> None:
@@ -120,38 +119,46 @@ def _until_ready(launcher: Command, folder: Path) -> None:
     wait_until(ready, 60, "all ranks")
 
 
-def _until_forked(launcher: Command, folder: Path) -> None:
+def _until_forked(launcher: Command) -> None:
     wait_until(lambda: len(rank_processes(launcher.process.pid)) == SIZE, 60, "all ranks")
 
 
-@pytest.mark.parametrize("moment", [_until_ready, _until_forked])
-def test_a_killed_launcher_takes_its_children_with_it(
-    tmp_path: Path, moment: Callable[[Command, Path], None]
-) -> None:
+def test_a_killed_launcher_takes_its_children_with_it(tmp_path: Path) -> None:
     with _started(tmp_path, "deaf") as launcher:
-        moment(launcher, tmp_path)
+        _until_ready(launcher, tmp_path)
+        launcher.process.kill()
+        launcher.nothing_is_left()
+
+
+def test_a_launcher_killed_while_its_children_start_leaves_none(tmp_path: Path) -> None:
+    with _started(tmp_path, "deaf") as launcher:
+        _until_forked(launcher)
         launcher.process.kill()
         launcher.nothing_is_left(30)
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"),
+    "number",
     [
-        (signal.SIGTERM, _until_ready),
-        (signal.SIGINT, _until_forked),
-        pytest.param(signal.SIGINT, _until_ready, marks=pytest.mark.long),
-        pytest.param(signal.SIGHUP, _until_ready, marks=pytest.mark.long),
+        signal.SIGTERM,
+        *(pytest.param(s, marks=pytest.mark.long) for s in (signal.SIGINT, signal.SIGHUP)),
     ],
 )
-def test_a_signal_to_all_stops_in_good_order(
-    tmp_path: Path, number: signal.Signals, moment: Callable[[Command, Path], None]
-) -> None:
+def test_a_signal_to_all_stops_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
     with _started(tmp_path, "stop") as launcher:
-        moment(launcher, tmp_path)
+        _until_ready(launcher, tmp_path)
         os.killpg(launcher.process.pid, number)
         assert (launcher.process.wait(20), launcher.said) == (128 + number, [])
-        if moment is _until_ready:
-            assert len(list(tmp_path.glob("*.saved"))) == SIZE
+        assert len(list(tmp_path.glob("*.saved"))) == SIZE
+        launcher.nothing_is_left()
+
+
+def test_ctrl_c_while_the_children_start_is_quiet(tmp_path: Path) -> None:
+    with _started(tmp_path, "stop") as launcher:
+        _until_forked(launcher)
+        time.sleep(0.5)
+        os.killpg(launcher.process.pid, signal.SIGINT)
+        assert (launcher.process.wait(20), launcher.said) == (130, [])
         launcher.nothing_is_left()
 
 
