@@ -30,10 +30,6 @@ class Group:
         return self.finished
 
 
-def _rule(group: Group, paces: Any = (), **settings: float) -> StragglerRule:
-    return StragglerRule(group, DistributedConfig(**settings), 16, paces)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("size", "scored", "share", "cuts"),
     [(2, False, 0.6, True), (1, False, 0.6, False), (2, True, 0.6, False), (2, False, 0.0, False)],
@@ -47,20 +43,19 @@ def test_a_rollout_is_cut_only_where_other_ranks_wait_for_a_slow_one(
     assert (group.stop(state) is not None) is cuts
 
 
-def test_the_store_is_not_asked_before_the_others_should_be_done() -> None:
-    group = Group(size=3, finished=2)
-    rule = _rule(group, [0.001, 1000.0, 1000.0], straggler_grace=0.0)
-    assert not any(rule(rows) for rows in range(1, 16))
-    assert group.asked == 0
-
-
-def test_a_rank_that_is_slower_than_most_others_is_cut_once_a_quarter_is_done() -> None:
-    group = Group(size=3, finished=2)
-    rule = _rule(group, [9.0, 1e-4, 2e-4], straggler_grace=0.0)
+@pytest.mark.parametrize(
+    ("finished", "paces", "cut_after", "asks"),
+    [
+        pytest.param(2, [9.0, 1e-4, 2e-4], 4, True, id="a quarter is done, the others all"),
+        pytest.param(2, [0.001, 1000.0, 1000.0], None, False, id="the others cannot be done"),
+        pytest.param(1, (), None, True, id="0.6 of the two others are both"),
+    ],
+)
+def test_a_rank_slower_than_most_others_is_cut(
+    finished: int, paces: Any, cut_after: int | None, asks: bool
+) -> None:
+    group: Any = Group(size=3, finished=finished)
+    rule = StragglerRule(group, DistributedConfig(straggler_grace=0.0), 16, paces)
     time.sleep(0.005)  # the others should be done
-    assert not any(rule(rows) for rows in range(1, 4))
-    assert rule(4)
-    group = Group(size=3, finished=1)  # 0.6 of the others are both
-    rule = _rule(group, straggler_grace=0.0)
-    assert not any(rule(rows) for rows in range(1, 16))
-    assert group.asked >= 1
+    assert next((rows for rows in range(1, 16) if rule(rows)), None) == cut_after
+    assert (group.asked > 0) is asks
