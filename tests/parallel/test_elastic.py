@@ -70,32 +70,26 @@ def test_three_hosts_survive_a_series_of_faults(
     # It is ended by a signal: however long the faults took, they fell into the training.
     processes = _start(hosts, tmp_path, "--restarts", "3")
 
-    def told(event: str, count: int) -> Callable[[], bool]:
-        return lambda: sum(event in line for line in _events(tmp_path)) >= count
-
     def rank_of(host: int) -> int:
         return int(rank_processes(processes[host].pid)[-1])
 
+    def told(event: str) -> None:
+        seconds = NOTICE_SECONDS if event.startswith("gone") else 60
+        wait_until(lambda: any(event in line for line in _events(tmp_path)), seconds, event)
+
+    def fault(slot: int, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        time.sleep(dice.uniform(0.5, 3.0))
+        begin()
+        told(f"gone: rank {slot}")
+        time.sleep(dice.uniform(0.5, 2.0))
+        end()
+        told(f"joined: rank {slot}")
+
     wait_until(lambda: len(_rows(tmp_path)) > 5, 90, "training begins")
-    time.sleep(dice.uniform(0.5, 3.0))
-    os.kill(rank_of(1), signal.SIGKILL)
-    wait_until(told("gone: rank 1", 1), NOTICE_SECONDS, "the killed rank is named")
-    wait_until(told("joined: rank 1", 1), 60, "its successor joins")
-
-    time.sleep(dice.uniform(0.5, 3.0))
+    fault(1, lambda: os.kill(rank_of(1), signal.SIGKILL), lambda: None)
     frozen = rank_of(0)  # it leads: another must take over
-    os.kill(frozen, signal.SIGSTOP)
-    wait_until(told("gone: rank 0", 1), NOTICE_SECONDS, "the frozen rank is named")
-    time.sleep(dice.uniform(0.5, 2.0))
-    os.kill(frozen, signal.SIGCONT)
-    wait_until(told("joined: rank 0", 1), 60, "the frozen rank comes back")
-
-    time.sleep(dice.uniform(0.5, 3.0))
-    hosts.cut(2)
-    wait_until(told("gone: rank 2", 1), NOTICE_SECONDS, "the host that was cut is named")
-    time.sleep(dice.uniform(0.5, 2.0))
-    hosts.mend(2)
-    wait_until(told("joined: rank 2", 1), 60, "the host that was cut comes back")
+    fault(0, lambda: os.kill(frozen, signal.SIGSTOP), lambda: os.kill(frozen, signal.SIGCONT))
+    fault(2, lambda: hosts.cut(2), lambda: hosts.mend(2))
 
     # The last fault has a while to show what it has done.
     after = _rows(tmp_path)[-1]["seconds"] + 5.0
