@@ -131,7 +131,8 @@ def check_fields(
     Raises:
         ConfigError: One is not; its name follows ``prefix``.
     """
-    bounds = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:.6g}"
+    least, most = (f"{b:.0f}" if b % 1 == 0 else f"{b:g}" for b in (low, high))
+    bounds = f"{least} or more" if high == math.inf else f"{least} to {most}"
     for name in names.split():
         value = getattr(config, name)
         if value is not None and not (low <= value <= high and value < math.inf):

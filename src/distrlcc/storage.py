@@ -109,6 +109,8 @@ class Owner:
     """Boot, namespace and start, which tell the process from others of its number."""
     beat: int = 0
     """Counts renewals."""
+    watch: float = 0.0
+    """How long the owner wants to be watched before it is taken for gone, s."""
 
     def yields_to(self, other: Owner) -> bool:
         """Say whether another may take the name at once: it is of this run, or this one died."""
@@ -220,12 +222,13 @@ class Storage:
     def claim(self) -> Iterator[None]:
         """Keep others from storing here as long as this process lives; raises OutputError."""
         # Watch another owner until it is certain that it is gone.
-        own = Owner(self.run, platform.node(), os.getpid(), _process(os.getpid()))
-        found, watch = self.owner(), limits().stall
-        end = time.monotonic() + watch
+        stall, pid = limits().stall, os.getpid()
+        own = Owner(self.run, platform.node(), pid, _process(pid), watch=stall)
+        found = self.owner()
         if found is not None and not found.yields_to(own):
-            process = f"process {found.pid} on {found.host}"
+            process, watch = f"process {found.pid} on {found.host}", max(stall, found.watch)
             say(f"{self} belongs to {process}; watching {watch:.0f} s whether it still runs")
+            end = time.monotonic() + watch
             while (now := self.owner()) is not None and time.monotonic() < end:
                 if now != found:
                     raise OutputError(
@@ -238,7 +241,7 @@ class Storage:
 
         def renew() -> None:
             for beat in count(1):
-                if stop.wait(watch / 3):
+                if stop.wait(stall / 3):
                     return
                 with suppress(DistrlccError):  # the storage may come back
                     if not self._owns():

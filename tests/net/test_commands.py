@@ -121,7 +121,7 @@ def test_a_receiver_that_vanishes_ends_the_flow(start: Callable[..., Command]) -
 def test_a_sender_that_vanishes_is_told_from_one_that_is_stopped(
     start: Callable[..., Command],
 ) -> None:
-    receiver, address = _receive(start, "--timeout", "1", "--count", "2")
+    receiver, address = _receive(start, "--timeout", "3", "--count", "2")
     words = ("send", address, "--scheme", "fixed", "--cwnd", "2", "--seconds", "60")
     sender = start(*words)
     receiver.until("begins")

@@ -177,9 +177,8 @@ def hold_actor(spec: RankSpec, admission: Admission) -> int:
     """
     _open_rpc(spec, admission)
     _host.heard = monotonic()
-    asked: list[
-        float
-    ] = []  # a signal came; the trainer may have heard it and end this worker itself
+    # When a signal came; the trainer may have heard it and end this worker itself.
+    asked: list[float] = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))
     silence = limits().stall
     try:

@@ -96,6 +96,11 @@ def main(
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ValueError as error:
+        if "null byte" not in str(error):
+            raise
+        print("distrlcc: error: a path holds a null byte; expected a file name", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("distrlcc: interrupted", file=sys.stderr)
         return 130

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.parser import Parser
+from distrlcc.errors import ConfigError
 from distrlcc.files import check_writable, require_writable, write_atomically
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def add_json(parser: Parser, what: str = "all figures") -> None:
 
 def _json_target(text: str) -> str:
     if text != "-":
-        check_writable(Path(text).resolve().parent)
+        if (path := Path(text).resolve()).is_dir():
+            raise ConfigError(f"--json {text}: is a folder; expected a file")
+        check_writable(path.parent)
     return text
 
 

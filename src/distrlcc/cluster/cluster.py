@@ -192,17 +192,17 @@ def head_interface(ip: str, name: str) -> Interface:
         ConfigError: There is none like this, or several to choose from.
     """
     address, found = resolve(ip) if ip else "", interfaces()
-    chosen = [
-        each
-        for each in found
-        if name in ("", each.name)
-        and (each.address == address if ip else name or not each.address.startswith("127."))
-    ]
+    chosen = [each for each in found if name in ("", each.name)]
+    if ip:
+        chosen = [each for each in chosen if each.address == address]
+    elif not name:
+        chosen = [each for each in chosen if not each.address.startswith("127.")]
     if len(chosen) == 1:
         return chosen[0]
     if ip or name:
         names = ", ".join(map(str, found)) or "none"
-        raise ConfigError(f"{ip} {name}: expected an address of this machine ({names})")
+        asked = " ".join(filter(None, (ip and f"--ip {ip}", name and f"--interface {name}")))
+        raise ConfigError(f"{asked}: expected an address of this machine ({names})")
     names = ", ".join(map(str, chosen)) or "no address; is a network interface up?"
     raise ConfigError(
         f"say with --ip or --interface where the other machines reach this one: {names}"

@@ -39,6 +39,7 @@ _LEAD_SECONDS = 0.1
 """From naming the start times to the first of them."""
 _DAY_SECONDS = 86_400.0
 _LONGEST_LINE = 100
+_LONGEST_SECONDS = 86_400.0
 ERROR = "error: "
 """Before the reason, in the line that a command of ours ends with."""
 
@@ -141,8 +142,11 @@ def run_group(parts: Sequence[Part]) -> None:
                 assert one.process.stdin is not None
                 with suppress(BrokenPipeError):  # `_read_output` finds out how it ended
                     one.process.stdin.write(f"{begin + one.part.start_s!r}\n".encode())
+        deadline = begin + _LONGEST_SECONDS
         while selector.get_map():
-            _read_output(selector)  # whatever started this bounds how long all take
+            if time.monotonic() > deadline:
+                raise LinkError(f"not all ended within {_LONGEST_SECONDS:.0f} s")
+            _read_output(selector, max(deadline - time.monotonic(), 0.0))
 
 
 @contextmanager
@@ -164,7 +168,7 @@ def _started(part: Part) -> Iterator[_Running]:
             process.kill()
 
 
-def _read_output(selector: selectors.BaseSelector, seconds: float | None = None) -> None:
+def _read_output(selector: selectors.BaseSelector, seconds: float) -> None:
     """Wait for output, and find out which commands have ended."""
     for key, _ in selector.select(seconds):
         one: _Running = key.data

@@ -45,7 +45,7 @@ def resolve(host: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: no host is named like this
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"{host!r} has no IPv4 address ({reason}); give the master's address as --ip"
+            f"{host!r} has no IPv4 address ({reason}); give an address such as 10.0.0.1"
         ) from None
 
 

@@ -198,8 +198,9 @@ class Launcher:
             self._signal(signal.SIGTERM)
         if run.over.is_set() and not (self._hosts and self._led):
             self._ended = self._ended or now
-        # A trainer's workers have nothing to save. After a signal the update is finished first.
-        limit = limits().kill if self._led else limits().stop
+        # Workers have nothing to save. After a signal the update is finished first.
+        saves = not self._led or any(child.spec.slot == 0 for child in self._children)
+        limit = limits().stop if saves else limits().kill
         late = self._ended and now - self._ended > limit
         if late or (self._asked and now - self._asked > limits().patience):
             self._kill()

@@ -191,8 +191,9 @@ class RunWatch:
 
     def _watch(self, spec: RankSpec, bound: bool) -> None:
         update, heard = -1, time.monotonic()
-        # The ranks of an elastic run may come back before that, or give up first.
-        gone = limits().absence if bound else 2 * limits().absence
+        # The ranks of an elastic run may come back before that, or give up first. Node 0's own
+        # launcher serves the master, so it is never gone there.
+        gone, serves = limits().absence if bound else 2 * limits().absence, spec.slot == 0
         while not (self._left.wait(limits().retry) or self.over.is_set()):
             try:
                 # A new connection each time: one that was cut recovers late.
@@ -203,7 +204,8 @@ class RunWatch:
                     self.over.set()
             except (DistrlccError, RuntimeError) as error:
                 refused = isinstance(error.__context__, ConnectionRefusedError)
-                if (refused and bound) or time.monotonic() - heard > gone:
+                late = time.monotonic() - heard > gone
+                if not serves and (late or (refused and bound)):
                     self.lost = bound
                     self.over.set()
             else:

@@ -105,6 +105,8 @@ def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]
             metadata = stream.metadata() or {}
             arrays = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, TypeError, KeyError) as error:
+        if not os.access(source, os.R_OK):
+            raise PolicyFileError(f"{source}: permission denied") from None
         raise PolicyFileError(
             f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file "
             f"({error}); expected a safetensors file, copy it again"

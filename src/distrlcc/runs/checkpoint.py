@@ -200,6 +200,8 @@ def _decode(node: Any, arrays: list[NDArray[Any]]) -> Any:
         return array
     if kind == "scalar":
         return array[()]
+    if kind != "tensor":
+        raise KeyError(kind)
     import torch  # noqa: PLC0415  (a state without tensors loads without torch)
 
     return torch.from_numpy(array)

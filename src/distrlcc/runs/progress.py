@@ -17,7 +17,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from rich.console import Console, Group
@@ -225,6 +224,9 @@ class RemoteProgress:
 
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
         """See `Progress.update`."""
+        # Only the newest of several updates is shown; lines must not be pushed out by them.
+        if self._calls and self._calls[-1][0] == "update":
+            self._calls.pop()
         self._calls.append(("update", (dict(metrics), alarm)))
 
     def note(self, line: str) -> None:
@@ -277,4 +279,6 @@ def _short(value: float) -> str:
 
 def _duration(seconds: float) -> str:
     """Write a time as minutes and seconds, or hours as well."""
-    return str(timedelta(seconds=round(seconds))).removeprefix("0:").removeprefix("0")
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

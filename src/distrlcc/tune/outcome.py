@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from distrlcc.config import to_toml
-from distrlcc.errors import OutputError
+from distrlcc.errors import ConfigError, OutputError
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
@@ -149,8 +149,11 @@ def recipe_text(config: TuneConfig, report: Report) -> str:
         f"The best of {config.members} members: {config.metric} {report.score:.4f} at update "
         f"{report.update} ({report.steps} steps).\n{schedule_text(report.schedule)}"
     )
-    comments = "".join(f"# {line}\n" for line in text.splitlines())
-    return comments + to_toml(best_config(config.run, report))
+    try:
+        recipe = best_config(config.run, report)
+    except ConfigError:  # a value that no longer fits is still worth its comment
+        recipe = config.run
+    return "".join(f"# {line}\n" for line in text.splitlines()) + to_toml(recipe)
 
 
 def write_outcome(
