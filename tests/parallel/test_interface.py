@@ -47,7 +47,7 @@ def test_an_unknown_interface_is_one_line_that_names_the_others() -> None:
 def test_a_host_without_an_address_is_one_line(host: str) -> None:
     with pytest.raises(ConfigError, match="has no IPv4 address") as caught:
         resolve(host)
-    assert "--ip" in str(caught.value)
+    assert "give an address" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "None" not in str(caught.value)
 
