@@ -101,7 +101,8 @@ def _result(folder: Path) -> dict[str, float | str]:
     config, reports = read_config(folder), read_reports(folder / REPORTS)
     found = standings(reports, config.mode)
     last = [report.score for _, report in found]
-    updates = sum(piece[-1].update - piece[0].since for piece in pieces(reports))
+    spans = [(part[0].schedule[-1].update, part[-1].update) for part in pieces(reports)]
+    updates = sum(end - begin for begin, end in spans)
     return {
         "best": found[0][0].score,
         "final": max(last),
