@@ -225,10 +225,10 @@ class Driver:
             self._why = str(error)
             if equal and self._ending_since:
                 return True
-            # A run fails with its only member, or before its first update.
+            # Equals go on without a lost one and, once they have begun, without one that is unfit.
             unfit, lost = error.exit_code == 2, error.exit_code == GroupError.exit_code
-            gone = isinstance(error, MemberGoneError)
-            if not equal or gone or not (lost or (unfit and begun)):
+            final = not equal or isinstance(error, MemberGoneError)
+            if final or not (lost or (unfit and begun)):
                 raise
             if unfit:
                 self.progress.note(f"left out: {member.name}: {error}")
