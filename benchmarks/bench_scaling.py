@@ -36,6 +36,7 @@ from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
+from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import RunState, build_learner, env_run
 from distrlcc.runs.source import EnvSource, Share, Stop
@@ -116,10 +117,11 @@ def _grown(config: RunConfig, processes: int) -> RunConfig:
     )
 
 
-class _Probe:
+class _Probe(Recorder):
     """Keeps what a recorder would write."""
 
     def __init__(self) -> None:
+        self.unrecorded = {}
         self.rows: list[dict[str, float]] = []
         self.times: list[float] = []
 
@@ -127,8 +129,16 @@ class _Probe:
         self.rows.append(metrics)
         self.times.append(time.perf_counter())
 
-    def finish(self, *, scored: bool = True) -> None:
+    def lead(self, kept: int | None = None) -> None:
+        """Open nothing."""
+
+    @property
+    def recorded(self) -> int:
+        return 0
+
+    def finish(self, *, scored: bool = True) -> bool:
         """Write nothing."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -200,7 +210,7 @@ def _rank(place: RankSpec, job: _Job) -> Any:
     learner = build_learner(config, source.spec, ranks)
     state = RunState(config, source, learner, total_steps=config.total_steps)
     with Stopper(launched=True) as stopper, ranks:
-        train(state, ElasticGroup(ranks, stopper), probe, stopper)  # type: ignore[arg-type]
+        train(state, ElasticGroup(ranks, stopper, probe), probe, stopper)
     if place.slot or stopper.signal:
         return None
     if isinstance(source, _InTurns):

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from distrlcc.errors import OutputError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(
+    path: Path, data: bytes, *, before_rename: Callable[[], None] | None = None
+) -> None:
     """Write a file under a temporary name, sync it and rename it into place.
 
     Raises:
         OutputError: The file cannot be written.
     """
-    write_together(path.parent, {path.name: data})
+    write_together(path.parent, {path.name: data}, before_rename=before_rename)
 
 
-def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_together(
+    folder: Path, files: Mapping[str, bytes], *, before_rename: Callable[[], None] | None = None
+) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
+
+    Each temporary name is like no other, so that two writers never share a file. Where another
+    process may have taken the folder over, ``before_rename`` raises.
 
     Raises:
         OutputError: A file cannot be written; a full disk leaves none of them.
     """
-    temporary = {name: folder / f".{name}.tmp" for name in files}
+    mark = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    temporary = {name: folder / f".{name}.{mark}.tmp" for name in files}
     name = ""
     try:
         for name, data in files.items():
-            with temporary[name].open("wb") as file:
+            with temporary[name].open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+        if before_rename is not None:
+            before_rename()
         for name in files:
             temporary[name].replace(folder / name)
         place = os.open(folder, os.O_RDONLY)
@@ -41,10 +52,18 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
         finally:
             os.close(place)
     except OSError as error:
+        raise OutputError(f"cannot write {folder / name}: {error.strerror}") from None
+    finally:
         for path in temporary.values():
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {folder / name}: {error.strerror}") from None
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what writers have left here, or write at this moment: their renames fail then."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:
@@ -57,7 +76,7 @@ def require_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may look as well
     except OSError as error:
         raise OutputError(
             f"cannot write {folder}: {error.strerror}; choose a place you may write to"

@@ -284,10 +284,11 @@ class Storage:
                 return data.decode()
         raise self._nothing([])
 
-    def push(self, folder: Path) -> Manifest:
+    def push(self, folder: Path, check: Callable[[], None] = lambda: None) -> Manifest:
         """Store a run directory, which may be written meanwhile, as a new generation.
 
-        Raises OutputError if that fails, StorageLostError if another run has the name by now.
+        Raises OutputError if that fails, StorageLostError if another run has the name by now, and
+        what ``check`` raises if another process has the run directory.
         """
         with self._lock:
             # The files, and the manifest last.
@@ -302,7 +303,13 @@ class Storage:
             if not self._owns():
                 raise StorageLostError(f"another run has taken {self} over")
             text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+            check()
             self.write(f"{place}/{MANIFEST}", text)
+            try:
+                check()
+            except DistrlccError:
+                self.delete(f"{place}/{MANIFEST}")  # this process was frozen in between
+                raise
             # Delete all but this generation and the newest before it, manifests first.
             kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}
             with suppress(DistrlccError):  # the next time
@@ -415,9 +422,11 @@ class StorageKeeper:
     fails is tried again after the next checkpoint.
     """
 
-    def __init__(self, storage: Storage, folder: Path) -> None:
-        """Start the thread; the storage's name is claimed."""
-        self._storage, self._folder = storage, folder
+    def __init__(
+        self, storage: Storage, folder: Path, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start the thread; the storage's name is claimed. For ``check`` see `Storage.push`."""
+        self._storage, self._folder, self._check = storage, folder, check
         self._due, self._stop = threading.Event(), False
         self._news: list[str] = []
         self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
@@ -444,7 +453,7 @@ class StorageKeeper:
             self._due.clear()
             failure = ""
             try:
-                self._storage.push(self._folder)
+                self._storage.push(self._folder, self._check)
             except DistrlccError as error:
                 failure = str(error)
             if failure != before:

@@ -18,8 +18,9 @@ from distrlcc.actors.segment_queue import ENDED, GONE, STALE
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.parallel.start import TrainJob, mark_run
+from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.runs.leadership import mark_run
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState

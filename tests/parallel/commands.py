@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.runs.metrics_log import read_metrics
 from distrlcc.storage import LATEST
 from tests.hosts import wait_until
 
 
 def rows(out: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """Return the whole lines of a file in a run's folder."""
+    """Return the whole lines of a file in a run's folder; of metrics a row for each update."""
     path = out / name
+    if name == "metrics.jsonl":
+        return read_metrics(path) if path.exists() else []
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
 

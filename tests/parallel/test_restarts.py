@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.processes import descendants
+from distrlcc.runs.checkpoint import load_checkpoint
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, saved, updates
 
@@ -126,6 +128,54 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
     assert sum("gone: rank 0" in event for event in events) == 1
     assert sum("joined: rank 0" in event for event in events) == (kind == signal.SIGSTOP)
     assert 0 < load_policy(out / "policy.safetensors").notes["update"] <= len(rows(out))
+
+
+@pytest.mark.parametrize("freezes", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_rank_0_freezes_again_and_again_and_each_update_has_its_row(
+    tmp_path: Path, freezes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2")
+    out, dice = tmp_path / "run", random.Random(freezes)
+    every = ["checkpoint_every=1", "held_out.every=3"]
+    words = ("--processes", "3", "--set", *PPO.split(), *every, LONG)
+    with Command(tmp_path, *_train(out, *words)) as run:
+        run.until_updates(out, 4)
+        leader = rank_processes(run.process.pid)[0]
+        for count in range(1, freezes + 1):
+            time.sleep(dice.uniform(0.0, 1.0))
+            os.kill(leader, signal.SIGSTOP)
+            wait_until(lambda n=count: _events(out, "gone: rank 0") == n, 30, "it is gone")
+            run.until_updates(out, len(rows(out)) + 3)
+            os.kill(leader, signal.SIGCONT)
+            wait_until(lambda n=count: _events(out, "joined: rank 0") == n, 30, "it is back")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(40) == 143
+        run.nothing_is_left()
+    _is_whole(out)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "steps" in line] == updates(out)
+    for name in ("latest", "previous", "best"):
+        load_checkpoint(out / "checkpoints" / f"{name}.safetensors")
+    assert saved(out)["counters"]["update"] == len(rows(out))
+    assert not list(out.rglob("*.tmp"))
+
+
+def _events(out: Path, start: str) -> int:
+    events = [event for row in rows(out) for event in row.get("events", [])]
+    return sum(event.startswith(start) for event in events)
+
+
+def test_a_leader_that_is_killed_and_its_successor_are_in_the_record(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ("--processes", "2", "--restarts", "1", "--set", *PPO.split(), LONG)
+    with Command(tmp_path, *_train(out, *words)) as run:
+        run.until_updates(out, 7)
+        os.kill(rank_processes(run.process.pid)[0], signal.SIGKILL)
+        wait_until(lambda: _events(out, "joined: rank 0") == 1, 40, "its successor is back")
+        assert _events(out, "gone: rank 0") == 1
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(40) == 143
+    _is_whole(out)
 
 
 @pytest.mark.net

@@ -39,7 +39,7 @@ def test_a_rollout_is_cut_only_where_other_ranks_wait_for_a_slow_one(
 ) -> None:
     config = override(recipe("quickstart"), [f"distributed.straggler_share={share}"])
     state = SimpleNamespace(config=config, paused=lambda: scored)
-    group: Any = ElasticGroup(Group(size), stopper=None)  # type: ignore[arg-type]
+    group: Any = ElasticGroup(Group(size), None, None)  # type: ignore[arg-type]
     assert (group.stop(state) is not None) is cuts
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import OutputError
-from distrlcc.runs.metrics_log import MetricsLog, cut_after
+from distrlcc.runs.metrics_log import MetricsLog, cut_after, read_metrics
 from tests.parallel.commands import rows, updates
 
 
@@ -28,12 +28,16 @@ def test_metrics_are_json_lines_with_numpy_and_without_nan(log: MetricsLog) -> N
     ]
 
 
-def test_an_update_is_logged_whole_once_more_is_known(log: MetricsLog) -> None:
+def test_what_is_known_later_of_an_update_completes_its_row(log: MetricsLog) -> None:
     log.log(1, {"reward": 0.25})
     log.log(2, {"reward": 0.5})
-    log.log_more(2, {"reward": 0.5}, {"held_out_reward": 0.75})
+    before = log.path.read_bytes()
+    log.log(2, {"held_out_reward": 0.75})
     log.log(3, {"reward": 1.0})
-    assert rows(log.path.parent) == [
+    assert log.path.read_bytes().startswith(before)
+    with log.path.open("a") as file:
+        file.write('{"update": 4, "rew')
+    assert read_metrics(log.path) == [
         {"update": 1, "reward": 0.25},
         {"update": 2, "reward": 0.5, "held_out_reward": 0.75},
         {"update": 3, "reward": 1.0},
@@ -55,7 +59,7 @@ def test_tensorboard_shows_each_update_once_after_a_rewind(tmp_path: Path) -> No
         for update in (1, 2, 3):
             first.log(update, {"ppo/loss": float(update), "note": "text"})
     with closing(MetricsLog(tmp_path)) as again:
-        again.rewind(1)
+        again.begin_after(1)
         assert updates(tmp_path) == [1]
         again.log(2, {"ppo/loss": np.float32(20)})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -72,5 +76,5 @@ def test_lines_up_to_an_update_are_kept(tmp_path: Path, count: int, torn: str) -
     lines = [json.dumps({"update": k // 2, "text": x}) + "\n" for k, x in enumerate(texts)]
     path.write_text("".join(lines) + torn)
     for update in sorted({10**9, count // 2, count // 4, 0, -1}, reverse=True):
-        cut_after(path, update)
+        assert cut_after(path, update) == max(0, min(update, (count - 1) // 2))
         assert path.read_text() == "".join(lines[: 2 * (update + 1)])

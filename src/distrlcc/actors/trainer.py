@@ -57,6 +57,7 @@ def train_on_engine(
         # Open the run's directory, and what shows its progress and its workers.
         stopper = stack.enter_context(stopper or Stopper(launched=True))
         run = stack.enter_context(job.directory(job.run))
+        run.lead()
         if job.resume:
             run.rewind(state.counters.update)
         shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)

@@ -86,13 +86,14 @@ class StragglerRule:
 class ElasticGroup:
     """A `distrlcc.runs.train.Group` of ranks that may leave and join, where it is elastic."""
 
-    def __init__(self, group: ProcessGroup, stopper: Stopper) -> None:
+    def __init__(self, group: ProcessGroup, stopper: Stopper, recorder: Recorder) -> None:
         """Take the ranks, to be joined before the first update, and this process's signals.
 
         Rank 0's signal ends the run; another's lets that rank leave, or ends the run as well where
         the group is not elastic.
         """
-        self._group, self._stopper = group, stopper
+        self._group, self._stopper, self._recorder = group, stopper, recorder
+        self._shares = False  # whether it has made, or received, an update of this run
         self._started = time.perf_counter()
         self._paces: Sequence[float] = ()
         self._events: list[str] = []
@@ -136,8 +137,9 @@ class ElasticGroup:
                 # Receive the newest weights where this rank's are older; its batch is then empty.
                 if self._catch_up(state, batch, quorum):
                     safe, stats, collected = state.shared_state(), CollectStats(), met
-                    self._events = _events(group, state, [group.members[group.rank]])
                     state.start_clock()
+                # A new rank 0 opens the run, and writes the rows that the last one did not write.
+                self._recorder.lead(None if self._shares else state.counters.update)
                 if not quorum.ready:
                     self._paces = ()
                     return None
@@ -160,6 +162,7 @@ class ElasticGroup:
                 if failures > 1:
                     warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
                 continue
+            self._shares = True
             agreed.metrics |= metrics
             exchanged = group.exchange_seconds - exchanged
             agreed.seconds.update(wait=met - collected, exchange=exchanged)
@@ -185,8 +188,7 @@ class ElasticGroup:
         with suppress(RunEndedError):  # the others have finished
             while True:
                 led = group.leads
-                if led:
-                    recorder.finish()
+                led = led and recorder.finish()
                 group.agree(state.counters.update, ready=False)
                 if led or not group.leads:
                     break
@@ -196,16 +198,22 @@ class ElasticGroup:
     def _catch_up(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
         """Broadcast the newest state where a rank's is older or rank 0's grew.
 
-        Return whether this rank's was older: its batch is made empty then.
+        With it go the rows that rank 0 has not confirmed, and who left and joined: whoever receives
+        them may be the next rank 0. Return whether this rank's state was older: its batch is made
+        empty then.
         """
         group, update = self._group, state.counters.update
         if not (quorum.behind or state.paused()):
             return False
         sends = group.rank == quorum.source
-        packed = group.broadcast(pack(state.shared_state()) if sends else b"", quorum.source)
+        own = {"rows": self._recorder.unrecorded, "events": self._events}
+        packed = pack(state.shared_state() | own) if sends else b""
+        packed = group.broadcast(packed, quorum.source)
         if sends:
             return False
         newest = unpack(packed)
+        self._recorder.unrecorded, self._events = newest.pop("rows"), newest.pop("events")
+        self._shares = True
         state.load_shared_state(newest)
         if state.counters.update == update:
             return False
@@ -231,10 +239,11 @@ class ElasticGroup:
         intervals = (config.distributed.sync_check_every, config.checkpoint_every)
         if config.scores_at(update) or any(update % interval == 0 for interval in intervals):
             checksums[group.rank] = checksum(state.learner.shared_state())
-        own = np.array(astuple(stats))
-        total = group.sum(np.concatenate([own, [rows < length], *columns]))
+        own, recorded = np.array(astuple(stats)), self._recorder.recorded if group.leads else 0
+        total = group.sum(np.concatenate([own, [rows < length, recorded], *columns]))
+        self._recorder.confirm(int(total[len(own) + 1]))
         # Do any weights differ, and which ranks stop?
-        flags, checksums, paces = total[len(own) + 1 :].reshape(3, group.size)
+        flags, checksums, paces = total[len(own) + 2 :].reshape(3, group.size)
         check_sync(checksums.tolist(), group, update)
         self._paces = paces.tolist()
         self._ended = bool(flags[0]) or (bool(flags.any()) and not group.spec.elastic)

@@ -82,7 +82,7 @@ class ProcessGroup:
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
-        self._group, self._asked = "", 0.0
+        self._group, self._asked, self.epoch = "", 0.0, 0
         self._buffer = torch.zeros(0)
 
     @property
@@ -172,8 +172,11 @@ class ProcessGroup:
                         ) from None
                     continue
             self.members = members
-            # Whose weights are the newest? Of two groups that each went on alone the greater one's.
-            ranking = [(member.step, groups[member.group]) for member in members]
+            # Whose weights are the newest? Of two groups that each went on alone the greater one's;
+            # a newcomer does not know what was recorded.
+            ranking = [
+                (member.step, member.group != "", groups[member.group]) for member in members
+            ]
             return Quorum(
                 left=left,
                 joined=joined if before else (),
@@ -203,9 +206,11 @@ class ProcessGroup:
                     world_size=len(members),
                     timeout=timedelta(seconds=self.spec.timeout_seconds),
                 )
+            # A leader that was not it before has a new epoch; see `distrlcc.runs.leadership`.
+            if self.leads and self._read("leader") != self._membership.name:
+                self.epoch = int(self._store.add("epoch", 1))
+                self._write("leader", self._membership.name)
         self._broken, self._rounds, self._group = False, 0, key
-        if self.leads:
-            self._write("leader", self._membership.name)
 
     # Notes in the master's store, for launchers and for the next rank 0
 

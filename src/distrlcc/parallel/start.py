@@ -16,7 +16,6 @@ from pathlib import Path
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
-from distrlcc.files import write_atomically
 from distrlcc.limits import limits
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.interface import interface_towards
@@ -27,6 +26,7 @@ from distrlcc.parallel.store import Master, TCPStore
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
+from distrlcc.runs.leadership import run_of
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.progress import Display, Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
@@ -39,7 +39,6 @@ from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
 from distrlcc.storage import Storage
 
-_ID = ".run"
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
 
@@ -63,12 +62,11 @@ class TrainJob:
         A folder that holds anything else is left alone, and one beside it is made.
         """
         out = self.out
-        resume = _run_of(out) == run
+        resume = run_of(out) == run
         if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
             out = out.with_name(f"{out.name}-{run[:8]}")
         directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
-        if not resume:
-            mark_run(out, run)
+        directory.belong_to(run, new=not resume)
         if self.storage is not None:
             directory.storage = Storage(self.storage.url, self.storage.name, run)
         return directory
@@ -81,18 +79,6 @@ def run_directory(
     if resume:
         return RunDirectory.resume(out, config, tensorboard=tensorboard)
     return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
-
-
-def mark_run(out: Path, run: str) -> None:
-    """Note which run writes to a directory, so that a rank that takes over knows it again."""
-    write_atomically(out / _ID, run.encode())
-
-
-def _run_of(out: Path) -> str | None:
-    try:
-        return (out / _ID).read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 @contextmanager
@@ -116,7 +102,7 @@ def open_directory(
         stack.enter_context(directory)
         directory.lock()
         if run:
-            mark_run(directory.path, run)
+            directory.belong_to(run)
         try:
             yield directory
         except DistrlccError:
@@ -134,6 +120,9 @@ def train_alone(state: RunState, options: RunOptions) -> int:
     ):
         if options.resume:
             state.load(run)
+        run.belong_to(uuid.uuid4().hex)
+        run.lead()
+        if options.resume:
             run.rewind(state.counters.update)
         with Stopper() as stopper:
             group = Alone(stopper)
@@ -171,22 +160,26 @@ def train_rank(
     else:
         share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
         state = env_run(config, share, ranks, spec.device)
-    if job.resume and (spec.slot == 0 or _run_of(job.out) == job.run):
+    if job.resume and (spec.slot == 0 or run_of(job.out) == job.run):
         with job.directory(job.run) as run:
             state.load(run)
 
     # Only a rank that leads opens the directory: rank 0, and whichever takes over.
-    def open_run(stack: ExitStack, kept: int) -> tuple[RunDirectory, Display]:
+    def open_run(stack: ExitStack, kept: int | None) -> tuple[RunDirectory, Display]:
         run = stack.enter_context(job.directory(ranks.run))
-        if job.resume or kept > 0:
+        run.lead(ranks.epoch, ranks.still_leads)
+        if job.resume and kept is not None:
             run.rewind(kept)
+        else:
+            run.metrics.begin_after(kept)
         shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
         return run, shown
 
     # Join and train.
-    group = ElasticGroup(ranks, stopper)
-    with ranks, stopper, Recorder(state, ranks, open_run, shared_only=True) as recorder:
+    recorder = Recorder(state, ranks, open_run, shared_only=True)
+    group = ElasticGroup(ranks, stopper, recorder)
+    with ranks, stopper, recorder:
         if isinstance(state.source, SequenceSource):
             state.source.interrupted = recorder.interruption(stopper, group.greatest)
         stopped = train(state, group, recorder, stopper)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -43,8 +43,15 @@ class PolicyFile:
     """Training notes and scores: any JSON values."""
 
 
-def save_policy(path: str | os.PathLike[str], policy: PolicyFile) -> None:
+def save_policy(
+    path: str | os.PathLike[str],
+    policy: PolicyFile,
+    *,
+    before_rename: Callable[[], None] | None = None,
+) -> None:
     """Write a policy file whole or not at all: a temporary name first, then a rename.
+
+    For ``before_rename`` see `write_together`.
 
     Raises:
         PolicyFileError: If the arrays are not those of the spec.
@@ -60,7 +67,7 @@ def save_policy(path: str | os.PathLike[str], policy: PolicyFile) -> None:
     }
     arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
     require_writable(target.parent)
-    write_atomically(target, save(arrays, metadata))
+    write_atomically(target, save(arrays, metadata), before_rename=before_rename)
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:

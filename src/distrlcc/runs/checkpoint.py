@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,12 @@ def save_checkpoint(
     *,
     config_toml: str = "",
     versions: Mapping[str, str] | None = None,
+    before_rename: Callable[[], None] | None = None,
 ) -> None:
     """Write a state atomically and durably over whatever is at ``path``.
 
-    The configuration is compared on loading; versions of packages are for people.
+    The configuration is compared on loading; versions of packages are for people. For
+    ``before_rename`` see `write_together`.
 
     Raises:
         OutputError: The file cannot be written.
@@ -62,7 +64,7 @@ def save_checkpoint(
         config_toml=config_toml,
         versions=json.dumps(dict(versions or {})),
     )
-    write_atomically(path, data)
+    write_atomically(path, data, before_rename=before_rename)
 
 
 def pack(state: Mapping[str, Any], **metadata: str) -> bytes:

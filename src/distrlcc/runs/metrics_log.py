@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import numbers
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,55 +22,67 @@ if TYPE_CHECKING:
 
 
 class MetricsLog:
-    """The metrics of the run in a folder; nothing is written before the first update's."""
+    """The metrics of the run in a folder; nothing is written before the first update's.
+
+    Lines are only appended. What is known later of an update, such as its scores, is another line
+    of the same update: `read_metrics` joins them.
+    """
 
     def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
         """Take the run's folder, and whether to write event files too."""
         self.path = folder / "metrics.jsonl"
+        self.newest = 0
+        """The newest update that has a line."""
         self._events = folder / "tensorboard"
         self._tensorboard = tensorboard
         self._purge: int | None = None
         self._lines: BinaryIO | None = None
         self._writer: SummaryWriter | None = None
 
-    def rewind(self, update: int) -> None:
-        """Drop what is of later updates than this one; before any event file is written."""
-        self._purge = update + 1  # TensorBoard hides what an earlier attempt wrote from here on
-        if self.path.exists():
-            cut_after(self.path, update)
+    def begin_after(self, update: int | None = None) -> None:
+        """Go on with what is there, without torn lines and those of updates after ``update``.
+
+        The lines are copied to a new file: one that a former writer has open is then of no run.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        self.close()
+        try:
+            if not self.path.exists():
+                return
+            copy = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+            shutil.copyfile(self.path, copy)
+            self.newest = cut_after(copy, sys.maxsize if update is None else update)
+            self._lines = copy.open("ab")
+            copy.replace(self.path)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._purge = self.newest + 1  # TensorBoard hides what was written before from here on
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Append an update's metrics: numbers, texts or lists of them.
+        """Append metrics of an update: numbers, texts or lists of them.
 
         What is not finite is written as null. Only numbers go to TensorBoard.
 
         Raises:
-            OutputError: They cannot be written.
+            OutputError: They cannot be written, or the file was removed or taken over.
         """
-        self._append(update, metrics)
-        self._show(update, metrics)
-
-    def log_more(self, update: int, metrics: Mapping[str, Any], more: Mapping[str, float]) -> None:
-        """Add more to the metrics of the update that was logged last.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
-        cut_after(self.path, update - 1)
-        self._append(update, {**metrics, **more})
-        self._show(update, more)
-
-    def _append(self, update: int, metrics: Mapping[str, Any]) -> None:
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
         try:
             if self._lines is None:
-                self._lines = self.path.open("ab")
+                self._lines = self.path.open("xb")  # not one that another process has made
             self._lines.write(msgspec.json.format(row, indent=0) + b"\n")
             self._lines.flush()
+            if not os.fstat(self._lines.fileno()).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "it was removed or replaced meanwhile")
         except OSError as error:
-            raise OutputError(
-                f"cannot write metrics of {self.path.parent}: {error.strerror}"
-            ) from None
+            raise self._unwritable(error) from None
+        self.newest = update
+        self._show(update, metrics)
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(f"cannot write metrics of {self.path.parent}: {error.strerror}")
 
     def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
         if not self._tensorboard:
@@ -100,26 +115,40 @@ class MetricsLog:
             self._writer = None
 
 
-def cut_after(path: Path, update: int) -> None:
-    """Drop the lines at a file's end that are torn, or of later updates.
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return a row for each update of a run, in order; what is known later completes it."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):  # else it is being written
+            row = json.loads(line)
+            found.setdefault(row["update"], {}).update(row)
+    return list(found.values())
+
+
+def cut_after(path: Path, update: int) -> int:
+    """Drop the lines at a file's end that are torn, or of later updates; return the newest kept.
 
     Each line is a JSON object with its ``update``, in order; there may be millions.
     """
+    newest = 0
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
         if end:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
                 while end:
                     begin = text.rfind(b"\n", 0, end - 1) + 1
-                    if _kept(text[begin:end], update):
+                    found = _update_of(text[begin:end])
+                    if found is not None and found <= update:
+                        newest = found
                         break
                     end = begin
         file.truncate(end)
+    return newest
 
 
-def _kept(line: bytes, update: int) -> bool:
-    """Say whether a line is whole and of an update that the checkpoint has."""
+def _update_of(line: bytes) -> int | None:
+    """Return the update that a whole line is of."""
     try:
-        return bool(json.loads(line)["update"] <= update) and line.endswith(b"\n")
+        return int(json.loads(line)["update"]) if line.endswith(b"\n") else None
     except (ValueError, KeyError, TypeError):
-        return False
+        return None

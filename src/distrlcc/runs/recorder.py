@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
+from distrlcc.errors import OutputError
 from distrlcc.net.flow_record import MOST_LATE
-from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
 from distrlcc.runs.stopper import Stopper
 
-OpenRun = Callable[[ExitStack, int], tuple[RunDirectory, Display]]
+OpenRun = Callable[[ExitStack, int | None], tuple[RunDirectory, Display]]
 """Opens a run's directory and what shows its progress, both closed by the stack; called by a rank
-that becomes rank 0, with the number of updates whose lines are kept."""
+that becomes rank 0. It takes the directory over, and keeps the rows of so many updates; of all if
+None, as they are those of this run's earlier rank 0."""
 
 
 class Leader(Protocol):
@@ -31,8 +32,13 @@ class Leader(Protocol):
         """Say whether it was not replaced while it was suspended."""
         return True
 
+    @property
+    def epoch(self) -> int:
+        """Greater than that of each rank 0 before."""
+        return 1
+
     def note_record(self, update: int) -> None:
-        """Note for a later rank 0 that an update's row is written."""
+        """Note for a later rank 0 that the rows up to an update's are written."""
         return
 
     def newest_record(self) -> int:
@@ -48,18 +54,16 @@ class Recorder:
     ) -> None:
         """Record a state's updates; a context manager.
 
-        The group is asked before and after each scoring, before anything is written: another rank
-        may have taken over while this one was suspended. Several processes save ``shared_only``
-        what all ranks share.
+        Another rank may take over while this one is suspended: it then writes what this one does
+        not write any more. Several processes save ``shared_only`` what all ranks share.
         """
         self._state, self._group, self._open_run = state, group, open_run
         self._shared_only = shared_only
+        self.unrecorded: dict[int, dict[str, Any]] = {}
+        """Rows that no rank 0 is known to have written; each rank keeps them for the next one."""
         self._files = ExitStack()
         self._opened: tuple[RunDirectory, Display] | None = None
-        self._newest = -1
-        """The newest update that was recorded here."""
-        self._unwritten: dict[int, dict[str, Any]] = {}
-        """Rows of the newest two updates, which rank 0 may be lost before it writes."""
+        self._epoch = 0
         self._shown: str | None = None
         self._noted_late = False
         self.policy_path = ""
@@ -72,9 +76,60 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Close the files; the next update that is recorded here opens them again."""
+        """Close the files; `lead` opens them again."""
         self._files.close()
         self._opened = None
+
+    @property
+    def recorded(self) -> int:
+        """The newest update whose row this process has written as rank 0; 0 if none."""
+        return self._opened[0].metrics.newest if self._opened is not None else 0
+
+    def confirm(self, update: int) -> None:
+        """Note that rank 0 has written the rows up to this update."""
+        self.unrecorded = {key: row for key, row in self.unrecorded.items() if key > update}
+
+    def lead(self, kept: int | None = None) -> None:
+        """Open the run if this process is rank 0, and write what earlier ones have not written.
+
+        Ranks call it whenever they have agreed on their group, before anything is exchanged: so no
+        update is made that the rank 0 of its group cannot write. For ``kept`` see `OpenRun`.
+
+        Raises:
+            OutputError: The run directory cannot be written.
+        """
+        if not self._group.leads or self._epoch != self._group.epoch:
+            self.close()
+        if self._group.leads and self._opened is None:
+            self._epoch = self._group.epoch
+            with self._unless_replaced():
+                # Rows that were noted before are in the files that are opened, or in those of
+                # another machine.
+                if kept is not None:
+                    self._group.note_record(kept)
+                written = self._group.newest_record()
+                self._opened = self._open_run(self._files, kept)
+                self.confirm(written)
+                self._write_rows()
+
+    @contextmanager
+    def _unless_replaced(self) -> Iterator[None]:
+        """Drop what cannot be written because another rank has become rank 0: that one writes."""
+        try:
+            yield
+        except OutputError:
+            if self._group.still_leads():
+                raise
+            self.close()
+
+    def _write_rows(self) -> None:
+        assert self._opened is not None
+        run, _ = self._opened
+        for update, row in sorted(self.unrecorded.items()):
+            if update > run.metrics.newest:
+                run.metrics.log(update, row)
+                run.check()
+                self._group.note_record(update)
 
     def interruption(
         self, stopper: Stopper, agree: Callable[[int], int] = lambda number: number
@@ -99,75 +154,67 @@ class Recorder:
             metrics: What is logged and shown; ``events`` among them were shown already.
             events: What is shown at once, and logged.
         """
-        # Keep the row of this update and of the one before.
+        # Keep the row until it is written.
         state, update = self._state, self._state.counters.update
         metrics["seconds"] = state.counters.seconds
         happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
         texts = {"alarm": state.rang, "events": happened}
         row = metrics | {key: value for key, value in texts.items() if value}
-        self._unwritten = {k: r for k, r in self._unwritten.items() if k == update - 1} | {
-            update: row
-        }
-        # Where another rank wrote updates that were missed here, read again what it left.
-        if not self._group.leads or self._newest != update - 1:
-            self.close()
-        if not self._group.leads or not self._group.still_leads():
-            return
-        run, shown = self._open_after(update - 1)
+        self.unrecorded[update] = row
+        self.lead()
+        if self._opened is not None:
+            with self._unless_replaced():
+                self._record(*self._opened, metrics, events)
+
+    def _record(
+        self, run: RunDirectory, shown: Display, metrics: dict[str, Any], events: Sequence[str]
+    ) -> None:
+        """Write and show the newest update; score and save where it is time to."""
+        state, update = self._state, self._state.counters.update
         # Tell the user what happened; an alarm is shown until the state is restored.
         for line in (*events, *run.storage_news(), *filter(None, [state.restored])):
             shown.note(line)
         self._note_late(metrics.get("late_steps", 0.0), shown)
         self._shown = None if state.restored else state.rang or self._shown
         # Log at once: a rank that takes over from one that is lost while it scores goes on after.
-        run.metrics.log(update, row)
-        self._group.note_record(update)
-        self._newest = update
+        self._write_rows()
         # Score; write the policy if it is the best so far.
         if state.config.scores_at(update):
             best_before = state.counters.best_update
             scores = state.score()
-            if not self._group.still_leads():
-                return
-            run.metrics.log_more(update, row, scores)
+            run.check()
+            run.metrics.log(update, scores)
             metrics |= scores
             if state.counters.best_update != best_before:
                 self._save(run, best=True)
-                save_policy(run.policy_path, state.policy())
+                run.save_policy(state.policy())
         shown.update(metrics, alarm=self._shown)
         if update % state.config.checkpoint_every == 0:
             self._save(run)
             if not state.counters.best_update:  # so that a run that is killed leaves one, too
-                save_policy(run.policy_path, state.policy())
+                run.save_policy(state.policy())
             run.store()
 
-    def finish(self, *, scored: bool = True) -> None:
-        """Save, score the newest weights unless there is no time for it, and write the policy."""
-        state, update = self._state, self._state.counters.update
-        run, _ = self._open_after(update)
-        # Saved before the closing score, so that stopping and resuming changes nothing.
-        self._save(run)
-        if scored and state.scored_update != state.counters.update:
-            state.score()
-            if not self._group.still_leads():
-                return
-        if state.counters.best_update == state.counters.update:
-            self._save(run, best=True)
-        save_policy(run.policy_path, state.policy())
-        self.policy_path = str(run.policy_path)
+    def finish(self, *, scored: bool = True) -> bool:
+        """Save, score the newest weights unless there is no time for it, and write the policy.
 
-    def _open_after(self, update: int) -> tuple[RunDirectory, Display]:
-        """Open the files if they are not open; they hold the rows up to this update.
-
-        Another rank 0 may have been lost between the update and its row, which every rank has.
+        Return whether this process, as rank 0, has done so.
         """
-        missed = self._newest != update and update in self._unwritten
-        missed = missed and self._group.newest_record() < update
+        state, update = self._state, self._state.counters.update
+        self.lead()
         if self._opened is None:
-            self._opened = self._open_run(self._files, update - 1 if missed else update)
-        if missed:
-            self._opened[0].metrics.log(update, self._unwritten[update])
-        return self._opened
+            return False
+        run, _ = self._opened
+        with self._unless_replaced():
+            # Saved before the closing score, so that stopping and resuming changes nothing.
+            self._save(run)
+            if scored and state.scored_update != update:
+                state.score()
+            if state.counters.best_update == update:
+                self._save(run, best=True)
+            run.save_policy(state.policy())
+            self.policy_path = str(run.policy_path)
+        return self._opened is not None
 
     def _note_late(self, share: float, shown: Display) -> None:
         if share > MOST_LATE and not self._noted_late:

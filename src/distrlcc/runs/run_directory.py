@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime
@@ -21,14 +22,17 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from distrlcc.config import from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.files import write_atomically
+from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from distrlcc.runs.identity import package_versions, versions
+from distrlcc.runs.leadership import Leadership, mark_run
 from distrlcc.runs.metrics_log import MetricsLog, cut_after
 from distrlcc.storage import StorageKeeper
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from distrlcc.policy.policy_file import PolicyFile
     from distrlcc.storage import Storage
 
 C = TypeVar("C", bound="DataclassInstance")
@@ -45,6 +49,8 @@ class RunDirectory:
         self._keeper: StorageKeeper | None = None
         self._config = config
         self._lock: TextIO | None = None
+        self._run = ""
+        self._leadership: Leadership | None = None
         self.metrics = MetricsLog(path, tensorboard=tensorboard)
 
     @classmethod
@@ -131,18 +137,48 @@ class RunDirectory:
         """Return the place of the checkpoint ``latest``, ``previous`` or ``best``."""
         return self.path / "checkpoints" / f"{name}.safetensors"
 
+    def belong_to(self, run: str, *, new: bool = True) -> None:
+        """Take the id that a run's processes have in common, and write it down if it is new."""
+        self._run = run
+        if new:
+            mark_run(self.path, run)
+
+    def lead(self, epoch: int = 1, still_leads: Callable[[], bool] = lambda: True) -> None:
+        """Be the process that writes checkpoints, policy and metrics; see `Leadership`.
+
+        Raises:
+            FencedError: One with a greater epoch, or of another run, does so by now.
+            OutputError: The folder cannot be written.
+        """
+        self._leadership = Leadership(self.path, self._run, epoch, still_leads)
+
+    def check(self) -> None:
+        """See that no other process has taken this folder over; see `Leadership.check`."""
+        if self._leadership is not None:
+            self._leadership.check()
+
     def save(self, state: Mapping[str, Any], *, best: bool = False) -> Path:
         """Save a checkpoint as the best, or as the latest; the one before becomes the previous."""
         path = self.checkpoint_path("best" if best else "latest")
-        try:
-            path.parent.mkdir(exist_ok=True)
+
+        def keep() -> None:
+            self.check()
             if path.exists() and not best:
                 _keep(path, self.checkpoint_path("previous"))
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}") from None
-        identity = _identity(self._config)
-        save_checkpoint(path, state, config_toml=identity, versions=package_versions())
+
+        save_checkpoint(
+            path,
+            state,
+            config_toml=_identity(self._config),
+            versions=package_versions(),
+            before_rename=keep,
+        )
         return path
+
+    def save_policy(self, policy: PolicyFile) -> None:
+        """Write the run's policy."""
+        self.check()
+        save_policy(self.policy_path, policy, before_rename=self.check)
 
     def load(self) -> dict[str, Any] | None:
         """Load the newest whole checkpoint, if the run has saved one yet.
@@ -176,7 +212,7 @@ class RunDirectory:
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
             noted.setdefault("resumed", []).append(versions())
             self._write_versions(noted)
-        self.metrics.rewind(update)
+        self.metrics.begin_after(update)
         if (self.path / "workers.jsonl").exists():
             cut_after(self.path / "workers.jsonl", update)
 
@@ -188,7 +224,7 @@ class RunDirectory:
         if self.storage is None:
             return
         self.metrics.flush()
-        self._keeper = self._keeper or StorageKeeper(self.storage, self.path)
+        self._keeper = self._keeper or StorageKeeper(self.storage, self.path, self.check)
         self._keeper.wake()
 
     def storage_news(self) -> list[str]:
@@ -201,7 +237,7 @@ class RunDirectory:
         if self.metrics.path.exists() or any(folder.glob("*")):
             return
         with suppress(OSError):
-            for name in ("config.toml", "versions.json", ".run", ".lock"):
+            for name in ("config.toml", "versions.json", ".run", ".epoch-1", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             folder.rmdir()
             self.path.rmdir()
@@ -249,13 +285,13 @@ def fresh_folder(root: Path, recipe: str) -> Path:
 
 def _keep(path: Path, copy: Path) -> None:
     """Make ``copy`` the same file as ``path``, so that ``path`` exists at every moment."""
-    temporary = copy.with_name(f".{copy.name}.tmp")
-    temporary.unlink(missing_ok=True)
+    temporary = copy.with_name(f".{copy.name}.{os.getpid()}.tmp")
     try:
         temporary.hardlink_to(path)
     except OSError:  # a file system without hard links
         shutil.copyfile(path, temporary)
     temporary.replace(copy)
+    temporary.unlink(missing_ok=True)  # where both were the same file already
 
 
 def take_lock(path: Path) -> TextIO | None:

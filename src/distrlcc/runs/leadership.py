@@ -1,0 +1,93 @@
+"""Which process writes a run's folder: the one with the newest epoch, a number that only grows.
+
+A leader that was frozen may be replaced and not know it. So the next one leaves a file of its epoch
+in the folder (a fencing token) and then removes all temporary files: a former leader that has not
+looked for newer epochs yet will find one, and of one that looked already the rename will fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from distrlcc.errors import OutputError
+from distrlcc.files import remove_temporary, write_atomically
+
+_RUN, _EPOCH = ".run", ".epoch-"
+
+
+class FencedError(OutputError):
+    """Another process writes the run's folder by now."""
+
+    exit_code = 3
+
+
+def run_of(folder: Path) -> str | None:
+    """Return the id of the run that writes to a folder, if it has one."""
+    try:
+        return (folder / _RUN).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def mark_run(folder: Path, run: str) -> None:
+    """Note which run writes to a folder from now on: no process of another one does any more."""
+    write_atomically(folder / _RUN, run.encode())
+    for path in folder.glob(f"{_EPOCH}*"):
+        path.unlink(missing_ok=True)
+
+
+class Leadership:
+    """A process's right to write a run's folder, which it takes from whoever had it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        epoch: int = 1,
+        still_leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take a folder over from leaders of older epochs.
+
+        Args:
+            folder: The run's.
+            run: Id that the folder was marked with.
+            epoch: Greater than that of each leader before.
+            still_leads: Whether the others have not replaced this process meanwhile.
+
+        Raises:
+            FencedError: Another process has taken it over already.
+            OutputError: The folder cannot be written.
+        """
+        self._folder, self._run, self._epoch = folder, run, epoch
+        self._still_leads = still_leads
+        self.check()
+        try:
+            (folder / f"{_EPOCH}{epoch}").touch()
+        except OSError as error:
+            raise OutputError(f"cannot write {folder}: {error.strerror}") from None
+        self.check()
+        for path in folder.glob(f"{_EPOCH}*"):
+            if _number(path) < epoch:
+                path.unlink(missing_ok=True)
+        for place in (folder, folder / "checkpoints"):
+            remove_temporary(place)
+
+    def check(self) -> None:
+        """Ask, between writing a temporary file and its rename, whether it is still this process.
+
+        Raises:
+            FencedError: It is not.
+            OutputError: The folder is gone.
+        """
+        run = run_of(self._folder)
+        if run is None:
+            raise OutputError(f"{self._folder} is no run's folder any more: it was removed")
+        newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
+        if run != self._run or newest > self._epoch or not self._still_leads():
+            raise FencedError(f"another process has taken {self._folder} over; this one ends")
+
+
+def _number(path: Path) -> int:
+    number = path.name.removeprefix(_EPOCH)
+    return int(number) if number.isdigit() else 0
