@@ -238,6 +238,27 @@ def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
     _before("runs.run_state", "RunState", "commit", flip)
 
 
+def _send_nan(spec: RankSpec, job: Disturbed) -> None:
+    """Rank 1's gradients are no numbers in two updates, rank 2's statistics in one."""
+    update = 0
+
+    def note(group: Any, step: int) -> None:
+        nonlocal update
+        update = step
+
+    def spoil_gradient(group: Any, gradient: torch.Tensor, weight: float) -> None:
+        if (spec.slot, update) in ((1, job.update), (1, job.update + 3)):
+            gradient[3] = torch.inf
+
+    def spoil_statistics(group: Any, state: Any, safe: Any, batch: Any, stats: Any, _: Any) -> None:
+        if (spec.slot, update) == (2, job.update + 1):
+            stats.reward = np.nan
+
+    _before("parallel.process_group", "ProcessGroup", "agree", note)
+    _before("parallel.process_group", "ProcessGroup", "mean_gradient", spoil_gradient)
+    _before("parallel.decentralized", "ElasticGroup", "_learn", spoil_statistics)
+
+
 def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
     """Rank 0 dies when an update is agreed on, and nothing of it is written."""
 
