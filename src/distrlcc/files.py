@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from distrlcc.errors import OutputError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, sync it and rename it into place.
+def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file, whole or in pieces, under a temporary name, sync it and rename it into place.
 
     Raises:
         OutputError: The file cannot be written.
@@ -19,7 +19,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     write_together(path.parent, {path.name: data})
 
 
-def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_together(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
     Raises:
@@ -30,7 +30,7 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     try:
         for name, data in files.items():
             with temporary[name].open("wb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
         for name in files:
