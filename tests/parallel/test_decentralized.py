@@ -222,6 +222,23 @@ def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_left_out(
         )
 
 
+@pytest.mark.slow
+def test_nothing_is_learned_of_what_was_late_and_all_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ("num_envs=6", "distributed.sync_check_every=1", f"total_steps={6 * 96}")
+    _run(out, "be_late", *settings, size=2, update=2)
+    metrics = rows(out)
+    assert [row["steps"] for row in metrics] == [96 * count for count in range(1, 7)]
+    assert [row["late_batches"] for row in metrics] == [0.0, 0.0, 1.0, 2.0, 0.0, 0.0]
+    assert ["lr" in row for row in metrics] == [True] * 3 + [False] + [True] * 2
+    assert [row["late_steps"] for row in metrics[1:4]] == pytest.approx([0.4, 0.575, 0.75])
+    one = r"refused: 75% of the steps of rank {} \(process \d+ on 127.0.0.1\) were late \("
+    for row, slots in zip(metrics, ("", "", "1", "01", "", ""), strict=True):
+        said = row.get("events", [])
+        assert len(said) == len(slots)
+        assert all(re.match(one.format(slot), line) for slot, line in zip(slots, said, strict=True))
+
+
 @pytest.mark.parametrize(
     ("checksums", "named"),
     [("55", ""), ("56", "01"), ("565", "1"), ("6555", "0"), ("5656", "0123"), ("123", "012")],

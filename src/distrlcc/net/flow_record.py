@@ -125,7 +125,7 @@ class Ticker:
 
 
 class StepLog:
-    """A flow's steps in a file without a name, so that a day's take no memory; a context manager."""
+    """A flow's steps in a file without a name, so that they take no memory; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         """Begin, on the disk of a folder.
