@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from distrlcc.errors import OutputError
 
 
 def write_atomically(
-    path: Path, data: bytes, *, before_rename: Callable[[], None] | None = None
+    path: Path, data: bytes | Iterable[bytes], *, before_rename: Callable[[], None] | None = None
 ) -> None:
-    """Write a file under a temporary name, sync it and rename it into place.
+    """Write a file, whole or in pieces, under a temporary name, sync it and rename it into place.
 
     Raises:
         OutputError: The file cannot be written.
@@ -23,7 +23,10 @@ def write_atomically(
 
 
 def write_together(
-    folder: Path, files: Mapping[str, bytes], *, before_rename: Callable[[], None] | None = None
+    folder: Path,
+    files: Mapping[str, bytes | Iterable[bytes]],
+    *,
+    before_rename: Callable[[], None] | None = None,
 ) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
@@ -39,7 +42,7 @@ def write_together(
     try:
         for name, data in files.items():
             with temporary[name].open("xb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
         if before_rename is not None:

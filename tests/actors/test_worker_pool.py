@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distrlcc.actors.actor import AHEAD, Segment
 from distrlcc.actors.engine import InProcessEngine, Worker
-from distrlcc.actors.segment_queue import GONE, SegmentQueue
+from distrlcc.actors.segment_queue import GONE, LATE, NOT_FINITE, SegmentQueue
 from distrlcc.actors.worker_pool import WorkerPool
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
@@ -208,6 +209,68 @@ def test_what_fails_on_a_worker_is_said(monkeypatch: pytest.MonkeyPatch) -> None
         said = taker.until_gone(engine.workers[2])
         assert "failed: RuntimeError: ValueError: the link broke" in said
         assert {s.worker for s in taker.take(10)} == {1}
+
+
+def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step, spoiled = LinkVectorEnv.step, {1: 1, 2: 2}  # segments to spoil, by worker
+
+    def spoil(env: LinkVectorEnv, actions: Any) -> Any:
+        obs, rewards, *rest = step(env, actions)
+        env.counted = getattr(env, "counted", 0) + 1  # type: ignore[attr-defined]
+        number, place = divmod(env.counted, 6)  # type: ignore[attr-defined]
+        if 1 < number <= 1 + spoiled.get(env.first_index, 0) and place == 1:
+            (obs if env.first_index == 1 else rewards)[0] = np.inf
+        return obs, rewards, *rest
+
+    monkeypatch.setattr(LinkVectorEnv, "step", spoil)
+    engine = InProcessEngine(WORKERS)
+    with _pool(engine, capacity=2) as (pool, taker):
+        queue = pool.queue
+        monkeypatch.setattr(taker, "check", lambda: None)  # numbers are missing
+        said = taker.until_gone(engine.workers[2])
+        assert said == "2 times sent numbers that are not finite; 2 left"
+        taker.until(lambda: queue.refused[NOT_FINITE] == 3, "what is not finite")
+        refused = f"refused: {{}}: a segment {NOT_FINITE}"
+        assert [taker.events.count(refused.format(w)) for w in engine.workers] == [0, 1, 2]
+        taker.take(4)
+        assert {state.worker.index for state in pool.workers()} == {0, 1}
+        for segment in taker.taken:
+            assert np.isfinite(segment.rollout.obs).all()
+            assert np.isfinite(segment.rollout.rewards).all()
+        assert queue.received == queue.used + queue.refused.total() + len(queue)
+
+
+def test_late_segments_are_refused_and_named_each_time() -> None:
+    engine = LateSegments(WORKERS)
+    with _pool(engine) as (pool, taker):
+        taker.until(lambda: pool.queue.refused[LATE] >= 3, "late segments")
+        late = [event for event in taker.events if "were late" in event]
+        assert set(late) == {
+            f"refused: 75% of the steps of {engine.workers[1]} were late (more than 50%); the "
+            "machine is too slow for so many links"
+        }
+        assert len(late) >= 2
+        assert 1 not in {s.worker for s in taker.taken}
+        assert len(pool.workers()) == WORKERS  # a slow machine's worker stays
+
+
+class LateSegments(InProcessEngine):
+    """Worker 1 reports that three quarters of its steps were late."""
+
+    def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
+        answer = super().call(worker, method, *args)
+        told: Future[Any] = Future()
+
+        def tell(done: Future[Any]) -> None:
+            result = done.result()
+            for segment in getattr(result, "segments", ()) if worker.index == 1 else ():
+                segment.stats.timed_steps, segment.stats.late_steps = 8.0, 6.0
+            told.set_result(result)
+
+        answer.add_done_callback(tell)
+        return told
 
 
 def test_a_worker_that_joins_in_mid_run_acts_with_the_newest_weights() -> None:

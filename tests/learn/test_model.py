@@ -13,11 +13,13 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
+from distrlcc.learn.learner import NotFiniteError
 from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from tests.learn.toys import ToyEnv, collected, make_spec, same_weights
+from tests.trees import same
 
 
 def _model(**changes: Any) -> Learner:
@@ -128,6 +130,40 @@ def test_two_ranks_learn_as_one_and_stay_in_step_where_one_is_cut_short(
             assert results[0][key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
             assert results[0][key] == pytest.approx(results[1][key]), key
     same_weights(ranks[0].weights(), alone.weights(), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("spoiled", ["obs", "weights"])
+@pytest.mark.parametrize("name", RANKED)
+def test_what_is_not_finite_is_refused_and_leaves_no_trace(name: str, spoiled: str) -> None:
+    learner, config = RANKED[name]
+    trained = learner(config, make_spec("memory", hidden=(8,)), 0)
+    collector, rollout = _started(trained)
+    collected(trained, collector, rollout)
+    before, whole = trained.shared_state(), trained.state_dict()
+    if spoiled == "obs":
+        rollout.obs[3, 1, 0] = np.inf
+    else:  # gradients overflow, in the second minibatch at the latest
+        with torch.no_grad():
+            trained.optimizer.flat.mul_(1e30)
+    with pytest.raises(NotFiniteError, match=r"a sum of|the mean gradient"):
+        trained.update(rollout)
+    trained.undo_update(before)
+    same(trained.state_dict(), whole)
+    # It counts, and the next one is learned from.
+    trained.pass_over(rollout.samples)
+    assert trained.weights().version == 2
+    collected(trained, collector, rollout)
+    trained.update(rollout)
+    assert trained.weights().version == 3
+
+
+def _started(learner: Learner) -> tuple[Collector, Rollout]:
+    """Return what has collected the first update, and is to collect the next."""
+    collector = Collector(ToyEnv(3, "memory"), learner.spec, seed=0)
+    rollout = Rollout.allocate(learner.spec, 16, 3, 4)
+    collected(learner, collector, rollout)
+    learner.update(rollout)
+    return collector, rollout
 
 
 def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict[str, float]:

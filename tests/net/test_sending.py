@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
@@ -90,6 +92,54 @@ def test_a_silent_sender_is_given_up(served: Served) -> None:
     with UdpSocket(connect=served.socket.address) as client:
         _ask(client, _hello(7))
         assert "has said nothing" in served.first().failure
+
+
+def _answer(client: UdpSocket, number: int) -> str:
+    """Say HELLO; return why it was refused."""
+    client.send([_hello(number)])
+    while client.wait(monotonic_ns() + 5_000_000_000):
+        for datagram, _ in client.receive():  # ACKs may be among them
+            answer = wire.decode(datagram)
+            if isinstance(answer, Answer) and answer.session == number:
+                return answer.refusal
+    raise AssertionError("no answer")
+
+
+def test_one_host_has_few_places_and_who_makes_no_progress_gives_its_own_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
+    with ExitStack() as stack:
+
+        def client(host: str) -> UdpSocket:
+            place = served.socket.address
+            return stack.enter_context(UdpSocket(bind=(host, 0), connect=place))
+
+        # Four hosts hold all places: three say the same again and again, one goes on.
+        hosts = [client(f"127.0.0.{2 + host}") for host in range(4)]
+        for number in range(64):
+            assert _answer(hosts[number // 16], number) == ""
+        assert _answer(hosts[0], 100) == "it is busy (16 sessions of yours are open)"
+        late = client("127.0.0.9")
+        assert _answer(late, 101) == "it is busy (64 sessions are open)"
+        begin = monotonic_ns()
+        for turn in range(100):
+            for number in range(64):
+                busy = number >= 48
+                hosts[number // 16].send([_data(number, turn if busy else 5)])
+            if not _answer(late, 102 + turn):
+                break
+            time.sleep(0.05)
+        # A place is free once one of the three was quiet for as long as an answer may take.
+        assert 1.0 <= (monotonic_ns() - begin) * 1e-9 < 4.0
+        (given_up,) = served.ended
+        assert "the sender has said nothing new for 1 s" in given_up.failure
+        assert given_up.address[0] in ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+        # So it is for one of the host's own, and nobody had to wait for 30 s.
+        full = next(h for h in hosts[:3] if h.address[0] != given_up.address[0])
+        assert _answer(full, 300) == ""
+        assert served.ended[1].address[0] == full.address[0]
+        assert _answer(hosts[3], 301) == "it is busy (16 sessions of yours are open)"
 
 
 def test_strangers_are_ignored_and_counted(served: Served) -> None:

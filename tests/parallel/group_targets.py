@@ -238,6 +238,38 @@ def _flip_a_bit(spec: RankSpec, job: Disturbed) -> None:
     _before("runs.run_state", "RunState", "commit", flip)
 
 
+def _send_nan(spec: RankSpec, job: Disturbed) -> None:
+    """Rank 1's gradients are no numbers in two updates, rank 2's statistics in one."""
+    update = 0
+
+    def note(group: Any, step: int) -> None:
+        nonlocal update
+        update = step
+
+    def spoil_gradient(group: Any, gradient: torch.Tensor, weight: float) -> None:
+        if (spec.slot, update) in ((1, job.update), (1, job.update + 3)):
+            gradient[3] = torch.inf
+
+    def spoil_statistics(group: Any, state: Any, safe: Any, batch: Any, stats: Any, _: Any) -> None:
+        if (spec.slot, update) == (2, job.update + 1):
+            stats.reward = np.nan
+
+    _before("parallel.process_group", "ProcessGroup", "agree", note)
+    _before("parallel.process_group", "ProcessGroup", "mean_gradient", spoil_gradient)
+    _before("parallel.decentralized", "ElasticGroup", "_learn", spoil_statistics)
+
+
+def _be_late(spec: RankSpec, job: Disturbed) -> None:
+    """Most of rank 1's steps are late in one update, all ranks' in the next."""
+
+    def mark(group: Any, state: Any, batch: Any, stats: Any) -> None:
+        late = state.counters.update - job.update
+        stats.timed_steps = stats.steps
+        stats.late_steps = stats.steps * (0.75 if late == 1 or (late, spec.slot) == (0, 1) else 0.4)
+
+    _before("parallel.decentralized", "ElasticGroup", "update", mark)
+
+
 def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
     """Rank 0 dies when an update is agreed on, and nothing of it is written."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from distrlcc.parallel.parity import check_parity, learning_curves
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
 from tests.parallel.commands import Command, rows, saved, updates
 from tests.parallel.group_targets import Disturbed, disturbed
@@ -38,13 +40,24 @@ UPDATE = 5 * 16
 
 
 def _run(
-    out: Path, what: str, *settings: str, size: int = 2, update: int = 0, ended: Sequence[int] = ()
+    out: Path,
+    what: str,
+    *settings: str,
+    size: int = 2,
+    update: int = 0,
+    ended: Sequence[int] = (),
+    elastic: bool = True,
 ) -> None:
     """Train while something happens; all ranks end well, or those in `ended`."""
     config = override(recipe("quickstart"), [*PPO, *settings])
     seconds = config.distributed.timeout_s
     specs = [
-        RankSpec("127.0.0.1", 0, slot, size, timeout_seconds=seconds, join_seconds=60.0)
+        RankSpec(
+            *("127.0.0.1", 0, slot, size),
+            timeout_seconds=seconds,
+            join_seconds=60.0,
+            elastic=elastic,
+        )
         for slot in range(size)
     ]
     job = Disturbed(TrainJob(config, out, tensorboard=False), what, update)
@@ -170,6 +183,60 @@ def test_a_flipped_bit_ends_the_run_and_names_the_rank(tmp_path: Path) -> None:
     assert caught.value.exit_code == 1
     assert saved(out)["counters"]["update"] == 3
     assert updates(out) == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elastic", [True, False])
+def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_left_out(
+    tmp_path: Path, elastic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2")
+    out, count = tmp_path / "run", 9
+    settings = ("num_envs=6", "distributed.sync_check_every=1", f"total_steps={count * 96}")
+    ends = nullcontext() if elastic else pytest.raises(GroupError, match=r"rank 1 .* is left out: ")
+    with ends:
+        _run(out, "send_nan", *settings, size=3, update=2, ended=(0, 2), elastic=elastic)
+    metrics = rows(out)
+    refused = {
+        row["update"]: event
+        for row in metrics
+        for event in row.get("events", [])
+        if event.startswith("refused")
+    }
+    gradient = r"refused: the mean gradient is not finite, from rank 1 \(process \d+ on 127.0.0.1\)"
+    for update in (3, 6):
+        assert re.fullmatch(gradient, refused.pop(update))
+    assert re.match("refused: a sum of statistics is not finite, from rank 2", refused.pop(4))
+    assert not refused
+    # A refused update counts, with the steps of those whose statistics are finite.
+    assert [row["update"] for row in metrics] == list(range(1, len(metrics) + 1))
+    assert [row["steps"] for row in metrics[:6]] == [96, 192, 288, 352, 448, 544]
+    assert "lr" not in metrics[2]
+    (left,) = (event for row in metrics for event in row.get("events", []) if "left out" in event)
+    assert left.startswith("left out: rank 1 (process")
+    if elastic:
+        assert [row["ranks"] for row in metrics] == [3.0] * 6 + [2.0] * (len(metrics) - 6)
+        assert saved(out)["counters"]["steps"] >= count * 96
+        assert all(
+            np.isfinite(a).all() for a in load_policy(out / "policy.safetensors").arrays.values()
+        )
+
+
+@pytest.mark.slow
+def test_nothing_is_learned_of_what_was_late_and_all_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ("num_envs=6", "distributed.sync_check_every=1", f"total_steps={6 * 96}")
+    _run(out, "be_late", *settings, size=2, update=2)
+    metrics = rows(out)
+    assert [row["steps"] for row in metrics] == [96 * count for count in range(1, 7)]
+    assert [row["late_batches"] for row in metrics] == [0.0, 0.0, 1.0, 2.0, 0.0, 0.0]
+    assert ["lr" in row for row in metrics] == [True] * 3 + [False] + [True] * 2
+    assert [row["late_steps"] for row in metrics[1:4]] == pytest.approx([0.4, 0.575, 0.75])
+    one = r"refused: 75% of the steps of rank {} \(process \d+ on 127.0.0.1\) were late \("
+    for row, slots in zip(metrics, ("", "", "1", "01", "", ""), strict=True):
+        said = row.get("events", [])
+        assert len(said) == len(slots)
+        assert all(re.match(one.format(slot), line) for slot, line in zip(slots, said, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import torch
 
 from distrlcc.cli.main import main
 from distrlcc.config import override
+from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.ppo import PPO
+from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.checkpoint import checksum, pack, unpack
+from distrlcc.runs.checkpoint import checksum, load_checkpoint, pack, unpack
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.train import iterate
 from tests.parallel.commands import rows, saved
@@ -92,10 +95,11 @@ def test_two_processes_restore_alike(tmp_path: Path) -> None:
     assert state["recovery"]["restores"] == len(events)
 
 
+@pytest.mark.parametrize("name", ["aurora", "quickstart"])
 @pytest.mark.parametrize("act", ["true", "false"])
-def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
+def test_weights_that_are_not_numbers_do_not_act(act: str, name: str) -> None:
     words = ("num_envs=4", "network.hidden=[8]", "ppo.rollout_length=8", f"alarm.act={act}")
-    trainer = env_run(override(recipe("aurora"), words))
+    trainer = env_run(override(recipe(name), words))
     _, stats = iterate(trainer)
     assert isinstance(trainer.learner, PPO)
     with torch.no_grad():
@@ -106,5 +110,71 @@ def test_weights_that_are_not_numbers_do_not_act(act: str) -> None:
         return
     trainer.commit(stats)
     assert "restored" in str(trainer.restored)
-    assert "not numbers" in str(trainer.rang)
+    assert "no numbers" in str(trainer.rang)
     iterate(trainer)
+
+
+def _spoil(patch: pytest.MonkeyPatch, updates: set[int]) -> None:
+    """Let the second environment pay what is no number in some updates, counted from 0."""
+    step, steps = LinkVectorEnv.step, 0
+
+    def spoiled(env: LinkVectorEnv, actions: Any) -> Any:
+        nonlocal steps
+        steps += env.num_envs == 8  # not where held-out links are scored
+        found = step(env, actions)
+        if env.num_envs == 8 and (steps - 1) // 16 in updates:
+            found[1][1] = np.nan
+        return found
+
+    patch.setattr(LinkVectorEnv, "step", spoiled)
+
+
+def _finite(out: Path) -> None:
+    """Check that nothing which a run has saved holds what is no number."""
+    for name in ("latest", "previous", "best"):
+        checkpoint = load_checkpoint(out / "checkpoints" / f"{name}.safetensors")
+        model = checkpoint["learner"]["model"]
+        for array in (model["parameters"], model["adam_mean"], model["normalizer"]["mean"]):
+            assert np.isfinite(np.asarray(array)).all()
+    arrays = load_policy(out / "policy.safetensors").arrays
+    assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+RUN = (*COLLAPSES[:7], "checkpoint_every=1", "held_out.every=2")
+
+
+def test_an_update_whose_numbers_are_not_finite_is_refused_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _spoil(monkeypatch, {2, 4, 5, 6})
+    out = tmp_path / "run"
+    words = ("train", "quickstart", "--no-tensorboard", "--out", str(out), "--set", *RUN)
+    assert main([*words, f"total_steps={6 * UPDATE}"]) == 0
+    metrics = rows(out)
+    refused = "refused: a statistic is not finite"
+    assert [row.get("events") for row in metrics] == [
+        [refused] if update in (3, 5, 6, 7) else None for update in range(1, 11)
+    ]
+    assert capsys.readouterr().err.count(refused) == 4
+    # Their statistics count as nothing, themselves they count as updates.
+    assert [row["steps"] for row in metrics[:4]] == [UPDATE, 2 * UPDATE, 2 * UPDATE, 3 * UPDATE]
+    assert saved(out)["learner"]["model"]["version"] == 10
+    _finite(out)
+
+
+def test_training_that_gives_no_number_again_and_again_ends_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _spoil(monkeypatch, set(range(4, 99)))
+    out = tmp_path / "run"
+    words = ("train", "quickstart", "--no-tensorboard", "--out", str(out), "--set", *RUN)
+    assert main([*words, f"total_steps={20 * UPDATE}"]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert "training diverged" in line
+    assert "--resume" in line
+    # The last good state is restored once before.
+    metrics = rows(out)
+    events = [event for row in metrics for event in row.get("events", [])]
+    assert sum("restored the last good state" in event for event in events) == 1
+    assert [row["update"] for row in metrics] == list(range(1, 12))
+    _finite(out)

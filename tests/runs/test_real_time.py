@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -19,7 +21,8 @@ from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
-from tests.parallel.commands import rows, updates
+from tests.hosts import wait_until
+from tests.parallel.commands import Command, rows, saved, updates
 
 pytestmark = pytest.mark.net
 
@@ -67,6 +70,42 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
         np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
     policy.unlink()
     _train(tuned, "--resume", "--set", "total_steps=256")
+
+
+def test_updates_whose_steps_were_late_are_refused_and_named_each_time(tmp_path: Path) -> None:
+    """The machine is busy now and then: the trainer gets a quarter of its time."""
+    out = tmp_path / "run"
+    words = ("train", "--out", str(out), "--no-tensorboard", "quickstart", "--world", "emulated")
+    settings = (*OF_PPO, "num_envs=1", "ppo.rollout_length=20", "total_steps=1000000")
+    with Command(
+        tmp_path, "-m", "distrlcc", *words, "--set", *settings, "held_out.every=999"
+    ) as run:
+
+        def learned(wanted: bool, count: int) -> bool:
+            assert run.process.poll() is None, run.said
+            return sum(("policy_loss" in row) == wanted for row in rows(out)) >= count
+
+        wait_until(lambda: learned(True, 2), 90.0, "updates in time")
+        busy = monotonic() + 60.0
+        while not learned(False, 2):
+            assert monotonic() < busy
+            for number, seconds in ((signal.SIGSTOP, 0.03), (signal.SIGCONT, 0.01)):
+                run.process.send_signal(number)
+                sleep(seconds)
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(30.0) == 128 + signal.SIGINT
+    for row in rows(out):
+        late = row["late_steps"] > 0.5
+        assert ("policy_loss" in row, row["late_batches"]) == (not late, float(late))
+        says = (
+            f"refused: {row['late_steps']:.0%} of the steps of the update were late (more than 50%"
+        )
+        told = [line for line in row.get("events", []) if line.startswith(says)]
+        assert len(told) == late
+        assert any(told[0] in line for line in run.said) if told else True
+    # They count as updates, with their steps.
+    counters = saved(out)["counters"]
+    assert counters["steps"] == 20 * counters["update"] == rows(out)[-1]["steps"]
 
 
 @pytest.mark.long

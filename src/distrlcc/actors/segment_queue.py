@@ -7,11 +7,25 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from distrlcc.actors.actor import Segment
+from distrlcc.learn.collect import MOST_LATE_LEARNED
 
 STALE = "too old a policy"
 ENDED = "left over at the end"
 GONE = "of a worker that was dropped"
+NOT_FINITE = "with numbers that are not finite"
+LATE = "with too many late steps"
+
+
+def _flaw(segment: Segment) -> str:
+    """Return why nothing can be learned from a segment, if so."""
+    rollout = segment.rollout
+    seen = (rollout.obs, rollout.rewards, rollout.outcomes)
+    if not all(np.isfinite(array).all() for array in seen):
+        return NOT_FINITE
+    return LATE if segment.stats.late_share > MOST_LATE_LEARNED else ""
 
 
 class SegmentQueue:
@@ -38,10 +52,13 @@ class SegmentQueue:
         with self.lock:
             return self.used + self.refused.total() + len(self)
 
-    def add(self, segments: Sequence[Segment]) -> None:
-        """Let segments wait."""
+    def add(self, segments: Sequence[Segment]) -> list[tuple[Segment, str]]:
+        """Let segments wait; return those that are refused, and why."""
+        judged = [(segment, _flaw(segment)) for segment in segments]
         with self.lock:
-            self._waiting.extend(segments)
+            self._waiting.extend(segment for segment, flaw in judged if not flaw)
+            self.refused.update(flaw for _, flaw in judged if flaw)
+        return [(segment, flaw) for segment, flaw in judged if flaw]
 
     def take(self, count: int, version: int) -> list[Segment]:
         """Return so many segments for the update of a version, the oldest first, or none yet.

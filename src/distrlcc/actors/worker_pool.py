@@ -18,11 +18,14 @@ from typing import Any
 
 from distrlcc.actors.actor import Actor, Report, Segment, link_of
 from distrlcc.actors.engine import Engine, Worker, WorkerGoneError
-from distrlcc.actors.segment_queue import GONE, SegmentQueue
+from distrlcc.actors.segment_queue import GONE, LATE, SegmentQueue
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.train import late
 
+_OFFENCES = 2
+"""Segments with numbers that are not finite after which a worker is dropped."""
 _SUSPENDED_SECONDS = 1.0
 """In a turn of the pool's thread that took longer the process was suspended, s."""
 
@@ -48,6 +51,8 @@ class WorkerState:
     """When these were published, until it has confirmed them."""
     marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
     """Times and steps of its last reports, for the speed."""
+    not_finite: int = 0
+    """Segments of it that were refused, as their numbers were not finite."""
 
     @property
     def silent_seconds(self) -> float:
@@ -240,8 +245,18 @@ class WorkerPool:
             state.steps_per_second = (last - first) / (end - begin) if end > begin else 0.0
             if report.segments and self._weights is not None:
                 state.lag = self._weights.version - report.segments[-1].version
-            self.queue.add(report.segments)
+            refused = self.queue.add(report.segments)
+            for segment, why in refused:
+                whose = str(state.worker)
+                said = f"{whose}: a segment {why}"
+                if why == LATE:
+                    said = late(segment.stats.late_share, whose)
+                else:
+                    state.not_finite += 1
+                self._events.append(f"refused: {said}")
             self._changed.notify_all()
+        if state.not_finite >= _OFFENCES:
+            self._drop(state.worker, f"{_OFFENCES} times sent numbers that are not finite")
         if report.still_seconds > limits().stall:
             self._drop(state.worker, f"its environment hangs for {report.still_seconds:.0f} s")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +56,13 @@ def counted(things: Sequence[object], noun: str = "link") -> str:
 
 def emit_json(target: str | None, value: Any) -> None:
     """Write a value as JSON to a file, or to standard output for ``-``; None writes nothing."""
-    if target is None:
-        return
-    text = json.dumps(value, indent=2) + "\n"
+    emit_text(target, [json.dumps(value, indent=2), "\n"])
+
+
+def emit_text(target: str | None, pieces: Iterable[str]) -> None:
+    """Write a text in pieces, as `emit_json` does."""
     if target == "-":
-        sys.stdout.write(text)
-    else:
+        sys.stdout.writelines(pieces)
+    elif target is not None:
         require_writable(Path(target).resolve().parent)
-        write_atomically(Path(target), text.encode())
+        write_atomically(Path(target), (piece.encode() for piece in pieces))

@@ -6,22 +6,26 @@ distrlcc send 10.0.0.2:4730 --scheme cubic --seconds 30 --json -
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
-from distrlcc.cli.output import add_json, emit_json, note
+from distrlcc.cli.output import add_json, emit_text, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import check_writable, require_writable, write_atomically
 from distrlcc.net.command_group import wait_for_start
-from distrlcc.net.flow_record import Sent, Step
+from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
 from distrlcc.net.udp_socket import resolve
 from distrlcc.processes import run_soon
@@ -81,6 +85,11 @@ def _picture(text: str) -> Path:
 
 def run(args: Namespace) -> int:
     """Send; 1 when the receiver vanishes."""
+    with _step_log(args) as log:
+        return _run(args, log)
+
+
+def _run(args: Namespace, log: StepLog | None) -> int:
     from distrlcc.control.schemes import SchemeController
 
     # Refuse what cannot work before anything runs.
@@ -91,7 +100,7 @@ def run(args: Namespace) -> int:
     if remote[1] == 0:
         raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
-    line, stopper = _LiveLine(wire_bytes, keeps=bool(args.plot or args.json)), Stopper()
+    line, stopper = _LiveLine(wire_bytes, log), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
 
     def begin() -> None:
@@ -125,14 +134,16 @@ def run(args: Namespace) -> int:
             f"distrlcc: {sent.late_share:.1%} of the steps began more than 1 ms late: this machine "
             "was too busy for these figures to count"
         )
-    if args.plot is not None:
+    if args.plot is not None and log is not None:
         from distrlcc.evaluate.figures import encode
         from distrlcc.evaluate.plots import flow_plot
 
-        figure = flow_plot(line.steps, name, wire_bytes)
+        figure = flow_plot(log.whole(), name, wire_bytes)
         require_writable(args.plot.resolve().parent)
         write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
-    emit_json(args.json, {"name": name} | _figures(sent, line.steps))
+    if log is not None:
+        figures = json.dumps({"name": name} | _figures(sent), indent=2)[: -len("\n}")]
+        emit_text(args.json, chain([figures, ',\n  "steps_columns": '], log.json(), ["\n}\n"]))
     if sent.failure:
         note(f"distrlcc: error: {sent.failure}")
     return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
@@ -161,17 +172,26 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
     return args.scheme, scheme, lambda _: 10_000_000
 
 
-class _LiveLine:
-    """What a flow is at, twice a second, on a terminal; keeps the steps if they are asked for."""
+def _step_log(args: Namespace) -> AbstractContextManager[StepLog | None]:
+    """Return what keeps the steps where they are asked for, on the disk where they are to go."""
+    if args.plot is None and args.json is None:
+        return nullcontext()
+    target = args.plot if args.json in (None, "-") else Path(args.json)
+    places = target.resolve().parents if target else [Path(gettempdir())]
+    return StepLog(next(folder for folder in places if folder.is_dir()))
 
-    def __init__(self, wire_bytes: int, *, keeps: bool) -> None:
-        self.steps, self._keeps = list[Step](), keeps
+
+class _LiveLine:
+    """What a flow is at, twice a second, on a terminal; logs the steps if they are asked for."""
+
+    def __init__(self, wire_bytes: int, log: StepLog | None) -> None:
+        self._log = log
         self._bytes = wire_bytes
         self._since, self._steps = 0.0, list[Step]()
 
     def show(self, step: Step) -> None:
-        if self._keeps:
-            self.steps.append(step)
+        if self._log is not None:
+            self._log.add(step)
         if not sys.stderr.isatty():
             return
         self._steps.append(step)
@@ -202,8 +222,6 @@ def _summary(name: str, sent: Sent) -> str:
     )
 
 
-def _figures(sent: Sent, steps: Sequence[Step]) -> dict[str, Any]:
+def _figures(sent: Sent) -> dict[str, Any]:
     values = {k: None if v != v else v for k, v in asdict(sent).items()}
-    columns = {k: [round(getattr(step, k), 6) for step in steps] for k in Step._fields}
-    shares = {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
-    return values | shares | {"steps_columns": columns}
+    return values | {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}

@@ -23,7 +23,6 @@ from distrlcc.evaluate.labels import place_labels
 from distrlcc.evaluate.runner import MBIT
 from distrlcc.evaluate.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
 from distrlcc.evaluate.summary import MeanInterval, Summary
-from distrlcc.net.flow_record import Step
 from distrlcc.types import FloatArray
 
 _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
@@ -148,10 +147,9 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
     return figure
 
 
-def flow_plot(series: Sequence[Step], name: str, wire_bytes: int) -> Figure:
-    """Draw a flow, steered by what is named, with packets of ``wire_bytes`` each."""
+def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
+    """Draw a flow's steps ``[S, F]``, with packets of ``wire_bytes``, steered by what is named."""
     # Steps are gathered in buckets, so that long flows can be read.
-    steps = np.array(series, float).reshape(-1, len(Step._fields))
     time, duration, acked, lost, rtt, cwnd, *_ = steps.T
     end = time[-1] if len(time) else 1.0
     count = max(1, min(_FLOW_BUCKETS, math.floor(end / _LEAST_SECONDS)))

@@ -46,7 +46,9 @@ class CollapseAlarm:
         entropy = stats.entropy / max(stats.steps, 1.0)
         self.diverged = not (finite and math.isfinite(entropy))
         if self._starts("weights", not finite):
-            lines.append("the weights are not numbers any more: training diverged; lower lr")
+            lines.append(
+                "training diverged: weights or gradients are no numbers any more; lower lr"
+            )
         # Written so that an entropy that is not a number, as after divergence, rings as well.
         if self._starts("entropy", stats.steps > 0 and not entropy >= self._entropy_bound):
             lines.append(

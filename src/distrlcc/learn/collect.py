@@ -7,8 +7,9 @@ process with 2n environments and two with n take the same actions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from time import perf_counter
 from typing import Any
 
@@ -62,6 +63,18 @@ class CollectStats:
     """Environment steps in real time."""
     late_steps: float = 0.0
     """Of these, those that were late."""
+    late_batches: float = 0.0
+    """Batches from which nothing was learned, as too many of their steps were late."""
+
+    @property
+    def late_share(self) -> float:
+        """Share of the steps in real time that were late."""
+        return self.late_steps / max(self.timed_steps, 1.0)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all sums are finite."""
+        return all(map(math.isfinite, astuple(self)))
 
     def merge(self, other: CollectStats) -> None:
         """Add another collection's sums."""
@@ -78,7 +91,7 @@ class CollectStats:
             "episodes": episodes,
         }
         if self.timed_steps:
-            means["late_steps"] = self.late_steps / self.timed_steps
+            means |= {"late_steps": self.late_share, "late_batches": self.late_batches}
         if episodes:
             for name in ("episode_return", "utilisation", "queueing_delay", "loss"):
                 means[name] = getattr(self, name) / episodes
@@ -86,6 +99,9 @@ class CollectStats:
         return means
 
 
+MOST_LATE_LEARNED = 0.5
+"""Of a batch of which a larger share of steps was late nothing is learned: it shows more of a busy
+machine than of its links."""
 SILENT_STEPS = 2
 """An episode of fewer steps is not called silent."""
 SILENT_SHARE = 0.9

@@ -5,6 +5,7 @@ One flat vector makes zeroing, clipping, Adam and the exchange between ranks one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from distrlcc.learn.learner import Reducer
+from distrlcc.learn.learner import NotFiniteError, Reducer
 
 
 def _plain(method: Callable[..., Any]) -> Any:
@@ -51,12 +52,17 @@ class FlatAdam:
 
         ``loss`` is the mean over this rank's ``weight`` samples, None if it has none; ``grad_clip``
         is the largest norm of the gradient, 0 does not clip.
+
+        Raises:
+            NotFiniteError: The ranks' mean gradient is not finite; nothing was changed.
         """
         self._gradient.zero_()
         if loss is not None:
             loss.backward()
         self._reducer.mean_gradient(self._gradient, weight)
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        if not math.isfinite(norm):
+            raise NotFiniteError("the mean gradient is not finite")
         if grad_clip > 0:
             self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
         self._optimizer.param_groups[0]["lr"] = lr

@@ -134,7 +134,8 @@ class Cloning(Learner):
             DatasetError: Observations are not finite, or actions are not of the action space.
             InterruptedUpdateError: The epoch was broken off.
         """
-        if self.version == 0:
+        unseen = self.config.normalize_observations and not self.normalizer.count
+        if self.version == 0 or unseen:  # where the first epoch was refused
             self._examine(epoch)
         dataset = epoch.training
         counts = [float(dataset.counts(part).sum()) for part in epoch.parts]

@@ -23,7 +23,11 @@ class Reducer(Protocol):
         ...
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the ranks' sum of a small float64 array of the same shape everywhere."""
+        """Return the ranks' sum of a small float64 array of the same shape everywhere.
+
+        Raises:
+            NotFiniteError: It is not finite, which all ranks see.
+        """
         ...
 
 
@@ -34,12 +38,27 @@ class LocalReducer:
         """Leave the gradient as it is."""
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values as they are."""
-        return values
+        """Return the values as they are; see `Reducer`."""
+        return checked(values)
 
 
 class InterruptedUpdateError(Exception):
     """The user wants to stop in the middle of an update, of which nothing shall remain."""
+
+
+class NotFiniteError(Exception):
+    """What is to be learned from is no number or infinite: nothing of the update shall remain."""
+
+
+def checked(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sums as they are.
+
+    Raises:
+        NotFiniteError: One is not finite.
+    """
+    if not np.isfinite(sums).all():
+        raise NotFiniteError("a sum of statistics is not finite")
+    return sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Learner(ABC):
 
         Raises:
             InterruptedUpdateError: It was broken off; follow with :meth:`undo_update`.
+            NotFiniteError: It cannot be learned from; follow with the same.
         """
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -160,3 +161,8 @@ class Learner(ABC):
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of a broken update; ``before`` is :meth:`shared_state` before it."""
         self.load_state_dict(before)
+
+    def pass_over(self, steps: int) -> None:
+        """Count an update from which nothing was learned, and all ranks' steps in it."""
+        self.version += 1
+        self._env_steps += steps

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from array import array
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import numpy as np
+
+from distrlcc.errors import OutputError
+from distrlcc.types import FloatArray
 
 LATE_NS = 1_000_000
 """A step that begins this much after its time is late, ns."""
@@ -32,6 +40,11 @@ class Step(NamedTuple):
     inflight: float
     smoothed_rtt: float
     """RFC 6298's at the end of the step, s; 0 before the first sample."""
+
+
+_STEP = struct.Struct(f"{len(Step._fields)}d")
+_PIECE = 4096
+"""Steps that are read at once."""
 
 
 @dataclass
@@ -88,50 +101,102 @@ class Ticker:
         """When the present step ends, ns."""
         self.missed = 0
         """Steps that were skipped, as their time had passed."""
-        self._lateness = array("q")
+        self.count = 0
+        """Steps that have ended."""
+        self._late, self._lateness = 0, TimeRecord()
 
     def tick(self, *, now: int, step: int) -> None:
         """End the present step at ``now``, at or after `due`; the next one lasts ``step`` ns."""
         late = now - self.due
-        self._lateness.append(late)
+        self.count += 1
+        self._late += late > LATE_NS
+        self._lateness.add(late)
         skipped = late // step
         self.missed += skipped
         self.due += (skipped + 1) * step
 
-    @property
-    def count(self) -> int:
-        """Steps that have ended."""
-        return len(self._lateness)
-
     def late_share(self) -> float:
         """Return the share of steps that were late or missed."""
-        late = sum(late > LATE_NS for late in self._lateness) + self.missed
-        return late / max(self.count + self.missed, 1)
+        return (self._late + self.missed) / max(self.count + self.missed, 1)
 
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the steps' lateness, ms; 0 without steps."""
-        return float(np.percentile(self._lateness, percent)) * 1e-6 if self._lateness else 0.0
+        return self._lateness.percentile_ms(percent) if self.count else 0.0
 
 
-class RttRecord:
-    """The RTT samples of a flow, counted by size."""
+class StepLog:
+    """A flow's steps in a file without a name, so that they take no memory; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin, on the disk of a folder.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        self._folder = folder
+        with self._writes():
+            self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)
+
+    def __enter__(self) -> StepLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # of a full disk, which was told
+            self._file.close()
+
+    def add(self, step: Step) -> None:
+        """Keep a step, see `__init__`."""
+        with self._writes():
+            self._file.write(_STEP.pack(*step))
+
+    @contextmanager
+    def _writes(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(f"cannot write {self._folder}: {error.strerror}") from None
+
+    def steps(self) -> Iterator[FloatArray]:
+        """Yield the steps in pieces, ``[S, F]``, with F the fields of `Step`."""
+        with self._writes():
+            self._file.seek(0)
+        while piece := self._file.read(_STEP.size * _PIECE):
+            yield np.frombuffer(piece).reshape(-1, len(Step._fields))
+
+    def whole(self) -> FloatArray:
+        """Return all steps, ``[S, F]``."""
+        return np.concatenate([np.zeros((0, len(Step._fields))), *self.steps()])
+
+    def json(self) -> Iterator[str]:
+        """Yield the text of an object with a list of each field, in pieces."""
+        for place, name in enumerate(Step._fields):
+            yield f'{", " if place else "{"}"{name}": ['
+            for number, piece in enumerate(self.steps()):
+                values = json.dumps(piece[:, place].round(6).tolist())
+                yield (", " if number else "") + values[1:-1]
+            yield "]"
+        yield "}"
+
+
+class TimeRecord:
+    """Times, such as the RTT samples of a flow, counted by size."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BINS
         self._count, self._sum = 0, 0
 
-    def add(self, rtt: int) -> None:
+    def add(self, time: int) -> None:
         """Count a sample, ns."""
-        self._counts[int(_PER_E_FOLD * math.log(max(rtt * 1e-3, 1.0)))] += 1
+        self._counts[int(_PER_E_FOLD * math.log(max(time * 1e-3, 1.0)))] += 1
         self._count += 1
-        self._sum += rtt
+        self._sum += time
 
     def mean_ms(self) -> float:
-        """Return the mean RTT, ms; not a number without samples."""
+        """Return the mean, ms; not a number without samples."""
         return self._sum / self._count * 1e-6 if self._count else math.nan
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the RTTs, ms, to 1%; not a number without samples."""
+        """Return a percentile of the times, ms, to 1%; not a number without samples."""
         if not self._count:
             return math.nan
         place = np.searchsorted(np.cumsum(self._counts), percent / 100.0 * self._count)

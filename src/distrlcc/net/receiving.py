@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
 
@@ -57,12 +57,12 @@ class ReceiveServer:
     ) -> None:
         """Prepare, on a bound socket.
 
-        A sender that sends nothing for ``silence_s`` is dropped. The server ends after ``count``
-        flows; 0: never.
+        A sender that sends nothing new for ``silence_s`` is dropped, and where its place is wanted
+        after the limit ``call``. The server ends after ``count`` flows; 0: never.
         """
         self._socket, self._silence_s, self._count = socket, silence_s, count
         self._on_begin, self._on_end = on_begin, on_end
-        self._admission = Admission()
+        self._admission = Admission(self._make_room)
         self._incoming: dict[int, _Incoming] = {}
         self._ended = 0
 
@@ -96,11 +96,12 @@ class ReceiveServer:
             elif incoming.session.address != address:
                 self.counts["stray"] += 1
             elif data.fin or incoming.ended_at is None:
-                if incoming.ended_at is None:
+                if data.fin and incoming.ended_at is None:
                     incoming.heard = now
-                if data.fin:
                     self._end(incoming, now)
-                incoming.receiver.on_data(data.number, len(datagram), data.lowest, now=now)
+                new = incoming.receiver.on_data(data.number, len(datagram), data.lowest, now=now)
+                if new and incoming.ended_at is None:
+                    incoming.heard = now
                 touched[data.session] = incoming
         # Acknowledge.
         for incoming in touched.values():
@@ -118,16 +119,29 @@ class ReceiveServer:
             self._socket.send([reply], address)
 
     def _drop_silent(self, now: int) -> None:
-        for number, incoming in list(self._incoming.items()):
-            silent = (now - incoming.heard) / NANOSECONDS
+        for incoming in list(self._incoming.values()):
             if incoming.ended_at is not None:
                 # A sender that missed the ACK of its FIN sends it again.
                 over = now - incoming.ended_at >= limits().kill * NANOSECONDS
-            elif over := silent > self._silence_s:
-                self._end(incoming, now, f"the sender has said nothing for {silent:.0f} s")
+            else:
+                over = now - incoming.heard > self._silence_s * NANOSECONDS
             if over:
-                del self._incoming[number]
-                self._admission.leave(number)
+                self._drop(incoming, now)
+
+    def _make_room(self, sessions: Sequence[Session]) -> bool:
+        """Drop the quietest of some sessions, if it is quiet enough, so that another has room."""
+        now, heard = monotonic_ns(), lambda incoming: incoming.heard
+        quietest = min((self._incoming[session.number] for session in sessions), key=heard)
+        if now - quietest.heard <= limits().call * NANOSECONDS:
+            return False
+        self._drop(quietest, now)
+        return True
+
+    def _drop(self, incoming: _Incoming, now: int) -> None:
+        silent = (now - incoming.heard) / NANOSECONDS
+        self._end(incoming, now, f"the sender has said nothing new for {silent:.0f} s")
+        del self._incoming[incoming.session.number]
+        self._admission.leave(incoming.session.number)
 
     def _end(self, incoming: _Incoming, now: int, failure: str = "") -> None:
         if incoming.ended_at is None:

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from distrlcc.control.base import Controller
 from distrlcc.errors import LinkError, WireError
 from distrlcc.limits import limits
-from distrlcc.net.flow_record import RttRecord, Sent, Step, Ticker
+from distrlcc.net.flow_record import Sent, Step, Ticker, TimeRecord
 from distrlcc.net.udp_socket import Address, UdpSocket, shown
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Opening, Repeat
@@ -145,7 +145,7 @@ class _Flow:
         self._size = opening.answer.max_datagram
         self._padding = bytes(self._size - wire.DATA_BYTES)
         self._wire_bytes = self._size + header_bytes(remote) + _TUN_HEADER
-        self._controller, self._rtts = controller, RttRecord()
+        self._controller, self._rtts = controller, TimeRecord()
         self._begin = self._heard = 0
         self._over = False
         self.sent = Sent(ignored=opening.ignored)

@@ -15,14 +15,14 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 
 from distrlcc.errors import GroupError
-from distrlcc.learn.collect import CollectStats
-from distrlcc.learn.learner import InterruptedUpdateError
+from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
+from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.learn.rollout import Rollout
 from distrlcc.parallel.membership import Member
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum, RunEndedError
@@ -32,11 +32,13 @@ from distrlcc.runs.run_config import DistributedConfig, RunConfig
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import EnvSource
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.train import Agreed
+from distrlcc.runs.train import Agreed, late
 
 _TIME_IS_UP = -1.0
 _FAILURES = 4
 """Times that an update is done again though no rank is gone."""
+_OFFENCES = 2
+"""Times that a rank may send what is not finite; with the last it is left out."""
 _INTERVAL_SECONDS, _COST = 0.005, 50.0
 """Least time between two questions to the store; and in times of the last one's duration."""
 
@@ -97,10 +99,21 @@ class ElasticGroup:
         self._started = time.perf_counter()
         self._paces: Sequence[float] = ()
         self._events: list[str] = []
+        self._offences: Counter[str] = Counter()
         self._ended = self._leaves = self._signalled = False
 
     def ended(self, state: RunState) -> bool:
-        """Say whether rank 0's user or the time ends the run, or a user this rank's part."""
+        """Say whether rank 0's user or the time ends the run, or a user this rank's part.
+
+        Raises:
+            GroupError: This rank is left out, as it sent what is not finite again.
+        """
+        own = self._group.members[self._group.rank]
+        if self._offences[own.name] >= _OFFENCES:
+            raise GroupError(
+                f"{own} is left out: {_OFFENCES} times it sent numbers that are not finite; look "
+                "for bad memory or changed code, then start it again"
+            )
         return self._ended or self._leaves
 
     def stop(self, state: RunState) -> StragglerRule | None:
@@ -125,6 +138,8 @@ class ElasticGroup:
         group, collected, failures = self._group, time.perf_counter(), 0
         if batch is not None:
             group.count_finished()
+            if stats.late_share > MOST_LATE_LEARNED:
+                batch.steps, stats = 0, replace(stats, late_batches=1.0)
         while True:
             # Agree on the group: ranks that are gone are dropped, new ones are admitted.
             quorum = group.agree(state.counters.update, ready=batch is not None)
@@ -144,9 +159,7 @@ class ElasticGroup:
                     self._paces = ()
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
-                metrics = state.learner.update(_nothing(state) if batch is None else batch)
-                state.count_time()
-                agreed = self._exchange(state, batch, stats, collected - self._started)
+                agreed = self._learn(state, safe, batch, stats, collected - self._started)
             except InterruptedUpdateError:
                 state.learner.undo_update(safe["learner"])
                 return None
@@ -163,7 +176,6 @@ class ElasticGroup:
                     warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
                 continue
             self._shares = True
-            agreed.metrics |= metrics
             exchanged = group.exchange_seconds - exchanged
             agreed.seconds.update(wait=met - collected, exchange=exchanged)
             return agreed
@@ -222,6 +234,44 @@ class ElasticGroup:
         else:
             batch.steps = 0
         return True
+
+    def _learn(
+        self, state: RunState, safe: Any, batch: Any, stats: CollectStats, seconds: float
+    ) -> Agreed:
+        """Learn, or undo an update that is refused; a rank without a batch gives nothing."""
+        group, learned = self._group, False
+        try:
+            metrics = state.learner.update(_nothing(state) if batch is None else batch)
+            state.count_time()
+            agreed = self._exchange(state, batch, stats, seconds)
+            learned = agreed.stats.late_batches < group.size
+        except NotFiniteError as error:
+            # Who sent what is not finite? Where all did, training has diverged: none is to blame.
+            idle = batch is None or (isinstance(batch, Rollout) and not batch.steps)
+            sent = self._by_rank(-1.0 if not group.gave_finite else 0.0 if idle else 1.0)
+            blamed = [
+                m for m, sign in zip(group.members, sent, strict=True) if sign < 0 < max(sent)
+            ]
+            # What was seen still counts, where it is finite.
+            state.learner.undo_update(safe["learner"])
+            seen = stats if stats.finite else CollectStats()
+            agreed = replace(self._exchange(state, batch, seen, seconds), finite=False)
+            self._offences.update(member.name for member in blamed)
+            agreed.events.append(f"refused: {', from '.join([str(error), *map(str, blamed)])}")
+            out = [str(m) for m in blamed if self._offences[m.name] >= _OFFENCES]
+            agreed.events += [
+                f"left out: {who}, the second time that it was refused" for who in out
+            ]
+        if agreed.stats.late_batches:
+            for member, share in zip(group.members, self._by_rank(stats.late_share), strict=True):
+                if share > MOST_LATE_LEARNED:
+                    agreed.events.append(f"refused: {late(share, str(member))}")
+        if learned:
+            agreed.metrics |= metrics
+        else:
+            state.learner.undo_update(safe["learner"])
+            agreed.learned = False
+        return agreed
 
     def _exchange(self, state: RunState, batch: Any, stats: CollectStats, seconds: float) -> Agreed:
         """Sum the statistics over ranks, and compare weights and wishes to stop."""

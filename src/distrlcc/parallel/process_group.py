@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.learn.learner import checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.interface import interface_towards
@@ -83,7 +84,7 @@ class ProcessGroup:
         """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
         self._group, self._asked, self.epoch = "", 0.0, 0
-        self._buffer = torch.zeros(0)
+        self._buffer = self._given = torch.zeros(0)
 
     @property
     def size(self) -> int:
@@ -267,13 +268,19 @@ class ProcessGroup:
     # Collectives: every member calls the same ones in the same order
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the members' sum of a small float64 array of the same shape everywhere."""
+        """Return the members' sum of a small float64 array of the same shape everywhere.
+
+        Raises:
+            NotFiniteError: It is not finite, which all members see.
+        """
         if self.size == 1:
-            return values
+            return checked(values)
         tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
+        self._given = tensor.sum()
         with self._collective():
             dist.all_reduce(tensor)
-            return tensor.cpu().numpy()
+            total = tensor.cpu().numpy()
+        return checked(total)
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> None:
         """Replace the flat gradient ``[P]`` by the members' weighted mean, in one exchange."""
@@ -284,9 +291,15 @@ class ProcessGroup:
             self._buffer = torch.empty(count + 1, device=gradient.device)
         torch.mul(gradient, weight, out=self._buffer[:count])
         self._buffer[count] = weight
+        self._given = self._buffer.sum()
         with self._collective():
             dist.all_reduce(self._buffer)
         torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
+
+    @property
+    def gave_finite(self) -> bool:
+        """Whether what this member gave to the last sum or mean was finite."""
+        return bool(self._given.isfinite().all())
 
     def broadcast(self, payload: bytes, source: int) -> bytes:
         """Return the bytes that rank ``source`` gave; the others' are not looked at."""

@@ -54,6 +54,8 @@ def build_learner(
     return learner
 
 
+_MOST_REFUSED = 4
+"""Updates in a row whose numbers may be not finite; the last of them ends the run."""
 _SHAPE = "observation observation_size action action_kind action_size kind hidden activation"
 """Parts of a spec that must be the same for weights to fit."""
 
@@ -87,6 +89,8 @@ class Counters:
     best_utilisation: float = 0.0
     best_queueing_delay: float = 0.0
     """In base RTTs."""
+    not_finite: int = 0
+    """Updates in a row that were refused, as what they gave was not finite."""
 
 
 class RunState:
@@ -145,13 +149,23 @@ class RunState:
         """Whether the run has had its time."""
         return bool(self.config.max_seconds) and self.counters.seconds >= self.config.max_seconds
 
-    def commit(self, stats: CollectStats) -> None:
-        """Count an update that was learned from these statistics, and see that it did no harm."""
+    def commit(self, stats: CollectStats, *, learned: bool = True, finite: bool = True) -> None:
+        """Count an update with these statistics, and see that it did no harm.
+
+        It was refused where nothing was ``learned``, as where numbers were not ``finite``.
+
+        Raises:
+            ConfigError: Training has diverged, and was not restored.
+        """
+        if not learned:
+            self.learner.pass_over(int(stats.steps))
+        self.counters.not_finite = 0 if finite else self.counters.not_finite + 1
         self.counters.update += 1
         self.counters.steps += int(stats.steps)
         self.counters.episodes += int(stats.episodes)
         arrays = self.learner.weights().arrays.values()
-        finite = all(np.isfinite(array).all() for array in arrays)
+        finite = self.counters.not_finite < _MOST_REFUSED
+        finite = finite and all(np.isfinite(array).all() for array in arrays)
         self.rang = self.restored = None
         if self.alarm is not None:
             self.rang = self.alarm.check(stats, finite=finite)
@@ -159,10 +173,13 @@ class RunState:
                 self.restored = self.restorer.watch(self.alarm, self.counters.update)
             if self.restored:
                 self.alarm.reset()
-        if not finite and not self.restored and self.spec.action_kind == "continuous":
+        if self.restored:
+            self.counters.not_finite = 0
+        elif not finite:
             raise ConfigError(
-                "the weights are not numbers any more: training diverged, and no action can be "
-                "taken; lower ppo.lr and begin again, or resume from a checkpoint before it"
+                "the weights or their gradients are not numbers any more: training diverged, and "
+                "nothing of it was saved; lower lr and begin again, or go on from the last "
+                "checkpoint with --resume"
             )
 
     def score(self) -> dict[str, float]:

@@ -6,11 +6,11 @@ docs/architecture.md has a table of which `Source`, `Learner` and `Group` make e
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from distrlcc.learn.collect import CollectStats
-from distrlcc.learn.learner import InterruptedUpdateError
+from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
+from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.runs.recorder import Leader, Recorder
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
@@ -27,7 +27,11 @@ class Agreed:
     seconds: dict[str, float] = field(default_factory=dict)
     """Parts of the update's time that were not spent learning, s, by name."""
     events: list[str] = field(default_factory=list)
-    """Which ranks left and joined."""
+    """Which ranks left and joined, and why the update was refused."""
+    learned: bool = True
+    """Whether anything was learned; else the update was refused and undone."""
+    finite: bool = True
+    """Whether all numbers were finite."""
 
 
 class Group(Protocol):
@@ -67,16 +71,7 @@ class Alone(Group, Leader):
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """See `Group`."""
-        if batch is None:
-            return None
-        before = state.learner.shared_state()
-        try:
-            metrics = state.learner.update(batch)
-        except InterruptedUpdateError:
-            state.learner.undo_update(before)
-            return None
-        state.count_time()
-        return Agreed(stats, metrics)
+        return None if batch is None else learn(state, batch, stats)
 
     def ended(self, state: RunState) -> bool:
         """See `Group`."""
@@ -85,6 +80,36 @@ class Alone(Group, Leader):
     def finish(self, state: RunState, recorder: Recorder) -> None:
         """See `Group`."""
         recorder.finish(scored=self._score_stopped or not self._stopper.signal)
+
+
+def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
+    """Learn alone from a batch, or refuse it; None if a user broke the update off."""
+    before, agreed = state.learner.shared_state(), Agreed(stats, {})
+    try:
+        if stats.late_share > MOST_LATE_LEARNED:
+            agreed = Agreed(replace(stats, late_batches=1.0), {}, learned=False)
+            agreed.events.append(f"refused: {late(stats.late_share)}")
+        elif stats.finite:
+            agreed.metrics = state.learner.update(batch)
+        else:
+            raise NotFiniteError("a statistic is not finite")
+    except InterruptedUpdateError:
+        state.learner.undo_update(before)
+        return None
+    except NotFiniteError as error:
+        state.learner.undo_update(before)
+        seen = stats if stats.finite else CollectStats()
+        agreed = Agreed(seen, {}, events=[f"refused: {error}"], learned=False, finite=False)
+    state.count_time()
+    return agreed
+
+
+def late(share: float, whose: str = "the update") -> str:
+    """Return why a batch in real time is refused."""
+    return (
+        f"{share:.0%} of the steps of {whose} were late (more than {MOST_LATE_LEARNED:.0%}); the "
+        "machine is too slow for so many links"
+    )
 
 
 def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -> int:
@@ -111,7 +136,7 @@ def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -
         if agreed is not None:
             learned = time.perf_counter()
             # Count the update, and restore earlier weights where the policy has collapsed.
-            state.commit(agreed.stats)
+            state.commit(agreed.stats, learned=agreed.learned, finite=agreed.finite)
             # Rank 0 scores, logs and saves; the others go on, and wait for it at the next update.
             recorder.record(_figures(state, agreed, begin, collected, learned), agreed.events)
         elif batch is not None:
@@ -155,7 +180,8 @@ def iterate(state: RunState) -> tuple[dict[str, Any], CollectStats]:
     assert found is not None
     batch, stats = found
     collected = time.perf_counter()
-    metrics = state.learner.update(batch)
+    agreed = learn(state, batch, stats)
+    assert agreed is not None
     learned = time.perf_counter()
-    state.commit(stats)
-    return _figures(state, Agreed(stats, metrics), begin, collected, learned), stats
+    state.commit(agreed.stats, learned=agreed.learned, finite=agreed.finite)
+    return _figures(state, agreed, begin, collected, learned), stats

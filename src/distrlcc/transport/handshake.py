@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from distrlcc.errors import VersionError, WireError
@@ -153,7 +154,13 @@ _MAX_ACK_DELAY_US = 1000
 class Admission:
     """Answers HELLOs, and knows the open sessions."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_room: Callable[[Sequence[Session]], bool] = lambda _: False) -> None:
+        """Begin without a session.
+
+        ``make_room`` is asked where these sessions leave no place for another: it may drop one with
+        `leave`, and says whether it has.
+        """
+        self._make_room = make_room
         self.counts: Counter[str] = Counter()
         """``hellos``, of these ``accepted``, ``repeated`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
@@ -192,13 +199,14 @@ class Admission:
 
     def _refusal(self, address: Address) -> str:
         """Return why a new sender is refused, or nothing."""
-        of_host = sum(session.address[0] == address[0] for session in self.sessions.values())
+        every = list(self.sessions.values())
+        of_host = [session for session in every if session.address[0] == address[0]]
         if self.ending:
             return "it is busy (it is about to end)"
-        if len(self.sessions) >= MAX_SESSIONS:
-            return f"it is busy ({len(self.sessions)} sessions are open)"
-        if of_host >= MAX_HOST_SESSIONS:
-            return f"it is busy ({of_host} sessions of yours are open)"
+        if len(of_host) >= MAX_HOST_SESSIONS and not self._make_room(of_host):
+            return f"it is busy ({len(of_host)} sessions of yours are open)"
+        if len(self.sessions) >= MAX_SESSIONS and not self._make_room(every):
+            return f"it is busy ({len(every)} sessions are open)"
         return ""
 
     def _admit(self, hello: Hello, address: Address) -> Reply:
