@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from distrlcc.errors import OutputError
 
 
 def write_atomically(
-    path: Path, data: bytes | Iterable[bytes], *, before_rename: Callable[[], None] | None = None
+    path: Path, data: bytes | Iterator[bytes], *, before_rename: Callable[[], None] | None = None
 ) -> None:
     """Write a file, whole or in pieces, under a temporary name, sync it and rename it into place.
 
@@ -24,7 +24,7 @@ def write_atomically(
 
 def write_together(
     folder: Path,
-    files: Mapping[str, bytes | Iterable[bytes]],
+    files: Mapping[str, bytes | Iterator[bytes]],
     *,
     before_rename: Callable[[], None] | None = None,
 ) -> None:
@@ -42,7 +42,7 @@ def write_together(
     try:
         for name, data in files.items():
             with temporary[name].open("xb") as file:
-                file.writelines([data] if isinstance(data, bytes) else data)
+                file.writelines(data if isinstance(data, Iterator) else [data])
                 file.flush()
                 os.fsync(file.fileno())
         if before_rename is not None:

@@ -241,7 +241,8 @@ class ElasticGroup:
         """Learn, or undo an update that is refused; a rank without a batch gives nothing."""
         group, learned = self._group, False
         try:
-            metrics = state.learner.update(_nothing(state) if batch is None else batch)
+            with np.errstate(all="ignore"):  # what is not finite is refused
+                metrics = state.learner.update(_nothing(state) if batch is None else batch)
             state.count_time()
             agreed = self._exchange(state, batch, stats, seconds)
             learned = agreed.stats.late_batches < group.size

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.runs.recorder import Leader, Recorder
@@ -90,7 +92,8 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
             agreed = Agreed(replace(stats, late_batches=1.0), {}, learned=False)
             agreed.events.append(f"refused: {late(stats.late_share)}")
         elif stats.finite:
-            agreed.metrics = state.learner.update(batch)
+            with np.errstate(all="ignore"):  # what is not finite is refused
+                agreed.metrics = state.learner.update(batch)
         else:
             raise NotFiniteError("a statistic is not finite")
     except InterruptedUpdateError:
