@@ -57,14 +57,20 @@ class Hosts(hosts.Hosts):
         super().__exit__(*error)
 
 
-def rank_processes(pid: int) -> list[int]:
-    """Return the rank processes that a launcher started, in order of their start."""
+def fork_server(pid: int) -> int:
+    """Return a launcher's fork server; 0 if it has none."""
     for child in descendants(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
             if any(b"forkserver" in file.read_bytes() for file in files):
-                return sorted(rank.pid for rank in descendants(child.pid))
-    return []
+                return child.pid
+    return 0
+
+
+def rank_processes(pid: int) -> list[int]:
+    """Return the rank processes that a launcher started, in order of their start."""
+    server = fork_server(pid)
+    return sorted(rank.pid for rank in descendants(server)) if server else []
 
 
 def stop_fork_server() -> None:
