@@ -75,9 +75,9 @@ def rank_processes(pid: int) -> list[int]:
     return sorted(rank.pid for rank in descendants(server)) if server else []
 
 
-def listening(pids: Collection[int]) -> dict[int, str]:
-    """Return the TCP ports at which processes of one network namespace listen, and the address."""
-    own, found = set[str](), dict[int, str]()
+def listening(pids: Collection[int]) -> set[tuple[str, int]]:
+    """Return the addresses and TCP ports at which processes of one network namespace listen."""
+    own, found = set[str](), set[tuple[str, int]]()
     for pid in pids:
         for file in Path(f"/proc/{pid}/fd").glob("*"):
             with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ def listening(pids: Collection[int]) -> dict[int, str]:
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
                 address, port = (bytes.fromhex(part) for part in fields[1].split(":"))
                 # What is IPv4 in IPv6 clothes has it in the last four bytes, in the host's order.
-                found[int.from_bytes(port)] = ".".join(map(str, address[-1:-5:-1]))
+                found.add((".".join(map(str, address[-1:-5:-1])), int.from_bytes(port)))
     return found
 
 

