@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.limits import limits
 
 _NETWORK = "10.77.0"
+_numbers = itertools.count()
 
 
 class Hosts:
@@ -25,7 +27,7 @@ class Hosts:
         missing = "root" if os.geteuid() else "iproute2's ip" if not shutil.which("ip") else ""
         if missing:
             raise ConfigError(f"hosts made of network namespaces need {missing}")
-        stem = f"dl{os.getpid()}"
+        stem = f"dl{os.getpid()}-{next(_numbers)}"
         self.names = [f"{stem}-{index}" for index in range(count)]
         self._bridge = f"{stem}-b"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import product
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -57,14 +59,37 @@ class Hosts(hosts.Hosts):
         super().__exit__(*error)
 
 
-def rank_processes(pid: int) -> list[int]:
-    """Return the rank processes that a launcher started, in order of their start."""
+def fork_server(pid: int) -> int:
+    """Return a launcher's fork server; 0 if it has none."""
     for child in descendants(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
             if any(b"forkserver" in file.read_bytes() for file in files):
-                return sorted(rank.pid for rank in descendants(child.pid))
-    return []
+                return child.pid
+    return 0
+
+
+def rank_processes(pid: int) -> list[int]:
+    """Return the rank processes that a launcher started, in order of their start."""
+    server = fork_server(pid)
+    return sorted(rank.pid for rank in descendants(server)) if server else []
+
+
+def listening(pids: Collection[int]) -> set[tuple[str, int]]:
+    """Return the addresses and TCP ports at which processes of one network namespace listen."""
+    own, found = set[str](), set[tuple[str, int]]()
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                own.add(os.readlink(file))
+    for pid, kind in product(list(pids)[:1], ("tcp", "tcp6")):
+        for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                address, port = (bytes.fromhex(part) for part in fields[1].split(":"))
+                # What is IPv4 in IPv6 clothes has it in the last four bytes, in the host's order.
+                found.add((".".join(map(str, address[-1:-5:-1])), int.from_bytes(port)))
+    return found
 
 
 def stop_fork_server() -> None:

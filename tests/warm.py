@@ -245,6 +245,7 @@ def _nursery() -> None:
         order = json.loads(message)
         _take_files(files, order["passed"])
         _run_code(order["code"])
+        atexit._run_exitfuncs()
     os._exit(0)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +77,49 @@ def die_with_parent(number: signal.Signals, *, parent: int | None = None) -> Non
         call_libc("prctl", _PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def marked(mark: str) -> list[Process]:
+    """Return the other processes that began with a variable, NAME=VALUE, in their environment."""
+    found = list[Process]()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            process = find_process(int(path.parent.name))
+            own = process is not None and process.pid == os.getpid()
+            if process and not own and mark.encode() in path.read_bytes().split(b"\0"):
+                found.append(process)
+    return found
+
+
+def kill_marked(mark: str, seconds: float) -> list[Process]:
+    """Kill the processes with a mark; return those that do not end in time, s."""
+    deadline = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        for process in left:
+            process.signal(signal.SIGKILL)
+        time.sleep(0.05)
+    return left
+
+
+def keeper(mark: str, seconds: float, *words: str) -> list[str]:
+    """Return a command that runs another, which gets a mark, and kills what is left of it.
+
+    Without ``words`` it waits until its standard input ends, as it does with who holds that.
+    """
+    script = "from distrlcc.processes import keep; keep()"
+    return [sys.executable, "-P", "-c", script, mark, str(seconds), *words]
+
+
+def keep() -> None:
+    """Do what `keeper` says."""
+    mark, seconds, *words = sys.argv[1:]
+    name, _, value = mark.partition("=")
+    if words:
+        with subprocess.Popen(words, env={**os.environ, name: value}) as child:
+            signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    else:
+        sys.stdin.read()
+    kill_marked(mark, float(seconds))
 
 
 def adopt_orphans() -> None:

@@ -1,4 +1,4 @@
-"""What rank processes of the tests run; as a program it is a launcher: KIND FOLDER."""
+"""What rank processes of the tests run; as a program it is a launcher: KIND FOLDER PLACE...."""
 
 from __future__ import annotations
 
@@ -312,12 +312,18 @@ def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:
 
 
 def main() -> None:
-    kind, folder = sys.argv[1:3]
-    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=False) for slot in range(2)]
+    """Launch two ranks, elastic if a third word says so, or a node's with its slot and a port."""
+    kind, folder, *more = sys.argv[1:]
+    specs = [RankSpec("127.0.0.1", 0, slot, 2, elastic=bool(more)) for slot in range(2)]
+    if len(more) == 2:
+        specs = [RankSpec("127.0.0.1", int(more[1]), int(more[0]), 2)]
     try:
         outcome = Launcher(simple, Job(kind, Path(folder)), specs).run()
     except KeyboardInterrupt:
         sys.exit(130)
+    except GroupError as error:
+        sys.stderr.write(f"distrlcc: error: {error}\n")
+        sys.exit(error.exit_code)
     sys.exit(outcome.code)
 
 

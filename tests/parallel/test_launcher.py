@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from distrlcc.errors import GroupError
 from distrlcc.parallel.launcher import Launcher, Outcome
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.processes import find_process
-from tests.hosts import rank_processes, wait_until
+from tests.hosts import fork_server, rank_processes, wait_until
 from tests.parallel import group_targets
 from tests.parallel.commands import Command
 
@@ -106,15 +107,15 @@ def test_restarts_begin_the_dead_one_or_all_again_and_resume(
     assert ("0-1.pid" in attempts) is not elastic
 
 
-def _started(folder: Path, kind: str) -> Command:
+def _started(folder: Path, kind: str, *more: str) -> Command:
     """Start a launcher in a session of its own."""
-    return Command(folder, str(group_targets.__file__), kind, str(folder))
+    return Command(folder, str(group_targets.__file__), kind, str(folder), *more)
 
 
-def _until_ready(launcher: Command, folder: Path) -> None:
+def _until_ready(launcher: Command, folder: Path, count: int = SIZE) -> None:
     def ready() -> bool:
         assert launcher.process.poll() is None, launcher.said
-        return len(list(folder.glob("*.ready"))) == SIZE
+        return len(list(folder.glob("*.ready"))) == count
 
     wait_until(ready, 60, "all ranks")
 
@@ -123,11 +124,17 @@ def _until_forked(launcher: Command) -> None:
     wait_until(lambda: len(rank_processes(launcher.process.pid)) == SIZE, 60, "all ranks")
 
 
-def test_a_killed_launcher_takes_its_children_with_it(tmp_path: Path) -> None:
+def test_a_killed_launcher_takes_its_children_and_its_folder_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     with _started(tmp_path, "deaf") as launcher:
         _until_ready(launcher, tmp_path)
+        assert list((tmp_path / "temporary").glob("*/listener-*"))
         launcher.process.kill()
         launcher.nothing_is_left()
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_launcher_killed_while_its_children_start_leaves_none(tmp_path: Path) -> None:
@@ -135,6 +142,51 @@ def test_a_launcher_killed_while_its_children_start_leaves_none(tmp_path: Path) 
         _until_forked(launcher)
         launcher.process.kill()
         launcher.nothing_is_left(30)
+
+
+@pytest.mark.parametrize("more", [(), ("elastic",)])
+def test_the_fork_servers_death_is_named_and_ends_all(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    with _started(tmp_path, "deaf", *more) as launcher:
+        _until_ready(launcher, tmp_path)
+        server = fork_server(launcher.process.pid)
+        os.kill(server, signal.SIGKILL)
+        assert launcher.process.wait(20) == 3
+        how = "was killed by SIGKILL, and all processes of this machine with it"
+        assert launcher.said == [f"distrlcc: error: the fork server (process {server}) {how}"]
+        launcher.nothing_is_left()
+
+
+def test_node_0_serves_the_others_only_while_one_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "absence=3,retry=0.3")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        _started(folders[0], "deaf", "0", port) as first,
+        _started(folders[1], "deaf", "1", port) as second,
+    ):
+        for launcher, folder in zip((first, second), folders, strict=True):
+            _until_ready(launcher, folder, 1)
+        _kill_rank(first)
+        time.sleep(4.0)
+        assert first.process.poll() is None
+        assert first.said[-1].endswith("none is left here; it serves the others while they live")
+        _kill_rank(second)
+        assert second.process.wait(5) == 3
+        assert first.process.wait(8) == 3
+        assert first.said[-1].endswith("no other machine has been heard for 3 s")
+        first.nothing_is_left()
+
+
+def _kill_rank(launcher: Command) -> None:
+    (rank,) = rank_processes(launcher.process.pid)
+    os.kill(rank, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

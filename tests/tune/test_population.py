@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.tune_config import PBTConfig, TuneConfig
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
@@ -66,3 +68,23 @@ def test_a_resumed_population_does_not_leave_out_a_look(reported: int) -> None:
         population.on_trial_result(controller, trial, metrics)
     assert controller.trials[-1].config["ppo.lr"] != 3e-3  # the worst has copied the best
     assert controller.trials[0].config["ppo.lr"] == 1e-3
+
+
+@pytest.mark.parametrize(("status", "stops"), [("RUNNING", [15]), ("TERMINATED", [])])
+def test_a_stop_after_the_last_member_is_done_is_none(status: str, stops: list[int]) -> None:
+    from distrlcc.tune import ray_tune
+
+    heard, stopped = list[int](), list[int]()
+    _, controller = _population(2)
+    for trial, each in zip(controller.trials, ("TERMINATED", status), strict=True):
+        trial.set_status(each)
+    stopper = Stopper()
+    stopper.request(signal.SIGTERM)
+    old = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    watch = ray_tune._WATCH.set((cast(Any, None), stopper, stopped))
+    try:
+        ray_tune._Watcher().on_step_end(0, controller.trials)
+    finally:
+        ray_tune._WATCH.reset(watch)
+        signal.signal(signal.SIGUSR1, old)
+    assert (stopped, len(heard)) == (stops, len(stops))

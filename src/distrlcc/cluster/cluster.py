@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -29,7 +28,7 @@ from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, own_token
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
-from distrlcc.processes import Process, find_process
+from distrlcc.processes import Process, find_process, keeper, kill_marked, marked
 from distrlcc.runs.identity import differences
 
 _STARTED = "Ray runtime started."
@@ -156,7 +155,7 @@ def stop() -> Node | None:
         GroupError: There is nothing, or it does not end.
     """
     node = state.read_state()
-    if not _marked():
+    if not marked(_mark()):
         state.write_state(None)
         ended = f" (the cluster at {node.ray_address} has ended by itself)" if node else ""
         raise GroupError(f"nothing to stop on this machine{ended}", exit_code=2)
@@ -278,8 +277,9 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
     ports = state.port_settings(port, head=on_head) | workers
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
     command += ["--log-color=false", f"--node-ip-address={own.address}", *flags]
-    command += [f"{name}={number}" for name, number in ports.items() if name.startswith("--")]
-    return Node(own.address, head, port, own.name, command)
+    command += [f"{name}={number}" for name, number in ports.items()]
+    kept = keeper(f"{session.KEPT}={secrets.token_hex(8)}", limits().stop, *command)
+    return Node(own.address, head, port, own.name, kept)
 
 
 def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> Node:
@@ -312,15 +312,13 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
 
 def _leave_behind(command: list[str], node: Node) -> Process:
     """Start a process that outlives this one."""
-    ports = state.port_settings(node.port, head=True)
     environment = {
         **{name: value for name, value in os.environ.items() if name not in _OF_OTHERS},
         **health(),
-        **{name: str(port) for name, port in ports.items() if name.isupper()},
+        **session.bound_to(node.head),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(state.token_path()),
         "PYTHONUNBUFFERED": "1",
-        "SPT_NOENV": "1",  # a process that renames itself keeps its environment, and so the mark
         MARK: str(state.state_folder()),
     }
     with state.log_path().open("ab") as log:
@@ -348,23 +346,11 @@ def _reason() -> str:
     return (telling or lines or ["it said nothing in time"])[-1]
 
 
-def _marked() -> list[Process]:
-    """Return the processes of this machine's part in a cluster, its orphans too."""
-    mark, found = f"{MARK}={state.state_folder()}".encode(), list[Process]()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            process = find_process(int(path.parent.name))
-            own = process is not None and process.pid == os.getpid()
-            if process and not own and mark in path.read_bytes().split(b"\0"):
-                found.append(process)
-    return found
+def _mark() -> str:
+    """Return what all processes of this machine's part have, its orphans too."""
+    return f"{MARK}={state.state_folder()}"
 
 
 def _kill_rest() -> list[Process]:
     """Kill what is left of this machine's part; return the processes that do not end in time."""
-    deadline = time.monotonic() + limits().stop
-    while (left := _marked()) and time.monotonic() < deadline:
-        for process in left:
-            process.signal(signal.SIGKILL)
-        time.sleep(limits().tick)
-    return left
+    return kill_marked(_mark(), limits().stop)

@@ -7,9 +7,11 @@ import logging
 import os
 import platform
 import signal
+import subprocess
 import threading
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,6 +27,7 @@ from distrlcc.cluster.state import (
 )
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
+from distrlcc.processes import keeper
 from distrlcc.runs.identity import identity, package_version
 
 AUTO = "auto"
@@ -33,6 +36,9 @@ TOO_SLOW = "timed out during startup"
 """Ray says so when a node took more than 30 s, which no setting of its changes: try again."""
 POINTER = Path("/tmp/ray/ray_current_cluster")
 """Where Ray notes which cluster ``ray.init(address="auto")`` finds."""
+KEPT = "DISTRLCC_KEPT"
+"""Variable by which a keeper knows what it has to end."""
+_LOOPBACK = "127.0.0.1"
 _LOCAL_STORE_BYTES = 200_000_000
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -40,6 +46,10 @@ _ENVIRONMENT = {
     # Members report what is to be shown: not all that processes print, nor a page on each death.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    # These would be open to all; without a valid port Ray leaves them away.
+    "AUTOSCALER_METRIC_PORT": "-1",
+    "DASHBOARD_METRIC_PORT": "-1",
+    "SPT_NOENV": "1",  # a process that renames itself keeps its environment, and so its mark
 }
 
 
@@ -72,30 +82,71 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
     """
     ray = require_ray()
     arguments = {"namespace": "distrlcc", "logging_level": logging.ERROR, "log_to_driver": False}
-    if address:
-        arguments["address"] = head = _resolve(address)
-        os.environ.update(_credentials(head))
-        # Ray read its environment when it was imported.
+    # Join a cluster, or start a Ray that ends with this process.
+    head = _resolve(address) if address else _LOOPBACK
+    with ExitStack() as stack:
+        if address:
+            arguments["address"] = head
+            told = _credentials(head)
+        else:
+            arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
+            arguments |= {"object_store_memory": _LOCAL_STORE_BYTES, "_node_ip_address": head}
+            told = {KEPT: uuid.uuid4().hex}
+            stack.enter_context(_kept(f"{KEPT}={told[KEPT]}"))
+        stack.enter_context(_environment(ray, told | bound_to(parse_address(head)[0])))
+        # Connect; a local Ray that was slow to start is started once more.
+        for last in (False, True):
+            try:
+                ray.init(**arguments)
+                break
+            except Exception as error:  # Ray raises that class itself
+                _shut_down(ray)
+                if last or TOO_SLOW not in str(error):
+                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    where = address or "this machine"
+                    raise GroupError(f"Ray at {where} refused: {reason}", exit_code=2) from None
+        stack.callback(_shut_down, ray)
+        yield ray
+
+
+def bound_to(head: str) -> dict[str, str]:
+    """Return the variable with which Ray takes loopback for an address, if the head's is that.
+
+    Else Ray replaces it by the machine's own. At loopback it listens there alone.
+    """
+    return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(head != _LOOPBACK))}
+
+
+@contextmanager
+def _kept(mark: str) -> Iterator[None]:
+    """End what has a mark when this process dies, and in the end."""
+    words = keeper(mark, limits().stop)
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=nothing, stderr=nothing, process_group=0):
+        yield
+
+
+@contextmanager
+def _environment(ray: Any, told: dict[str, str]) -> Iterator[None]:
+    """Tell Ray variables, and leave the environment as it was."""
+    before, constants = dict(os.environ), ray._private.ray_constants
+
+    def read() -> None:
+        """Read it again: Ray did so when it was imported."""
         ray._raylet.Config.initialize("")
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
-    else:
-        arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
-        arguments["object_store_memory"] = _LOCAL_STORE_BYTES
-    # Connect; a local Ray that was slow to start is started once more.
-    for last in (False, True):
-        try:
-            ray.init(**arguments)
-            break
-        except Exception as error:  # Ray raises that class itself
-            _shut_down(ray)
-            if last or TOO_SLOW not in str(error):
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                where = address or "this machine"
-                raise GroupError(f"Ray at {where} refused: {reason}", exit_code=2) from None
+        name = constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+        constants.ENABLE_RAY_CLUSTER = os.environ.get(name, "1") == "1"
+
+    os.environ.update(told)
+    read()
     try:
-        yield ray
+        yield
     finally:
-        _shut_down(ray)
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        read()
 
 
 def _shut_down(ray: Any) -> None:

@@ -33,14 +33,12 @@ _PORTS = (
     ("--dashboard-agent-listen-port", "dashboard's agent (HTTP)", False),
     ("--metrics-export-port", "metrics", False),
     ("--ray-client-server-port", "the head's Ray client", True),
-    ("AUTOSCALER_METRIC_PORT", "autoscaler's metrics", True),
-    ("DASHBOARD_METRIC_PORT", "dashboard's metrics", True),
 )
-"""Flag of ``ray start``, or variable that it reads, purpose, and whether only the head has it."""
+"""Flag of ``ray start``, purpose, and whether only the head has it."""
 
 
 def port_settings(first: int, *, head: bool) -> dict[str, int]:
-    """Return the ports of the head or another machine, from the first on, by flag or variable."""
+    """Return the ports of the head or another machine, from the first on, by flag."""
     numbered = enumerate(_PORTS, first)
     return {name: port for port, (name, _, on_head) in numbered if head or not on_head}
 

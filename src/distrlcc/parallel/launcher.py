@@ -35,6 +35,10 @@ _GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
 """As `timeout`, systemd and schedulers send them to all processes of a group."""
 
 
+_LOST = 255
+"""What multiprocessing gives as a process's exit code when its fork server died."""
+
+
 @dataclass
 class _Child:
     spec: RankSpec
@@ -85,7 +89,10 @@ class Launcher:
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["distrlcc.runs.train", target.__module__])
+        needed = ("runs.train", "parallel.fork_server")
+        self._context.set_forkserver_preload(
+            [*(f"distrlcc.{name}" for name in needed), target.__module__]
+        )
         self._children: list[_Child] = []
         self._outcome = Outcome()
         self._ended = 0.0  # when the run was over or failed
@@ -181,13 +188,12 @@ class Launcher:
             # Node 0 serves the other machines' ranks without any of its own.
             others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
             if failure is not None and others_go_on and not (self._ended or self._asked):
-                self._say(f"{failure}; none is left here, the other machines go on")
-                begin = time.monotonic()
-                while time.monotonic() - max(begin, run.progress) < limits().patience:
-                    if stopper.signal:
-                        break
-                    if run.over.wait(limits().tick):
-                        return None
+                self._say(f"{failure}; none is left here; it serves the others while they live")
+                while not (run.over.wait(limits().tick) or stopper.signal):
+                    if time.monotonic() - run.heard > limits().absence:
+                        silence = f"no other machine has been heard for {limits().absence:.0f} s"
+                        return GroupError(f"{failure}; {silence}")
+                return None
         return failure
 
     def _end_in_time(self, stopper: Stopper, run: RunWatch) -> None:
@@ -224,6 +230,11 @@ class Launcher:
                 name = f"worker {spec.slot - 1}" if spec.slot else "the trainer"
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
             failure = GroupError(f"{name} (process {child.process.pid}) {how}")
+            if code == _LOST and (told := _death_of_server()):
+                # Those that are left have died with it, too.
+                failure = GroupError(told)
+                if spec.elastic and not stopper.signal:
+                    return None if self._children else failure
         own_fault = failure.exit_code != GroupError.exit_code
         # At the end of a run only an error of its own counts.
         if stopper.signal or (self._ended and not own_fault):
@@ -281,6 +292,23 @@ class Launcher:
     def _say(self, line: str) -> None:
         sys.stderr.write(f"distrlcc: {line}\n")
         sys.stderr.flush()
+
+
+def _death_of_server() -> str:
+    """Return how the fork server, whose processes die with it, was killed; empty if it lives."""
+    server: Any = forkserver._forkserver
+    pid, deadline = server._forkserver_pid, time.monotonic() + limits().kill
+    while time.monotonic() < deadline:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None:
+            how = "crashed"
+            if found.si_code != os.CLD_EXITED:
+                how = f"was killed by {signal.Signals(found.si_status).name}"
+            return (
+                f"the fork server (process {pid}) {how}, and all processes of this machine with it"
+            )
+        time.sleep(limits().tick)
+    return ""
 
 
 def _die_with_launcher() -> None:

@@ -176,8 +176,8 @@ class RunWatch:
         """Set once the run has ended, was started again, or its master is gone for good."""
         self.lost = False
         """Whether a bound run is over because its master is gone."""
-        self.progress = time.monotonic()
-        """When an update was last seen to be done."""
+        self.heard = time.monotonic()
+        """On node 0, when another machine's watch last asked."""
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(spec, bound), daemon=True)
 
@@ -190,7 +190,7 @@ class RunWatch:
         self._thread.join(limits().kill)  # at the interpreter's end torch would abort in a thread
 
     def _watch(self, spec: RankSpec, bound: bool) -> None:
-        update, heard = -1, time.monotonic()
+        asked, heard = 0, time.monotonic()
         # The ranks of an elastic run may come back before that, or give up first. Node 0's own
         # launcher serves the master, so it is never gone there.
         gone, serves = limits().absence if bound else 2 * limits().absence, spec.slot == 0
@@ -198,7 +198,7 @@ class RunWatch:
             try:
                 # A new connection each time: one that was cut recovers late.
                 store = connect(spec, 0.0)
-                newest = _number(store, f"{spec.attempt}/recorded")
+                others = store.add(f"{spec.attempt}/watched", 0 if serves else 1)
                 ended = store.check([f"{spec.attempt}/finished"])
                 if ended or _number(store, "attempt") > spec.attempt:
                     self.over.set()
@@ -210,5 +210,5 @@ class RunWatch:
                     self.over.set()
             else:
                 heard = time.monotonic()
-                if newest > update:
-                    update, self.progress = newest, heard
+                if others > asked:
+                    asked, self.heard = others, heard

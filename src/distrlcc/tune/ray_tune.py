@@ -44,7 +44,7 @@ _ENVIRONMENT = {
 }
 _SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
 """Optuna's classes, less ``Sampler``."""
-_WATCH: ContextVar[tuple[Recorder, Stopper]] = ContextVar("WATCH")
+_WATCH: ContextVar[tuple[Recorder, Stopper, list[int]]] = ContextVar("WATCH")
 """Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
 
@@ -70,6 +70,7 @@ def run(
     # Open what is written to.
     place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
     recorder, stopper = Recorder(directory.path, config, show), Stopper()
+    stopped = list[int]()
     # Connect to Ray, and stop in time even where Ray does not.
     late = (
         "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
@@ -85,11 +86,11 @@ def run(
         # Run.
         os.environ.update(_ENVIRONMENT)
         _quiet(logging.CRITICAL)  # what matters is told by others
-        _WATCH.set((recorder, stopper))
+        _WATCH.set((recorder, stopper, stopped))
         with stopper:
             results: Any = _tuner(config, *place, resume=resume).fit()
-        if stopper.signal:
-            return stopper.signal, {}
+        if stopped:
+            return stopped[0], {}
         errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
     return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
 
@@ -299,6 +300,9 @@ class _Watcher(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         # Ray Tune saves its state and ends; a member that copied one whose checkpoint is still
-        # being saved would copy again after a resume.
-        if _WATCH.get()[1].signal and not any(trial.is_saving for trial in trials):
+        # being saved would copy again after a resume. Where all are done there is nothing to stop.
+        _, stopper, stopped = _WATCH.get()
+        done = all(trial.is_finished() for trial in trials)
+        if stopper.signal and not done and not any(trial.is_saving for trial in trials):
+            stopped.append(stopper.signal)
             signal.raise_signal(signal.SIGUSR1)

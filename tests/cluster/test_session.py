@@ -1,0 +1,67 @@
+"""A Ray of a process's own: where it listens, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distrlcc.processes import marked
+from tests.hosts import listening, wait_until
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+
+CODE = """
+import json, os, sys, time
+from distrlcc.cluster.session import ray_session, require_ray
+require_ray()
+before = dict(os.environ)
+with ray_session(cpus=1):
+    during = dict(os.environ)
+after = dict(os.environ)
+print(json.dumps([after == before, during["RAY_AUTH_MODE"]]), flush=True)
+with ray_session(cpus=1) as ray:
+    @ray.remote
+    class Actor:
+        def address(self):
+            return ray.util.get_node_ip_address()
+    actor = Actor.remote()
+    print(ray.get(actor.address.remote()), flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> None:
+    name, value = "DISTRLCC_TEST_MARK", tmp_path.name
+    own = {name: value, "SPT_NOENV": "1", "RAY_ADDRESS": "192.0.2.99:1"}
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", CODE],
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            # After a session the environment is as before.
+            assert json.loads(process.stdout.readline()) == [True, "token"], log.read_text()
+            assert process.stdout.readline() == "127.0.0.1\n", log.read_text()
+            pids = [each.pid for each in marked(f"{name}={value}")]
+            titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+            assert any(title.startswith(b"ray::DashboardAgent") for title in titles)
+            found = listening(pids)
+            assert len(found) >= 8
+            assert {where for where, _ in found} == {"127.0.0.1"}
+        finally:
+            process.kill()
+    wait_until(lambda: not marked(f"{name}={value}"), 5.0, "the end of all its processes")
