@@ -115,6 +115,8 @@ class _End(asyncio.Protocol):
         self._early, self._news = bytearray(), asyncio.Event()
         self._other: _End | None = None
         self._gone = False
+        self.answers: tuple[bytes, bytes] | None = None
+        """An address that the first bytes from here may have, and what to say instead."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -122,7 +124,7 @@ class _End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._other is not None:
-            self._other.transport.write(data)
+            self._pass(data, self._other)
             return
         self._early += data
         self._news.set()
@@ -143,6 +145,12 @@ class _End(asyncio.Protocol):
         if self._other is not None:
             self._other.transport.resume_reading()
 
+    def _pass(self, data: bytes, to: _End) -> None:
+        # TensorPipe's listener answers with its own address, to which a second connection is made.
+        if self.answers is not None and data:
+            data, self.answers = data.replace(*self.answers), None
+        to.transport.write(data)
+
     async def read(self, count: int) -> bytes:
         """Return the next bytes that came before this end was joined to another."""
         while len(self._early) < count:
@@ -158,7 +166,7 @@ class _End(asyncio.Protocol):
         """Write to each what comes from the other, and close both with either."""
         for end, to in ((self, other), (other, self)):
             end._other = to
-            to.transport.write(bytes(end._early))
+            end._pass(bytes(end._early), to)
             end._early.clear()
             end.transport.resume_reading()
         for end, to in ((self, other), (other, self)):
@@ -265,7 +273,11 @@ class _Server:
     async def _lead(self, ask: Ask, end: _End) -> None:
         """Join a connection of a process here to what it is for elsewhere."""
         try:
-            end.join(await self._dial(ask))
+            far = await self._dial(ask)
+            if isinstance(ask.target, int):
+                port = end.transport.get_extra_info("sockname")[1]
+                far.answers = (_at(ask.target), _at(port))
+            end.join(far)
         except OSError:
             end.transport.close()
 
@@ -324,6 +336,10 @@ class _Server:
         server = await asyncio.get_running_loop().create_server(Local, LOOPBACK, 0)
         servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+
+def _at(port: int) -> bytes:
+    return f"{LOOPBACK}:{port}".encode()
 
 
 def _problem(error: OSError) -> Answer:
