@@ -61,6 +61,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
             "correction; --set ppo.use_vtrace=true corrects for that\n"
         )
+    interface_towards(trainer.address, trainer.interface)
     ActorSource(config)
     rehearse(replace(config, env=replace(config.env, world="simulated")))
     for slot in slots:
@@ -71,7 +72,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
         if leads:
             directory = stack.enter_context(open_directory(config, options, job.run))
             job = replace(job, out=directory.path, storage=directory.storage)
-        outcome = Launcher(rpc_rank, job, specs, led=True).run()
+        outcome = Launcher(rpc_rank, job, specs, led=True, invitation=node.invitation).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"

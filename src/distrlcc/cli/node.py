@@ -84,13 +84,15 @@ def run(args: Namespace) -> int:
                 f"--{name.replace('_', '-')} is for --topology {other}, and this is {args.topology}"
             )
     port = args.port or _PORTS[args.topology]
-    node = Node(args.node_index, args.node_num, args.ip, port)
-    _guard(args)
+    node = Node(args.node_index, args.node_num, args.ip, port, _guard(args))
     return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)
 
 
-def _guard(args: Namespace) -> None:
-    """See that there is a token where others come over the network; node 0 makes one.
+def _guard(args: Namespace) -> str:
+    """See that there is a token where others come over the network.
+
+    Returns:
+        Where node 0 made one itself: what to say to the others' users.
 
     Raises:
         ConfigError: There is none on another node, or it does not do.
@@ -100,15 +102,15 @@ def _guard(args: Namespace) -> None:
 
     address = resolve(args.ip)
     if is_loopback(address):
-        return
+        return ""
     if own_token() or args.node_index:
         guard(own_token(), address)
-        return
+        return ""
     os.environ[TOKEN] = secrets.token_hex(32)
     line = shlex.join(["distrlcc", *(word for word in sys.argv[1:] if word != "--resume")])
     line = re.sub("--node-index[= ][0-9]+", "--node-index I", line)
-    print("On each of the other machines, with its own number for I:")
-    print(f"\n  {TOKEN}={os.environ[TOKEN]} {line}\n", flush=True)
+    line = f"{TOKEN}={os.environ[TOKEN]} {line}"
+    return f"On each of the other machines, with its own number for I:\n\n  {line}\n\n"
 
 
 def _decentralized(args: Namespace, node: Node) -> int:

@@ -73,6 +73,7 @@ class Launcher:
         *,
         restarts: int = 0,
         led: bool = False,
+        invitation: str = "",
     ) -> None:
         """Take what to run.
 
@@ -83,9 +84,11 @@ class Launcher:
             restarts: How often processes are started again.
             led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
                 run's. Else any that ends well ends the run.
+            invitation: Said once others can join.
         """
         self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
+        self._invitation = invitation
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["distrlcc.runs.train", target.__module__])
@@ -113,6 +116,8 @@ class Launcher:
                 self._master = Master(*where, lighthouse=not self._led, token=own_token())
                 stack.callback(self._master.close)
                 self._tunnel = self._master.tunnel
+                sys.stdout.write(self._invitation)
+                sys.stdout.flush()
             else:
                 self._tunnel = open_tunnel(first, own_token())
                 if self._tunnel is not None:

@@ -229,7 +229,8 @@ def start_node(
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with _job(config, options, node.index) as job:
-        outcome = Launcher(train_rank, job, specs, restarts=group.restarts).run()
+        told = node.invitation
+        outcome = Launcher(train_rank, job, specs, restarts=group.restarts, invitation=told).run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
