@@ -105,7 +105,7 @@ def be_victim() -> None:
     agent(store, "victim", 1)
     place = store.get("addrs/victim").decode().removeprefix("uv://")
     print(place.replace(":", " "), flush=True)  # noqa: T201 - it is a program here
-    sys.stdin.read()
+    time.sleep(600)
 
 
 def main() -> None:
