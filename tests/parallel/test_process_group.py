@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import os
 import socket
 import socketserver
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ import pytest
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import handshake
 from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.membership import _torchft
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect
@@ -220,6 +225,50 @@ def test_what_a_master_says_is_checked(master: Master) -> None:
         line = _refused(replace(spec, attempt=attempt), common)
         assert "the master at 127.0.0.1 said something else than expected" in line
         assert len(line) < 400
+
+
+def _deep(levels: int) -> Any:
+    data: Any = 1
+    for _ in range(levels):
+        data = [data]
+    return data
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"slot": 0},
+        {"slot": 0, "pid": "x" * 10_000},
+        {"slot": -1, "pid": 1},
+        {"slot": 0, "pid": 1, "group": _deep(300)},
+    ],
+    ids=str,
+)
+def test_what_no_member_would_say_is_left_out(master: Master, said: dict[str, Any]) -> None:
+    _agree_beside(master, said, expected="says of itself what no member would")
+
+
+def test_no_member_knows_of_a_newer_attempt_than_the_master(master: Master) -> None:
+    _agree_beside(master, {"slot": 1, "pid": 1, "attempt": 7}, expected="")
+
+
+def _agree_beside(master: Master, said: dict[str, Any], expected: str) -> None:
+    """Agree alone while one that is no member asks the lighthouse for the same quorums."""
+    spec = replace(LOCAL, port=master.port)
+    lighthouse = connect(spec, 1.0).get("lighthouse").decode()
+    client: Any = _torchft().LighthouseClient(f"http://{lighthouse}", timedelta(seconds=5))
+    place = {"address": "here", "store_address": "", "step": 9, "world_size": 1}
+    limit, asks = timedelta(seconds=10), {"shrink_only": False, "data": said}
+    with warnings.catch_warnings(record=True) as told, ThreadPoolExecutor() as threads:
+        warnings.simplefilter("always")
+        client.heartbeat("a stranger", timedelta(seconds=5))
+        with ProcessGroup(spec, identity(Settings())) as group:
+            asked = threads.submit(client.quorum, "a stranger", limit, **place, **asks)
+            group.agree(0, ready=False)
+            assert len(asked.result().participants) == 2
+            assert [member.pid for member in group.members] == [os.getpid()]
+    assert [expected in str(one.message) for one in told] == [True] * bool(expected)
 
 
 def test_slot_0_that_was_started_again_gives_the_same_run(master: Master) -> None:

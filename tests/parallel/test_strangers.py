@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from distrlcc.processes import descendants
 from tests.actors.shared import SMALL, acting
 from tests.hosts import rank_processes, wait_until
 from tests.parallel import strangers
@@ -22,8 +24,16 @@ from tests.parallel.test_elastic import SMALL as EQUALS
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(300)]
 
 ROOT, STRANGERS = Path(__file__).parents[2], "tests.parallel.strangers"
-PORTS = {29512, 29513}
-"""The tunnels' ports: of the decentralized run, and of the actor-learner."""
+PORTS = {
+    int(port)
+    for port in re.findall(
+        r"\| `node`, [a-z-]+ \| one port of each machine: `--port`, (\d+)",
+        (ROOT / "docs" / "security.md").read_text(),
+    )
+}
+"""What the documentation says that others reach: of each topology one."""
+
+ALONE = ["train", "quickstart", "--processes", "2", "--no-tensorboard", "--out", "alone"]
 
 
 def _listening(hosts: Any, host: int) -> set[tuple[str, int]]:
@@ -56,6 +66,7 @@ def test_strangers_change_nothing(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     hosts, outs = make_hosts(3), [tmp_path / "equals0", tmp_path / "acts"]
     runs = [process for host in (0, 1) for process in _start(hosts, tmp_path, host)]
+    alone = hosts.start(2, *ALONE, "--set", *EQUALS)
     wait_until(lambda: all(len(updates(out)) > 2 for out in outs), 120, "training")
     wait_until(acting(outs[1], 2), 60, "all workers act")
 
@@ -66,7 +77,12 @@ def test_strangers_change_nothing(
         for address, port in _listening(hosts, host)
         if not address.startswith("127.")
     }
+    assert len(PORTS) == 2
     assert reached == {(hosts.address(host), port) for host in (0, 1) for port in PORTS}
+    wait_until(lambda: len(_listening(hosts, 2)) > 3, 60, "a run of one machine")
+    assert {address for address, _ in _listening(hosts, 2)} == {"127.0.0.1"}
+    alone.send_signal(signal.SIGTERM)
+    assert alone.wait(60) == 143
     ranks = {process.pid: rank_processes(process.pid) for process in runs}
 
     # A stranger sends 14 kinds of garbage and holds connections, and has torch RPC run a command.
@@ -101,11 +117,21 @@ def test_strangers_change_nothing(
     assert {process.pid: rank_processes(process.pid) for process in runs} == ranks
     assert [sender.poll() for sender in senders] == [None, None]  # they hold connections
     assert all("held" in hosts.log(sender) for sender in senders)
+    assert not any("gone" in (out / "metrics.jsonl").read_text() for out in outs)
+
+    # A machine whose tunnel dies ends with one line, and the others go on.
+    for process in descendants(runs[2].pid):
+        if b"distrlcc.parallel.tunnel" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            process.signal(signal.SIGKILL)
+    assert runs[2].wait(20) == 3
+    last = hosts.log(runs[2]).splitlines()[-1]
+    assert last.startswith("distrlcc: error: the tunnel to the other machines (process ")
+    gone = "gone: rank 1"
+    wait_until(lambda: gone in (outs[0] / "metrics.jsonl").read_text(), 30, gone)
     for process in runs[:2]:
         process.send_signal(signal.SIGTERM)
-    assert [process.wait(60) for process in runs] == [143, 143, 0, 0]
+    assert [process.wait(60) for process in runs] == [143, 143, 3, 0]
     assert all("Traceback" not in hosts.log(process) for process in runs)
-    assert not any("gone" in (out / "metrics.jsonl").read_text() for out in outs)
 
 
 def test_the_script_does_run_a_command_where_it_reaches_torch_rpc(tmp_path: Path) -> None:
