@@ -279,6 +279,7 @@ class ProcessGroup:
             dist.destroy_process_group()
         if self._gate is not None:
             self._gate.close()
+            self._gate = None
         # A group that failed to form leaves torch's count of groups raised, which would make the
         # next one's keys in the store differ from those of members that were not there.
         dist.distributed_c10d._world.group_count = 0

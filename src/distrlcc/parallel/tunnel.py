@@ -84,7 +84,8 @@ def contexts(token: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     seed = hashlib.scrypt(token.encode(), salt=b"distrlcc tunnel", n=1 << 14, r=8, p=1, dklen=32)
     key = Ed25519PrivateKey.from_private_bytes(seed)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distrlcc")])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), serial_number=1)
+    builder = x509.CertificateBuilder().issuer_name(name).subject_name(name)
+    builder = builder.public_key(key.public_key()).serial_number(1)
     builder = builder.not_valid_before(datetime(2000, 1, 1)).not_valid_after(datetime(9999, 1, 1))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     certificate = builder.sign(key, None).public_bytes(serialization.Encoding.PEM)
@@ -349,7 +350,7 @@ def _problem(error: OSError) -> Answer:
         kind = "refused"
     elif isinstance(error, ssl.SSLCertVerificationError):
         kind = "token"
-    elif isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+    elif isinstance(error, ssl.SSLError):
         kind = "stranger"
     return Answer(problem=kind, text=error.strerror or str(error) or "no answer")
 
