@@ -22,6 +22,7 @@ from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.start import behind_tunnel
 from distrlcc.parallel.store import Master
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.run_config import RunConfig
@@ -34,6 +35,7 @@ _PROJECTED = tuple(2**k for k in range(1, 11))
 _SMALL_EXCHANGES = 3
 """Sums of statistics in an update, besides the gradients'."""
 _REPEATS = 40
+_TOKEN = "of-hosts-without-strangers"
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,13 @@ def _rank(address: str, slot: int, size: int) -> None:
 
     die_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
-    master = Master(address, 29512) if slot == 0 else None
+    master = Master(address, 29512, token=_TOKEN) if slot == 0 else None
     place = RankSpec(address, 29512, slot, size, timeout_seconds=limits().start)
     medians = {}
-    with ProcessGroup(place, {"config": ""}) as group:
+    with (
+        behind_tunnel(place, _TOKEN, master) as behind,
+        ProcessGroup(behind, {"config": ""}) as group,
+    ):
         group.agree(0, ready=False)
         for values in SIZES:
             vector, times = torch.zeros(values), []

@@ -29,6 +29,8 @@ class Hosts(hosts.Hosts):
         except ConfigError as error:
             pytest.skip(str(error))
         self._folder = folder
+        self.token = "of-the-hosts-of-a-test"
+        """What commands have as their DISTRLCC_TOKEN; empty: none."""
         self._logs: dict[subprocess.Popen[bytes], Path] = {}
 
     def start(self, host: int, *words: str, module: str = "distrlcc") -> subprocess.Popen[bytes]:
@@ -42,6 +44,7 @@ class Hosts(hosts.Hosts):
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=self._folder,
+                env=os.environ | {"DISTRLCC_TOKEN": self.token},
             )
         self._logs[process] = path
         return process

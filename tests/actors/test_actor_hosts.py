@@ -112,18 +112,18 @@ def test_without_its_trainer_a_run_ends(make_hosts: Callable[[int], Any], tmp_pa
 
 @pytest.mark.long
 def test_a_node_that_does_not_come_or_fit_is_named(
-    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: Any
+    make_hosts: Callable[[int], Any], tmp_path: Path
 ) -> None:
     hosts, out = make_hosts(3), tmp_path / "run"
     nodes = "nodes = [[0], [1], [2, 3]]"
-    monkeypatch.setenv("DISTRLCC_TOKEN", "one")
     wait = ("--join-timeout", "15")
     processes = _start(hosts, tmp_path, "--out", "run", *wait, order=(0, 1), nodes=nodes)
-    monkeypatch.setenv("DISTRLCC_TOKEN", "another")
+    token, hosts.token = hosts.token, "another-than-that-of-node-0"
     stranger = _start(hosts, tmp_path, *wait, order=(2,), nodes=nodes)[2]
     assert stranger.wait(60) == 2
-    assert "DISTRLCC_TOKEN" in hosts.log(stranger)
-    monkeypatch.setenv("DISTRLCC_TOKEN", "one")
+    (line,) = hosts.log(stranger).splitlines()
+    assert line.startswith("distrlcc: error: the master at 10.77.0.1:29513 has another DISTRLCC_TO")
+    hosts.token = token
     wait_until(acting(out, 2), 90, "the others go on")
     assert "waiting at 10.77.0.1:29513 for workers 2, 3, at most 15 s" in hosts.log(processes[0])
     assert "workers 2, 3 did not come within 15 s" in hosts.log(processes[0])

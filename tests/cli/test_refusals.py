@@ -132,7 +132,7 @@ REFUSED = [
     ("node --topology ring --node-index 0 --node-num 2 --ip x", "invalid choice: 'ring'"),
     ("NODE --node-index 2 --ip 127.0.0.1 --no-elastic quickstart", "index 2: expected 0 to 1"),
     ("NODE --node-index -1 --ip 127.0.0.1 quickstart", "whole number"),
-    ("LOCAL --port 65535 quickstart", "from 1 to 65534"),
+    ("LOCAL --port 65536 quickstart", "from 1 to 65535"),
     ("LOCAL --join-timeout nan quickstart", "'nan' is not a number"),
     ("LOCAL", "no recipe"),
     ("LOCAL quickstart --set num_envs=1", "at least one for each of 2"),
@@ -299,11 +299,14 @@ def test_a_tunnel_is_needed_where_one_is_asked_for(capfd: pytest.CaptureFixture[
     assert "--tun: expected one tunnel interface, found none" in _fails(capfd, "ONE --tun")
 
 
-def test_a_public_address_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    line = _fails(capfd, "ONE --ip 8.8.8.8")
-    if "no route to 8.8.8.8" not in line:  # as on a machine without a network
-        assert "8.8.8.8 is a public address" in line
-        assert "--allow-public" in line
+@pytest.mark.parametrize("topology", ["actor-learner", "decentralized"])
+def test_other_machines_are_reached_with_a_token_only(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, topology: str
+) -> None:
+    other = f"NODE --topology {topology} --node-index 1 --ip 192.0.2.1"
+    assert "192.0.2.1 is not on this machine alone: set DISTRLCC_TOKEN" in _fails(capfd, other)
+    monkeypatch.setenv("DISTRLCC_TOKEN", "short")
+    assert "DISTRLCC_TOKEN has 5 characters; expected 16 or more" in _fails(capfd, other)
 
 
 def test_a_node_without_its_master_or_its_port(capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from distrlcc.cluster import state
 from distrlcc.cluster.cluster import head_interface, health, stop
 from distrlcc.cluster.session import parse_address, read_row
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.admission import checked_token, proof, proves
+from distrlcc.parallel.admission import checked_token
 from distrlcc.processes import Process, descendants, find_process
 from distrlcc.tune.report import read_reports
 from tests.hosts import Hosts, listening, wait_until
@@ -82,16 +82,6 @@ def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="without spaces"):
         checked_token("two words and a line", "DISTRLCC_TOKEN")
     assert checked_token(TOKEN, "") == TOKEN
-
-
-def test_a_proof_is_good_for_one_exchange_role_and_token() -> None:
-    claim = proof("nonce", "head", TOKEN)
-    assert proves(claim, "nonce", "head", TOKEN)
-    assert not proves(claim, "other", "head", TOKEN)
-    assert not proves(claim, "nonce", "joins", TOKEN)
-    assert not proves(claim, "nonce", "head", TOKEN + "0")
-    assert not proves(None, "nonce", "head", TOKEN)
-    assert TOKEN not in claim
 
 
 def test_processes_are_told_apart_by_their_start() -> None:

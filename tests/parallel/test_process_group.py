@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import os
 import socket
 import socketserver
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,9 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.admission import TOKEN, handshake
+from distrlcc.parallel.admission import handshake
 from distrlcc.parallel.launcher import Launcher
+from distrlcc.parallel.membership import _torchft
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect
@@ -38,16 +43,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _free_port() -> int:
-    """Return a port that is free, and whose next one is."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            number = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", number + 1))
-            except OSError:
-                continue
-            return number
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @pytest.fixture
@@ -172,21 +170,20 @@ def test_a_server_of_another_kind_is_not_a_master(
 
 def test_a_taken_port_is_named() -> None:
     port = _free_port()
-    for taken in (port, port + 1):
-        line = rf"^cannot listen on 127.0.0.1:{taken}.*--port.*$"
-        with (
-            socket.create_server(("127.0.0.1", taken)),
-            pytest.raises(GroupError, match=line) as caught,
-        ):
-            Master("127.0.0.1", port)
-        assert caught.value.exit_code == 2
+    line = rf"^cannot listen on 127.0.0.1:{port}.*--port.*$"
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(GroupError, match=line) as caught,
+    ):
+        Master("127.0.0.1", port)
+    assert caught.value.exit_code == 2
     Master("127.0.0.1", port).close()
     Master("127.0.0.1", port).close()
 
 
 def test_a_master_listens_on_an_address_of_this_machine_only() -> None:
     with pytest.raises(GroupError, match=r"192\.0\.2\.7.*--ip must be an address") as caught:
-        Master("192.0.2.7", 0)
+        Master("192.0.2.7", 0, token="0123456789abcdef")
     assert caught.value.exit_code == 2
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0"):
         Master("0.0.0.0", 0)
@@ -220,15 +217,66 @@ def test_a_master_that_says_nothing_is_given_up(master: Master) -> None:
     assert "did not send '0/identity' within 1 s" in line
 
 
-def test_another_token_is_refused(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_master_says_is_checked(master: Master) -> None:
+    spec, common = replace(LOCAL, port=master.port, slot=1, size=2), identity(Settings())
+    store = connect(spec, 1.0)
+    for attempt, said in enumerate(("[" * 5000, '{"torch": 1e999}', "[]", "\x00")):
+        store.set(f"{attempt}/identity", said)
+        line = _refused(replace(spec, attempt=attempt), common)
+        assert "the master at 127.0.0.1 said something else than expected" in line
+        assert len(line) < 400
+
+
+def _deep(levels: int) -> Any:
+    data: Any = 1
+    for _ in range(levels):
+        data = [data]
+    return data
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"slot": 0},
+        {"slot": 0, "pid": "x" * 10_000},
+        {"slot": -1, "pid": 1},
+        {"slot": 0, "pid": 1, "group": _deep(300)},
+    ],
+    ids=str,
+)
+def test_what_no_member_would_say_is_left_out(master: Master, said: dict[str, Any]) -> None:
+    _agree_beside(master, said, expected="says of itself what no member would")
+
+
+def test_no_member_knows_of_a_newer_attempt_than_the_master(master: Master) -> None:
+    _agree_beside(master, {"slot": 1, "pid": 1, "attempt": 7}, expected="")
+
+
+def _agree_beside(master: Master, said: dict[str, Any], expected: str) -> None:
+    """Agree alone while one that is no member asks the lighthouse for the same quorums."""
+    spec = replace(LOCAL, port=master.port)
+    lighthouse = connect(spec, 1.0).get("lighthouse").decode()
+    client: Any = _torchft().LighthouseClient(f"http://{lighthouse}", timedelta(seconds=5))
+    place = {"address": "here", "store_address": "", "step": 9, "world_size": 1}
+    limit, asks = timedelta(seconds=10), {"shrink_only": False, "data": said}
+    with warnings.catch_warnings(record=True) as told, ThreadPoolExecutor() as threads:
+        warnings.simplefilter("always")
+        client.heartbeat("a stranger", timedelta(seconds=5))
+        with ProcessGroup(spec, identity(Settings())) as group:
+            asked = threads.submit(client.quorum, "a stranger", limit, **place, **asks)
+            group.agree(0, ready=False)
+            assert len(asked.result().participants) == 2
+            assert [member.pid for member in group.members] == [os.getpid()]
+    assert [expected in str(one.message) for one in told] == [True] * bool(expected)
+
+
+def test_slot_0_that_was_started_again_gives_the_same_run(master: Master) -> None:
     spec, common = replace(LOCAL, port=master.port, size=2), identity(Settings())
     store = connect(spec, 1.0)
-    monkeypatch.setenv(TOKEN, "one")
-    nonce = handshake(store, spec, common)
-    assert handshake(store, spec, common) == nonce  # of a slot 0 that was started again
-    assert handshake(store, replace(spec, slot=1), common) == nonce
-    monkeypatch.setenv(TOKEN, "another")
-    assert f"has another {TOKEN}" in _refused(replace(spec, slot=1), common)
+    assert handshake(store, spec, common, "first") == "first"
+    assert handshake(store, spec, common, "second") == "first"
+    assert handshake(store, replace(spec, slot=1), common) == "first"
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:

@@ -1,13 +1,12 @@
 """Which workers of a trainer are admitted before RPC begins, over the master's store.
 
 First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then claims its
-slot with a proof of its own that it knows the secret, and the trainer names the claims that are
-members. Only members open RPC, which runs any code that one sends.
+slot, and the trainer names the claims that are members. Only members open RPC, which runs any code
+that one sends.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import uuid
@@ -15,18 +14,32 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from distrlcc.actors.engine import Worker
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import GroupError
 from distrlcc.limits import limits
-from distrlcc.parallel.admission import TOKEN, handshake, missing, own_token, proof, proves, receive
-from distrlcc.parallel.interface import Interface, interface_towards, resolve
+from distrlcc.parallel.admission import decode, handshake, missing, receive
+from distrlcc.parallel.interface import Interface
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import connect, master_needed
 
 _SAY_SECONDS = 5.0
 """Time after which the user is told which workers are awaited; processes start within it."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Name = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Claim(msgspec.Struct, forbid_unknown_fields=True):
+    """What a worker says of itself."""
+
+    host: _Name
+    process: _Count
+    name: _Name
 
 
 @dataclass(frozen=True)
@@ -41,20 +54,6 @@ class Admission:
     store: Any
 
 
-def check_addresses(spec: RankSpec) -> None:
-    """See that neither this machine nor the master has a public address.
-
-    Raises:
-        ConfigError: One has.
-    """
-    for address in resolve(spec.address), interface_towards(spec.address, spec.interface).address:
-        if ipaddress.ip_address(address).is_global:
-            raise ConfigError(
-                f"{address} is a public address, and whatever reaches RPC's ports can run code "
-                "here: use a private network or a VPN, or give --allow-public"
-            )
-
-
 def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
     """Wait as the trainer until all workers are here, and name the members.
 
@@ -67,7 +66,7 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
     workers: list[Worker] = []
     with master_needed(spec):
         store = connect(spec, patience)
-        nonce = handshake(store, spec, identity)
+        handshake(store, spec, identity)
         # Wait until all have claimed their slots.
         begin = monotonic()
         late = missing(store, slots, begin + min(_SAY_SECONDS, patience))
@@ -79,17 +78,19 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
             _warn(f"{_names(slots, late)} did not come within {patience:.0f} s; going on without")
         # A worker that came and died meanwhile would keep RPC from beginning.
         store.set(f"{prefix}asked", "")
-        claims = {slots[key]: json.loads(store.get(key)) for key in slots if key not in late}
-        here = {slot: f"{prefix}here/{claim['name']}" for slot, claim in claims.items()}
+        claims = {
+            slots[key]: decode(store.get(key), Claim, f"worker {slots[key] - 1}")
+            for key in slots
+            if key not in late
+        }
+        here = {slot: f"{prefix}here/{claim.name}" for slot, claim in claims.items()}
         gone = missing(store, list(here.values()), monotonic() + limits().worker_silence)
         for slot, claim in claims.items():
-            worker = Worker(slot - 1, claim["host"], claim["process"])
+            worker = Worker(slot - 1, claim.host, claim.process)
             if here[slot] in gone:
                 _warn(f"{worker} came, but is gone; going on without")
-            elif not proves(claim["token"], nonce, str(slot), own_token()):
-                _warn(f"{worker} is refused: it has another {TOKEN}")
             else:
-                members[slot] = claim["name"]
+                members[slot] = claim.name
                 workers.append(worker)
         store.set(f"{prefix}members", json.dumps(members))
     if not members:
@@ -109,7 +110,7 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
     prefix, slot = f"{spec.attempt}/", str(spec.slot)
     with master_needed(spec):
         store = connect(spec, spec.join_seconds)
-        nonce = handshake(store, spec, identity)
+        handshake(store, spec, identity)
         if store.check([f"{prefix}asked"]):
             raise GroupError(
                 f"the run at {spec.address}:{spec.port} has begun; over torch RPC no worker can "
@@ -117,21 +118,21 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
                 exit_code=2,
             )
         # Claim the slot, also from a process that was there before and may be gone.
-        own = {"host": interface.address, "process": os.getpid(), "name": uuid.uuid4().hex}
-        own["token"] = proof(nonce, slot, own_token())
-        store.set(f"{prefix}slot/{slot}", json.dumps(own))
+        own = Claim(interface.address, os.getpid(), uuid.uuid4().hex)
+        store.set(f"{prefix}slot/{slot}", msgspec.json.encode(own))
         # Show life when the trainer asks for it, and hear which claims are members.
         receive(store, spec, f"{prefix}asked", extra=limits().join)
-        store.set(f"{prefix}here/{own['name']}", "")
-        members = json.loads(receive(store, spec, f"{prefix}members", extra=limits().join))
-    if members.get(slot) != own["name"]:
+        store.set(f"{prefix}here/{own.name}", "")
+        told = receive(store, spec, f"{prefix}members", extra=limits().join)
+        members = decode(told, dict[_Count, _Name], "the trainer")
+    if members.get(spec.slot) != own.name:
         raise GroupError(
-            f"the trainer refused worker {spec.slot - 1}: it came too late, has another {TOKEN}, "
-            "or another process came as the same worker; give each machine its own --node-index",
+            f"the trainer refused worker {spec.slot - 1}: it came too late, or "
+            "another process came as the same worker; give each machine its own --node-index",
             exit_code=2,
         )
-    workers = [Worker(int(member) - 1, "", 0) for member in members]
-    return Admission(interface, list(members).index(slot) + 1, workers, store)
+    workers = [Worker(member - 1, "", 0) for member in members]
+    return Admission(interface, list(members).index(spec.slot) + 1, workers, store)
 
 
 def _names(slots: Mapping[str, int], keys: list[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.actors.actor_source import ActorSource
-from distrlcc.actors.admission import admit, check_addresses, join
+from distrlcc.actors.admission import admit, join
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.errors import ConfigError
@@ -18,6 +18,7 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob, open_directory
+from distrlcc.parallel.store import note_end
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
@@ -26,14 +27,7 @@ from distrlcc.runs.run_state import rehearse
 from distrlcc.sim.suites import load_suite
 
 
-def start_actors(
-    config: RunConfig,
-    options: RunOptions,
-    group: GroupOptions,
-    node: Node,
-    *,
-    allow_public: bool = False,
-) -> int:
+def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, node: Node) -> int:
     """Run this machine's processes until they end; return the exit code.
 
     Raises:
@@ -67,8 +61,7 @@ def start_actors(
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
             "correction; --set ppo.use_vtrace=true corrects for that\n"
         )
-    if not allow_public:
-        check_addresses(trainer)
+    interface_towards(trainer.address, trainer.interface)
     ActorSource(config)
     rehearse(replace(config, env=replace(config.env, world="simulated")))
     for slot in slots:
@@ -79,7 +72,7 @@ def start_actors(
         if leads:
             directory = stack.enter_context(open_directory(config, options, job.run))
             job = replace(job, out=directory.path, storage=directory.storage)
-        outcome = Launcher(rpc_rank, job, specs, led=True).run()
+        outcome = Launcher(rpc_rank, job, specs, led=True, invitation=node.invitation).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"
@@ -102,7 +95,8 @@ def rpc_rank(spec: RankSpec, job: TrainJob) -> int:
     state = actor_state(job, spec.device)
     let_threads_preempt(True)
     admission = admit(spec, interface, own)
+    admission.store.set(f"{spec.attempt}/leader", job.run)
     try:
         return train_on_engine(job, state, TorchRpcEngine(spec, admission))
     finally:
-        admission.store.set(f"{spec.attempt}/finished", "")
+        note_end(admission.store, spec.attempt, job.run)

@@ -1,8 +1,8 @@
 """The engine on torch RPC (TensorPipe): a static group, whose members may only leave.
 
 RPC is pickle without authentication: any process that reaches a worker's port can run code there.
-So all ports are opened on one interface, and members have proved to each other that they belong
-together before RPC begins; see `distrlcc.actors.admission`. A worker that was started again cannot
+So all ports are on loopback, and other machines' members come through the tunnel; see
+`distrlcc.parallel.tunnel`. A worker that was started again cannot
 be reached under its old name, and no new one can join: the Ray engine is for that.
 """
 
@@ -12,22 +12,29 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import rpc
 
 from distrlcc.actors.admission import Admission
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
+from distrlcc.parallel.gate import Gate, TunnelStore
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.tunnel import LOOPBACK
 
 _THREADS = 4
+_SCHEME = "distrlcc"
+
+PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
 
 def _open_rpc(spec: RankSpec, admission: Admission) -> None:
@@ -36,21 +43,22 @@ def _open_rpc(spec: RankSpec, admission: Admission) -> None:
     Raises:
         GroupError: Not all came in time.
     """
-    # Name the group's interface, and its store.
+    # Name the group's interface, and its store: no member opens another.
     interface, rank, seconds = admission.interface, admission.rank, limits().join
-    size = len(admission.workers) + 1
-    os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = interface.name
-    # The master's store is there already, as with torchrun: no member opens another.
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(spec.attempt)
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = spec.address, str(spec.port)
+    size, store, gate = len(admission.workers) + 1, admission.store, None
+    inside = interface_towards(LOOPBACK) if spec.gate else interface
+    os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = inside.name
+    if spec.gate:
+        gate = Gate(spec.gate)  # open as long as this process lives
+        store = TunnelStore(store, gate)
+    _host.store = PrefixStore(f"{spec.attempt}/rpc", store)
     # Join the group, at most for a while.
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=_THREADS,
         rpc_timeout=seconds,
-        init_method="env://",
+        init_method=f"{_SCHEME}://",
         _transports=["uv"],  # on the interface, on one machine too
-        _channels=["basic"],
+        _channels=[],  # tensors' own connections; we send none, and no tunnel would know them
     )
     failures: list[str] = []
 
@@ -150,8 +158,16 @@ class TorchRpcEngine:
         promise.set_exception(WorkerGoneError(reason))
 
 
-_host = SimpleNamespace(object=None, heard=0.0)
-"""This worker's object, and when the trainer last called; RPC's functions need a global."""
+_host = SimpleNamespace(object=None, heard=0.0, store=None)
+"""This worker's object, when the trainer last called, the store: RPC's functions need globals."""
+
+
+def _meet(_: str) -> Iterator[tuple[Any, int, int]]:
+    yield _host.store, -1, -1  # init_rpc takes the store alone
+
+
+_register: Any = dist.register_rendezvous_handler  # type: ignore[attr-defined]
+_register(_SCHEME, _meet)
 
 
 def _start(factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:

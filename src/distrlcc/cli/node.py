@@ -7,6 +7,11 @@ distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
+import shlex
+import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +35,7 @@ _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
 _ONLY = {
     _DECENTRALIZED: ["processes", "no_elastic", "restarts", "resume", "debug"],
-    _ACTORS: ["load", "nodes", "envs_per_worker", "max_lag", "wait_workers", "tun", "allow_public"],
+    _ACTORS: ["load", "nodes", "envs_per_worker", "max_lag", "wait_workers", "tun"],
 }
 """The arguments that only one topology has."""
 
@@ -49,8 +54,8 @@ def add_arguments(parser: Parser) -> None:
     add("--node-num M", "machines that the run begins with", whole(1, 4096), required=True)
     text = "address of node 0, the master"
     parser.add_argument("--ip", "--IP", required=True, metavar="IP", help=text)
-    text = "the master's port, which takes the next one too (default: 29513; decentralized 29512)"
-    add("--port P", text, whole(1, 65534))
+    text = "the only port that machines speak over (default: 29513; decentralized 29512)"
+    add("--port P", text, whole(1, 65535))
     text = "equal processes on each machine of a decentralized run (default: 1)"
     add("--processes N", text, whole(1, 4096))
     add_group_arguments(parser)
@@ -66,8 +71,6 @@ def add_arguments(parser: Parser) -> None:
     text = "how long to wait when no worker is left, s (default: the recipe's)"
     add("--wait-workers S", text, number(0.0, 1e6), key="actors.wait_workers")
     add("--tun", "use the tunnel (VPN) interface", bool)
-    text = "listen on a public address, where anyone who reaches the port can run code"
-    add("--allow-public", text, bool)
     parser.gone("--pace", "; give --world emulated for links in real time")
 
 
@@ -81,8 +84,33 @@ def run(args: Namespace) -> int:
                 f"--{name.replace('_', '-')} is for --topology {other}, and this is {args.topology}"
             )
     port = args.port or _PORTS[args.topology]
-    node = Node(args.node_index, args.node_num, args.ip, port)
+    node = Node(args.node_index, args.node_num, args.ip, port, _guard(args))
     return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)
+
+
+def _guard(args: Namespace) -> str:
+    """See that there is a token where others come over the network.
+
+    Returns:
+        Where node 0 made one itself: what to say to the others' users.
+
+    Raises:
+        ConfigError: There is none on another node, or it does not do.
+    """
+    from distrlcc.parallel.admission import TOKEN, guard, own_token
+    from distrlcc.parallel.interface import is_loopback, resolve
+
+    address = resolve(args.ip)
+    if is_loopback(address):
+        return ""
+    if own_token() or args.node_index:
+        guard(own_token(), address)
+        return ""
+    os.environ[TOKEN] = secrets.token_hex(32)
+    line = shlex.join(["distrlcc", *(word for word in sys.argv[1:] if word != "--resume")])
+    line = re.sub("--node-index[= ][0-9]+", "--node-index I", line)
+    line = f"{TOKEN}={os.environ[TOKEN]} {line}"
+    return f"On each of the other machines, with its own number for I:\n\n  {line}\n\n"
 
 
 def _decentralized(args: Namespace, node: Node) -> int:
@@ -129,9 +157,7 @@ def _actors(args: Namespace, node: Node) -> int:
     if args.gpu >= 0 and args.node_index == 0 and not torch.cuda.device_count():
         note(f"distrlcc: --gpu {args.gpu}: torch sees no GPU here; the trainer uses the CPU")
         args.gpu = -1
-    return start_actors(
-        config, run_options(args), group_options(args), node, allow_public=args.allow_public
-    )
+    return start_actors(config, run_options(args), group_options(args), node)
 
 
 def actors_config(args: Namespace) -> RunConfig:

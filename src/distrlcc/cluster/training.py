@@ -8,6 +8,7 @@ from the last checkpoint.
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from dataclasses import replace
@@ -19,7 +20,7 @@ from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.placement import Reservation
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import TrainJob, open_directory, train_rank
+from distrlcc.parallel.start import TrainJob, behind_tunnel, open_directory, train_rank
 from distrlcc.parallel.store import Master
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
@@ -32,8 +33,8 @@ from distrlcc.runs.source import Share
 class RayRank(Trains):
     """One rank of a decentralized run."""
 
-    def train(self, spec: RankSpec, job: TrainJob) -> int:
-        """Train as this rank; return 0 or the signal that ended it.
+    def train(self, spec: RankSpec, job: TrainJob, token: str) -> int:
+        """Train as this rank; return 0 or the signal that ended it. The run has a token of its own.
 
         Raises:
             DistrlccError: See `train_rank`.
@@ -41,7 +42,8 @@ class RayRank(Trains):
         self.feed.take_warnings(f"rank {spec.slot}: " if spec.slot else "")
         # One that was started again goes on from a checkpoint, if it finds itself alone.
         job = replace(job, resume=job.resume or self.restarts > 0)
-        return train_rank(spec, job, self.feed, self.stopper)
+        with behind_tunnel(spec, token) as behind:
+            return train_rank(behind, job, self.feed, self.stopper)
 
 
 def train_ranks_on_ray(
@@ -70,7 +72,8 @@ def train_ranks_on_ray(
         # Plan the ranks; elastic ones beyond the plan join when there is room.
         count = len(run.room.learners) if elastic else processes
         lives, attempt = DEATHS if elastic else 0, 0
-        master = Master(run.here, 0)
+        token = secrets.token_hex(32)
+        master = Master(run.here, 0, token=token)
         spec = RankSpec(
             address=run.here,
             port=master.port,
@@ -88,7 +91,7 @@ def train_ranks_on_ray(
                 master.begin(attempt)
                 for slot in range(count):
                     own = replace(spec, slot=slot, attempt=attempt)
-                    run.start(f"rank {slot}", RayRank, slot, (own, job), lives)
+                    run.start(f"rank {slot}", RayRank, slot, (own, job, token), lives)
                 try:
                     run.watch(processes, partial(master.update, attempt))
                 except MemberGoneError as error:

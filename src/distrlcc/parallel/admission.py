@@ -1,19 +1,20 @@
-"""Admission to a group, the same in both topologies: one identity and one shared secret.
+"""Admission to a group, the same in both topologies.
 
-Slot 0 puts into the master's store what all must have in common, and a proof that it knows the
-secret (`DISTRLCC_TOKEN`); every other process compares both before it takes part.
+Only who knows the token (`DISTRLCC_TOKEN`) reaches the master's store from another machine; see
+`distrlcc.parallel.tunnel`. Slot 0 puts there what all must have in common, and every other process
+compares it with its own before it takes part.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import uuid
 from collections.abc import Collection, Mapping
 from time import monotonic, sleep
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
@@ -23,6 +24,10 @@ from distrlcc.runs.identity import check_identity
 TOKEN = "DISTRLCC_TOKEN"
 """Environment variable with the secret."""
 _SHORTEST = 16
+_LONGEST = 200
+_RUN = "nonce"
+_Name = Annotated[str, msgspec.Meta(max_length=64)]
+Identity = dict[_Name, Annotated[str, msgspec.Meta(max_length=1 << 20)]]
 
 
 def own_token() -> str:
@@ -46,37 +51,50 @@ def checked_token(token: str, source: str) -> str:
     return token
 
 
-def proof(nonce: str, role: str, token: str) -> str:
-    """Return what only a holder of the secret can compute in this exchange and role."""
-    return hmac.new(token.encode(), f"{nonce}/{role}".encode(), hashlib.sha256).hexdigest()
+def guard(token: str, address: str) -> str:
+    """Return a token that may guard this machine, which the others reach at an address.
+
+    Raises:
+        ConfigError: There is none, or it does not do.
+    """
+    if not token:
+        raise ConfigError(
+            f"{address} is not on this machine alone: set {TOKEN} as on node 0, which prints the "
+            "whole line for the others where it makes one itself"
+        )
+    return checked_token(token, TOKEN)
 
 
-def proves(claim: object, nonce: str, role: str, token: str) -> bool:
-    """Say whether a claim is the proof; it takes as long to refuse as to accept."""
-    return hmac.compare_digest(str(claim).encode(), proof(nonce, role, token).encode())
-
-
-def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], nonce: str = "") -> str:
-    """Compare with the identity that slot 0 published first; return the nonce that it gave.
+def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> str:
+    """Compare with the identity that slot 0 published first; return the run's id that it gave.
 
     Raises:
         GroupError: Slot 0 is not there, or this process does not match it.
     """
     key = f"{spec.attempt}/identity"
     if spec.slot == 0:
-        nonce = nonce or uuid.uuid4().hex
-        own = {**identity, "nonce": nonce, "token": proof(nonce, "master", own_token())}
+        own = {**identity, _RUN: run or uuid.uuid4().hex}
         store.compare_set(key, "", json.dumps(own))
-    master: dict[str, str] = json.loads(receive(store, spec, key))
-    nonce, claim = master.pop("nonce", ""), master.pop("token", "")
+    master = decode(receive(store, spec, key), Identity, f"the master at {spec.address}")
+    run = master.pop(_RUN, "")
     check_identity(master, identity)
-    if not proves(claim, nonce, "master", own_token()):
+    return run
+
+
+def decode(data: bytes, kind: Any, source: str) -> Any:
+    """Return what another member said, as it must be.
+
+    Raises:
+        GroupError: It is something else.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        reason = f"{error}"[:_LONGEST]
         raise GroupError(
-            f"the master at {spec.address}:{spec.port} has another {TOKEN} than this process; "
-            "set the same one on every machine",
+            f"{source} said something else than expected ({reason}); is it of this version?",
             exit_code=2,
-        )
-    return nonce
+        ) from None
 
 
 def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> bytes:

@@ -83,12 +83,17 @@ def interface_towards(host: str, name: str = "") -> Interface:
     for interface in found:
         if interface.address == own:
             return interface
-    if own.startswith("127."):
+    if is_loopback(own):
         return Interface("lo", own)
     raise ConfigError(
         f"the route to {host} leaves from {own}, which is on none of this machine's interfaces "
         f"({names}); give --interface NAME"
     )
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether only this machine reaches an IPv4 address."""
+    return address.startswith("127.")
 
 
 def tunnel_towards(host: str) -> Interface:
@@ -97,7 +102,7 @@ def tunnel_towards(host: str) -> Interface:
     Raises:
         ConfigError: There is none, or several of which none is on the route.
     """
-    tunnels = [interface for interface in interfaces() if _is_tunnel(interface.name)]
+    tunnels = [interface for interface in interfaces() if is_tunnel(interface.name)]
     routed = interface_towards(host)
     if routed in tunnels or len(tunnels) == 1:
         return routed if routed in tunnels else tunnels[0]
@@ -108,7 +113,8 @@ def tunnel_towards(host: str) -> Interface:
     )
 
 
-def _is_tunnel(name: str) -> bool:
+def is_tunnel(name: str) -> bool:
+    """Say whether an interface is a tunnel's: TUN, TAP or WireGuard."""
     try:
         kind = (_NET / name / "type").read_text().strip()
     except OSError:

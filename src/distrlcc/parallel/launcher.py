@@ -24,8 +24,11 @@ from typing import Any
 
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.limits import limits
+from distrlcc.parallel.admission import own_token
+from distrlcc.parallel.gate import Tunnel
+from distrlcc.parallel.interface import resolve
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, RunWatch, wait_for_attempt
+from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_attempt
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.stopper import Stopper
 
@@ -74,6 +77,7 @@ class Launcher:
         *,
         restarts: int = 0,
         led: bool = False,
+        invitation: str = "",
     ) -> None:
         """Take what to run.
 
@@ -84,9 +88,11 @@ class Launcher:
             restarts: How often processes are started again.
             led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
                 run's. Else any that ends well ends the run.
+            invitation: Said once others can join.
         """
         self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
+        self._invitation = invitation
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
         needed = ("runs.train", "parallel.fork_server")
@@ -98,6 +104,7 @@ class Launcher:
         self._ended = 0.0  # when the run was over or failed
         self._asked = 0.0  # when a user's signal came
         self._master: Master | None = None
+        self._tunnel: Tunnel | None = None
         self._reasons = set[str]()
         """Why processes have gone; several may give up for the same reason."""
 
@@ -112,8 +119,16 @@ class Launcher:
             first = self._specs[0]
             if self._hosts:
                 # Equals agree at a lighthouse.
-                self._master = Master(first.address, first.port, lighthouse=not self._led)
+                where = first.address, first.port
+                self._master = Master(*where, lighthouse=not self._led, token=own_token())
                 stack.callback(self._master.close)
+                self._tunnel = self._master.tunnel
+                sys.stdout.write(self._invitation)
+                sys.stdout.flush()
+            else:
+                self._tunnel = open_tunnel(first, own_token())
+                if self._tunnel is not None:
+                    stack.callback(self._tunnel.close)
             self._begin(0)
             if not self._hosts:
                 count = len(self._specs)
@@ -133,6 +148,7 @@ class Launcher:
                 and not first.elastic
                 and self._restarts > 0
                 and not stopper.signal
+                and not (self._tunnel is not None and self._tunnel.ended)
             ):
                 self._say(f"{failure}; starting all again from the last checkpoint")
                 self._restarts -= 1
@@ -151,6 +167,9 @@ class Launcher:
 
     def _begin(self, attempt: int) -> None:
         """Let the members of an attempt join, or wait until it or a later one has begun."""
+        if self._tunnel is not None:
+            where, gate = resolve(self._specs[0].address), self._tunnel.name
+            self._specs = [replace(spec, address=where, gate=gate) for spec in self._specs]
         first = self._specs[0]
         if self._master is not None:
             self._master.begin(attempt)
@@ -180,6 +199,10 @@ class Launcher:
                         self._children.remove(child)
                         found = self._judge(child, stopper)
                         failure = failure or found
+                if self._tunnel is not None and self._tunnel.ended and not self._ended:
+                    failure = failure or GroupError(self._tunnel.ended)
+                    self._ended = time.monotonic()
+                    self._signal(signal.SIGKILL)
                 self._end_in_time(stopper, run)
             if run.lost and not stopper.signal:
                 failure = failure or GroupError(

@@ -12,13 +12,20 @@ import sys
 import threading
 import time
 import uuid
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Name = Annotated[str, msgspec.Meta(max_length=128)]
 
 
 def _torchft() -> Any:
@@ -36,54 +43,49 @@ def _torchft() -> Any:
 class Member:
     """One process of the group, as it described itself for a quorum."""
 
-    slot: int
+    slot: _Count
     """Its planned rank; it owns that share of the environments."""
-    name: str
+    name: _Name
     """Unique among all processes that ever joined."""
-    address: str
-    pid: int
-    step: int = 0
+    address: _Name
+    pid: _Count
+    step: _Count = 0
     """Updates behind its weights."""
     ready: bool = False
     """Whether it has a rollout to learn from."""
     broken: bool = False
     """Whether a collective of its present group failed."""
-    builds: int = 0
+    builds: _Count = 0
     """Groups that it has built so far."""
-    attempt: int = 0
+    attempt: _Count = 0
     """How often its whole run was started again."""
-    group: str = ""
+    group: _Name = ""
     """Key of its present group; empty if it has none."""
 
     def __str__(self) -> str:
         return f"rank {self.slot} (process {self.pid} on {self.address})"
 
 
-def serve_lighthouse(address: str, port: int) -> Any:
-    """Return torchft's server, which listens on an address; port 0 takes any.
-
-    Raises:
-        GroupError: The port is taken.
-    """
-    try:
-        return _torchft().LighthouseServer(
-            bind=f"{address}:{port}",
-            min_replicas=1,
-            join_timeout_ms=int(limits().patience * 1e3),
-            quorum_tick_ms=50,
-            heartbeat_timeout_ms=int(limits().silence * 1e3),
-        )
-    except RuntimeError as error:
-        raise GroupError(
-            f"cannot listen on {address}:{port} ({error}); choose another --port", exit_code=2
-        ) from None
+def serve_lighthouse(address: str) -> Any:
+    """Return torchft's server, which listens on any port of an address."""
+    return _torchft().LighthouseServer(
+        bind=f"{address}:0",
+        min_replicas=1,
+        join_timeout_ms=int(limits().patience * 1e3),
+        quorum_tick_ms=50,
+        heartbeat_timeout_ms=int(limits().silence * 1e3),
+    )
 
 
 class Membership:
     """A member's side: a heartbeat thread and its quorums."""
 
-    def __init__(self, spec: RankSpec, lighthouse: str, address: str) -> None:
+    def __init__(
+        self, spec: RankSpec, lighthouse: str, address: str, attempt: Callable[[], int]
+    ) -> None:
         """Join at ``lighthouse`` (address:port) under this process's own address.
+
+        ``attempt`` asks the master for the newest one, which no member is believed to know.
 
         A first heartbeat is sent at once, so that no quorum forms without this member.
 
@@ -91,6 +93,8 @@ class Membership:
             GroupError: The lighthouse is out of reach.
         """
         self._lighthouse, self._spec, self._address = lighthouse, spec, address
+        self._attempt = attempt
+        self._odd = set[str]()  # members that say of themselves what cannot be
         # Where the group is not elastic, the others have given this process up by then.
         self._absence = limits().absence if spec.elastic else 2 * limits().silence
         self.name = f"{spec.slot}-{uuid.uuid4().hex[:12]}"
@@ -102,8 +106,8 @@ class Membership:
             self._connect().heartbeat(self.name, timedelta(seconds=limits().call))
         except (TimeoutError, RuntimeError) as error:
             raise GroupError(
-                f"{self._lighthouse}, which the master named, cannot be reached ({error}); open "
-                "this port too"
+                f"the lighthouse of the master at {spec.address}:{spec.port} cannot be reached "
+                f"({error})"
             ) from None
         self._thread.start()
 
@@ -152,10 +156,8 @@ class Membership:
                     shrink_only=False,
                     data=data,
                 )
-                return [
-                    Member(name=p.replica_id, address=p.address, step=p.step, **p.data)
-                    for p in answer.participants
-                ]
+                found = [self._read(participant) for participant in answer.participants]
+                return [member for member in found if member is not None]
             except TimeoutError:
                 pass  # others are late, or the server is gone: the heartbeats show which
             except RuntimeError:
@@ -167,10 +169,26 @@ class Membership:
             if time.monotonic() - begin > limits().patience + self._absence:
                 raise GroupError("the other members did not reach the update's end; giving up")
 
+    def _read(self, participant: Any) -> Member | None:
+        """Return what a participant says of itself; None if that cannot be."""
+        try:
+            p, name = participant, participant.replica_id
+            said = {**p.data, "name": name, "address": p.address, "step": p.step}
+            return msgspec.convert(said, Member)
+        except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
+            if name not in self._odd:
+                self._odd.add(name)
+                line = f"{name[:64]!r} says of itself what no member would ({error!s:.200})"
+                warnings.warn(f"{line}; it is left out", stacklevel=2)
+            return None
+
     def _choose(self, present: list[Member]) -> list[Member]:
         """Return one member for each slot, of the newest attempt."""
-        attempt = max(member.attempt for member in present)
-        if self._spec.attempt < attempt:
+        own = self._spec.attempt
+        attempt = max([own, *(member.attempt for member in present)])
+        if own < attempt:
+            attempt = max(own, min(attempt, self._attempt()))  # a member may say anything
+        if own < attempt:
             raise GroupError("the run was started again without this process")
         # Of two that are as far, the one whose name comes first stays.
         ranked = sorted(present, key=lambda member: member.name, reverse=True)

@@ -33,10 +33,19 @@ from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.learn.learner import checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
-from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.gate import Gate, TunnelStore
+from distrlcc.parallel.interface import Interface, interface_towards, is_loopback, is_tunnel
 from distrlcc.parallel.membership import Member, Membership
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import connect, master_needed
+from distrlcc.parallel.store import (
+    connect,
+    has_ended,
+    master_needed,
+    newest_attempt,
+    note_end,
+    way_to,
+)
+from distrlcc.parallel.tunnel import LOOPBACK
 from distrlcc.processes import let_threads_preempt
 
 _FAILURES = 5
@@ -79,11 +88,14 @@ class ProcessGroup:
         self.spec, self._identity, self.run = spec, identity, run
         self.device = checked_device(spec.device)
         self.interface = interface_towards(spec.address, spec.interface)
+        if self.device.type == "cuda":
+            _check_private(self.interface, named=bool(spec.interface))
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
         self._broken, self._builds, self._rounds = False, 0, 0
         self._group, self._asked, self.epoch = "", 0.0, 0
+        self._gate: Gate | None = None
         self._buffer = self._given = torch.zeros(0)
 
     @property
@@ -100,14 +112,21 @@ class ProcessGroup:
 
     def __enter__(self) -> ProcessGroup:
         # Both of torch's transports would otherwise take what the host's name resolves to.
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
+        inside = interface_towards(LOOPBACK) if self.spec.gate else self.interface
+        os.environ["GLOO_SOCKET_IFNAME"] = inside.name
+        os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
         let_threads_preempt(True)
         self._store = connect(self.spec, self.spec.join_seconds)
         try:
             with master_needed(self.spec):
                 self.run = handshake(self._store, self.spec, self._identity, self.run)
-                lighthouse = receive(self._store, self.spec, "lighthouse").decode()
-                self._membership = Membership(self.spec, lighthouse, self.interface.address)
+                if self.spec.gate:
+                    lighthouse = f"{LOOPBACK}:{way_to(self.spec, 'lighthouse')}"
+                else:
+                    lighthouse = receive(self._store, self.spec, "lighthouse").decode()
+                self._membership = Membership(
+                    self.spec, lighthouse, self.interface.address, self._newest_attempt
+                )
                 self._wait_for_all()
         except BaseException:
             self.__exit__()
@@ -158,7 +177,7 @@ class ProcessGroup:
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            if (left or not before) and self._read("finished") is not None:
+            if (left or not before) and self._has_ended():
                 raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
@@ -200,9 +219,13 @@ class ProcessGroup:
                 self._store = connect(self.spec, limits().call)
             self._builds += 1
             if len(members) > 1:
+                store, cuda = self._store, self.device.type == "cuda"
+                if self.spec.gate and not cuda:
+                    self._gate = Gate(self.spec.gate)
+                    store = TunnelStore(store, self._gate)
                 dist.init_process_group(
-                    "nccl" if self.device.type == "cuda" else "gloo",
-                    store=PrefixStore(key, self._store),
+                    "nccl" if cuda else "gloo",
+                    store=PrefixStore(key, store),
                     rank=self.rank,
                     world_size=len(members),
                     timeout=timedelta(seconds=self.spec.timeout_seconds),
@@ -225,7 +248,8 @@ class ProcessGroup:
 
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""
-        self._write("finished", "")
+        with suppress(RuntimeError):
+            note_end(self._store, self.spec.attempt, self._membership.name)
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
@@ -233,6 +257,16 @@ class ProcessGroup:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
         leader = self._read("leader")
         return leader is None or leader == self._membership.name
+
+    def _has_ended(self) -> bool:
+        with suppress(RuntimeError):
+            return has_ended(self._store, self.spec.attempt)
+        return False
+
+    def _newest_attempt(self) -> int:
+        with suppress(RuntimeError):
+            return newest_attempt(self._store)
+        return self.spec.attempt
 
     def _write(self, key: str, value: str) -> None:
         with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
@@ -249,6 +283,9 @@ class ProcessGroup:
     def _tear_down(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
         # A group that failed to form leaves torch's count of groups raised, which would make the
         # next one's keys in the store differ from those of members that were not there.
         dist.distributed_c10d._world.group_count = 0
@@ -331,6 +368,19 @@ class ProcessGroup:
             return int(self._store.add(f"{self._group}/rollouts", amount))
         except RuntimeError:
             return 0  # no rank is cut short then; a master that is gone is seen at the next quorum
+
+
+def _check_private(interface: Interface, *, named: bool) -> None:
+    """See that NCCL, which no tunnel carries, speaks where its user trusts all who listen.
+
+    Raises:
+        ConfigError: It would not.
+    """
+    if not (named or is_loopback(interface.address) or is_tunnel(interface.name)):
+        raise ConfigError(
+            f"NCCL would speak over {interface} without encryption or any check of who is there: "
+            "use a VPN, or name an interface of a network that you trust with --interface"
+        )
 
 
 def _boot_time() -> float:

@@ -12,7 +12,7 @@ class RankSpec:
     address: str
     """The master's name or address."""
     port: int
-    """Of the master's store."""
+    """Of the master's tunnel; on loopback, where there is none, of its store."""
     slot: int
     """Planned rank, from 0; a rank beyond the plan has ``size`` or more."""
     size: int
@@ -29,3 +29,5 @@ class RankSpec:
     """How long to wait for the master and for the others, s."""
     timeout_seconds: float = 8.0
     """Time limit of a collective, s."""
+    gate: str = ""
+    """Name of this machine's tunnel; empty where the whole run is on this machine."""

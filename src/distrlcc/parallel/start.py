@@ -17,12 +17,14 @@ from pathlib import Path
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
+from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher, mark_rank
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, TCPStore
+from distrlcc.parallel.store import Master, TCPStore, open_tunnel
+from distrlcc.parallel.tunnel import LOOPBACK
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
@@ -220,7 +222,8 @@ def start_node(
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with _job(config, options, node.index) as job:
-        outcome = Launcher(train_rank, job, specs, restarts=group.restarts).run()
+        told = node.invitation
+        outcome = Launcher(train_rank, job, specs, restarts=group.restarts, invitation=told).run()
     if outcome.code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
@@ -258,6 +261,21 @@ def _job(config: RunConfig | ImitateConfig, options: RunOptions, node: int) -> I
         yield replace(job, out=directory.path, storage=directory.storage)
 
 
+@contextmanager
+def behind_tunnel(spec: RankSpec, token: str, master: Master | None = None) -> Iterator[RankSpec]:
+    """Return the spec of a rank that no launcher of ours started, with a tunnel of its own.
+
+    Raises:
+        ConfigError: See `open_tunnel`.
+    """
+    tunnel = open_tunnel(replace(spec, port=0), token) if master is None else master.tunnel
+    try:
+        yield replace(spec, gate=tunnel.name) if tunnel is not None else spec
+    finally:
+        if tunnel is not None:
+            tunnel.close()
+
+
 def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptions) -> int:
     """Train as the rank that torchrun's environment names; return the exit code.
 
@@ -278,8 +296,9 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
             spec, master = _torchrun_spec(config, group)
             if master is not None:
                 stack.callback(master.close)
-                if spec.attempt and (options.out / "config.toml").exists():
-                    options = replace(options, resume=True)
+            spec = stack.enter_context(behind_tunnel(spec, own_token(), master))
+            if slot == 0 and spec.attempt and (options.out / "config.toml").exists():
+                options = replace(options, resume=True)
             stopped = train_rank(spec, stack.enter_context(_job(config, options, slot)))
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
@@ -313,7 +332,10 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
         if slot == 0:
             # Serve the master of this attempt.
             attempt = int(store.add(_STARTS, 1)) - 1
-            master = Master(interface_towards(address, group.interface).address, 0)
+            # On one machine it needs no tunnel.
+            own = interface_towards(address, group.interface).address
+            alone = environment["LOCAL_WORLD_SIZE"] == environment["WORLD_SIZE"]
+            master = Master(LOOPBACK if alone else own, 0, token=own_token())
             master.begin(attempt)
             found = f"{attempt} {master.address} {master.port}"
             store.set(_MASTER, found)

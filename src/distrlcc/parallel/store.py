@@ -16,55 +16,57 @@ import torch.distributed as dist
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
-from distrlcc.parallel.interface import interface_towards, resolve
+from distrlcc.parallel.admission import guard
+from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
+from distrlcc.parallel.interface import interface_towards, is_loopback, resolve
 from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.tunnel import LOOPBACK
 
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 
 
 class Master:
-    """What the launcher of node 0 serves: the store and the lighthouse, on one address only."""
+    """What the launcher of node 0 serves on loopback: the store and the lighthouse."""
 
-    def __init__(self, address: str, port: int, *, lighthouse: bool = True) -> None:
-        """Listen; port 0 takes any two ports, another takes it and, for a lighthouse, the next.
+    def __init__(
+        self, address: str, port: int, *, lighthouse: bool = True, token: str = ""
+    ) -> None:
+        """Listen; port 0 takes any.
+
+        At an address that others reach, only a tunnel listens, for those who know the token.
 
         Raises:
-            ConfigError: The address is not this machine's.
-            GroupError: A port is taken.
+            ConfigError: The address is no one's, or there is no token that will do.
+            GroupError: The address is not this machine's, or the port is taken.
         """
-        # Listen on one address of this machine.
+        # Serve the store on loopback, at the given port if that is where members look for it.
         own = resolve(address)
         if own == "0.0.0.0":
             raise ConfigError(
                 f"--ip {address}: expected one address of node 0, which the others can reach"
             )
-        try:
-            listener = socket.create_server((own, port), backlog=512)
-        except OSError as error:
-            raise GroupError(
-                f"cannot listen on {address}:{port} ({os.strerror(error.errno or 0)}); --ip must "
-                "be an address of node 0 and --port must be free there",
-                exit_code=2,
-            ) from None
-        # Serve the store there, and beside it the lighthouse, which the store names.
-        self.address, self.port = own, int(listener.getsockname()[1])
+        alone = is_loopback(own)
+        token = token if alone else guard(token, own)
+        outside = listen(own, port)
+        listener = outside if alone else listen(LOOPBACK, 0)
+        host, number = listener.getsockname()
         self._store = TCPStore(
-            own,
-            self.port,
+            host,
+            number,
             is_master=True,
             wait_for_workers=False,
             timeout=timedelta(seconds=limits().call),
             master_listen_fd=listener.detach(),
         )
-        self._lighthouse: Any = None
+        # Beside it serve the lighthouse, which the store names, and the tunnel that leads to both.
+        services, self._lighthouse = {"store": number}, None
         if lighthouse:
-            try:
-                self._lighthouse = serve_lighthouse(own, port + 1 if port else 0)
-            except GroupError:
-                del self._store
-                raise
-            self._store.set("lighthouse", f"{own}:{self._lighthouse.address().rpartition(':')[2]}")
+            self._lighthouse = serve_lighthouse(host)
+            services["lighthouse"] = int(self._lighthouse.address().rpartition(":")[2])
+            self._store.set("lighthouse", f"{host}:{services['lighthouse']}")
+        self.tunnel = None if alone else Tunnel(outside, token, services)
+        self.address, self.port = own, self.tunnel.port if self.tunnel else number
 
     def begin(self, attempt: int) -> None:
         """Let the members of an attempt join."""
@@ -76,9 +78,56 @@ class Master:
 
     def close(self) -> None:
         """Stop listening."""
+        if self.tunnel is not None:
+            self.tunnel.close()
         if self._lighthouse is not None:
             self._lighthouse.shutdown()
         del self._store
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        GroupError: It cannot listen there.
+    """
+    try:
+        return socket.create_server((address, port), backlog=512)
+    except OSError as error:
+        raise GroupError(
+            f"cannot listen on {address}:{port} ({os.strerror(error.errno or 0)}); --ip must "
+            "be an address of node 0 and --port must be free there",
+            exit_code=2,
+        ) from None
+
+
+def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:
+    """Return this machine's tunnel to a master on another; None where that is on loopback.
+
+    It has the master's port number if that is free here, so that a firewall opens one only.
+
+    Raises:
+        ConfigError: There is no such interface, no route, or no token that will do.
+    """
+    own = interface_towards(spec.address, spec.interface).address
+    if is_loopback(own):
+        return None
+    token = guard(token, spec.address)
+    try:
+        return Tunnel(listen(own, spec.port), token, {})
+    except GroupError:
+        return Tunnel(listen(own, 0), token, {})
+
+
+def way_to(spec: RankSpec, service: str) -> int:
+    """Return the loopback port that leads to a service of the master behind its tunnel.
+
+    Raises:
+        OSError: It cannot be reached.
+        GroupError: There is another token, or no tunnel; or this machine's own is gone.
+    """
+    with Gate(spec.gate) as gate:
+        return gate.way(f"{spec.address}:{spec.port}", service)
 
 
 @contextmanager
@@ -109,13 +158,16 @@ def connect(spec: RankSpec, wait: float) -> Any:
     address, port, begin = spec.address, spec.port, time.monotonic()
     while True:
         try:
+            if spec.gate:
+                address, port = LOOPBACK, way_to(spec, "store")
+                break
             with socket.create_connection((address, port), limits().call, (interface.address, 0)):
                 break
         except OSError as error:
             waited = time.monotonic() - begin
             if waited > wait:
                 raise GroupError(
-                    f"the master at {address}:{port} cannot be reached over {interface}: "
+                    f"the master at {spec.address}:{spec.port} cannot be reached over {interface}: "
                     f"{error.strerror or error} for {waited:.0f} s; start node 0 first, and check "
                     "--ip, --port and --interface",
                     exit_code=2,
@@ -136,12 +188,8 @@ def connect(spec: RankSpec, wait: float) -> Any:
     try:
         return opened.result(2 * limits().call)
     except (RuntimeError, TimeoutError) as error:
-        reason = f" ({error})" if str(error) else ""
-        raise GroupError(
-            f"what listens at {address}:{port} is not a distrlcc master{reason}; give another "
-            "--port",
-            exit_code=2,
-        ) from None
+        where = f"{spec.address}:{spec.port}"
+        raise GroupError(not_a_master(where, str(error)), exit_code=2) from None
 
 
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
@@ -154,13 +202,31 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
     deadline = time.monotonic() + spec.join_seconds
     with master_needed(spec):
         while time.monotonic() < deadline:
-            if (attempt := _number(store, "attempt")) >= least:
+            if (attempt := newest_attempt(store)) >= least:
                 return attempt
             time.sleep(limits().tick)
     raise GroupError(
         f"the master at {spec.address}:{spec.port} did not start the run again within "
         f"{spec.join_seconds:.0f} s"
     )
+
+
+def note_end(store: Any, attempt: int, leader: str) -> None:
+    """Note in the store that an attempt has ended, as the one that leads it."""
+    store.set(f"{attempt}/finished", leader)
+
+
+def has_ended(store: Any, attempt: int) -> bool:
+    """Say whether the one that leads an attempt has noted its end; of others it is not believed."""
+    leader, finished = (f"{attempt}/{key}" for key in ("leader", "finished"))
+    if not store.check([leader, finished]):
+        return False
+    return bool(store.get(leader) == store.get(finished))
+
+
+def newest_attempt(store: Any) -> int:
+    """Return the number of the attempt that a run is at; -1 if none has begun."""
+    return _number(store, "attempt")
 
 
 def _number(store: Any, key: str) -> int:
@@ -199,8 +265,8 @@ class RunWatch:
                 # A new connection each time: one that was cut recovers late.
                 store = connect(spec, 0.0)
                 others = store.add(f"{spec.attempt}/watched", 0 if serves else 1)
-                ended = store.check([f"{spec.attempt}/finished"])
-                if ended or _number(store, "attempt") > spec.attempt:
+                ended = has_ended(store, spec.attempt)
+                if ended or newest_attempt(store) > spec.attempt:
                     self.over.set()
             except (DistrlccError, RuntimeError) as error:
                 refused = isinstance(error.__context__, ConnectionRefusedError)

@@ -44,3 +44,5 @@ class Node:
     count: int = 1
     address: str = "127.0.0.1"
     port: int = 0
+    invitation: str = ""
+    """What to say to the users of the others, once they can join."""

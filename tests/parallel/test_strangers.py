@@ -1,0 +1,147 @@
+"""Two hosts train in both topologies while a third one, without their token, attacks."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.processes import descendants
+from tests.actors.shared import SMALL, acting
+from tests.hosts import rank_processes, wait_until
+from tests.parallel import strangers
+from tests.parallel.commands import updates
+from tests.parallel.test_elastic import NODE
+from tests.parallel.test_elastic import SMALL as EQUALS
+
+pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(300)]
+
+ROOT, STRANGERS = Path(__file__).parents[2], "tests.parallel.strangers"
+PORTS = {
+    int(port)
+    for port in re.findall(
+        r"\| `node`, [a-z-]+ \| one port of each machine: `--port`, (\d+)",
+        (ROOT / "docs" / "security.md").read_text(),
+    )
+}
+"""What the documentation says that others reach: of each topology one."""
+
+ALONE = ["train", "quickstart", "--processes", "2", "--no-tensorboard", "--out", "alone"]
+
+
+def _listening(hosts: Any, host: int) -> set[tuple[str, int]]:
+    files = ("/proc/net/tcp", "/proc/net/tcp6")
+    tables = [
+        subprocess.check_output(hosts.command(host, "cat", file), text=True) for file in files
+    ]
+    return set[tuple[str, int]]().union(*map(strangers.listening, tables))
+
+
+def _script(hosts: Any, host: int, address: str, port: int, command: str) -> Any:
+    words = ("call", address, str(port), command)
+    line = hosts.command(host, sys.executable, "-m", STRANGERS, *words)
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(line, cwd=ROOT, stdout=quiet, stderr=quiet)
+
+
+def _start(hosts: Any, folder: Path, host: int) -> list[Any]:
+    where = ("--node-index", str(host), "--ip", hosts.address(0))
+    equals = (*NODE, "2", *where, "--out", f"equals{host}", "quickstart", "--set", *EQUALS)
+    (folder / "nodes.toml").write_text("nodes = [[0], [1]]")
+    acts = ("node", "--node-num", "2", *where, "--out", "acts", "--nodes", "nodes.toml")
+    keys = ("--no-tensorboard", "--set", *SMALL.split(), "actors.segments_per_update=2")
+    return [hosts.start(host, *equals), hosts.start(host, *acts, *keys)]
+
+
+def test_strangers_change_nothing(
+    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    hosts, outs = make_hosts(3), [tmp_path / "equals0", tmp_path / "acts"]
+    runs = [process for host in (0, 1) for process in _start(hosts, tmp_path, host)]
+    alone = hosts.start(2, *ALONE, "--set", *EQUALS)
+    wait_until(lambda: all(len(updates(out)) > 2 for out in outs), 120, "training")
+    wait_until(acting(outs[1], 2), 60, "all workers act")
+
+    # All that others reach is one port of each run and host.
+    reached = {
+        (hosts.address(host), port)
+        for host in (0, 1)
+        for address, port in _listening(hosts, host)
+        if not address.startswith("127.")
+    }
+    assert len(PORTS) == 2
+    assert reached == {(hosts.address(host), port) for host in (0, 1) for port in PORTS}
+    wait_until(lambda: len(_listening(hosts, 2)) > 3, 60, "a run of one machine")
+    assert {address for address, _ in _listening(hosts, 2)} == {"127.0.0.1"}
+    alone.send_signal(signal.SIGTERM)
+    assert alone.wait(60) == 143
+    ranks = {process.pid: rank_processes(process.pid) for process in runs}
+
+    # A stranger sends 14 kinds of garbage and holds connections, and has torch RPC run a command.
+    senders = [
+        hosts.start(2, "send", hosts.address(host), *map(str, PORTS), module=STRANGERS)
+        for host in (0, 1)
+    ]
+    touched = tmp_path / "touched"
+    scripts = [_script(hosts, 2, *place, f"touch {touched}") for place in sorted(reached)]
+    assert all(script.wait(60) != 0 for script in scripts)
+    # A host with another token is told so, and cannot join.
+    token, hosts.token = hosts.token, "another-than-that-of-node-0"
+    where = ("--node-index", "2", "--ip", hosts.address(0), "--join-timeout", "20")
+    joiner = hosts.start(2, *NODE, "2", *where, "quickstart", "--set", *EQUALS)
+    assert joiner.wait(60) == 2
+    (said,) = hosts.log(joiner).splitlines()
+    assert said == (
+        f"distrlcc: error: the master at {hosts.address(0)}:29512 has another DISTRLCC_TOKEN than "
+        "this process; set the same one on every machine"
+    )
+    hosts.token = token
+
+    # Nothing came of it: both runs go on, with all their processes.
+    done = [len(updates(out)) for out in outs]
+    time.sleep(6.0)  # longer than a rank or a worker that is gone would stay unnoticed
+    wait_until(
+        lambda: all(len(updates(out)) > n + 2 for out, n in zip(outs, done, strict=True)),
+        60,
+        "training goes on",
+    )
+    assert not touched.exists()
+    assert {process.pid: rank_processes(process.pid) for process in runs} == ranks
+    assert [sender.poll() for sender in senders] == [None, None]  # they hold connections
+    assert all("held" in hosts.log(sender) for sender in senders)
+    assert not any("gone" in (out / "metrics.jsonl").read_text() for out in outs)
+
+    # A machine whose tunnel dies ends with one line, and the others go on.
+    for process in descendants(runs[2].pid):
+        if b"distrlcc.parallel.tunnel" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            process.signal(signal.SIGKILL)
+    assert runs[2].wait(20) == 3
+    last = hosts.log(runs[2]).splitlines()[-1]
+    assert last.startswith("distrlcc: error: the tunnel to the other machines (process ")
+    gone = "gone: rank 1"
+    wait_until(lambda: gone in (outs[0] / "metrics.jsonl").read_text(), 30, gone)
+    for process in runs[:2]:
+        process.send_signal(signal.SIGTERM)
+    assert [process.wait(60) for process in runs] == [143, 143, 3, 0]
+    assert all("Traceback" not in hosts.log(process) for process in runs)
+
+
+def test_the_script_does_run_a_command_where_it_reaches_torch_rpc(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", STRANGERS]
+    with subprocess.Popen(
+        [*words, "victim"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as victim:
+        assert victim.stdout is not None
+        place = victim.stdout.readline().split()
+        command = [*words, "call", *place, f"touch {tmp_path / 'touched'}"]
+        subprocess.run(command, cwd=ROOT, timeout=60, stderr=subprocess.DEVNULL, check=False)
+        victim.kill()
+    assert (tmp_path / "touched").exists()

@@ -1,0 +1,163 @@
+"""The tunnel alone: real processes on loopback addresses that stand for machines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distrlcc.errors import GroupError
+from distrlcc.parallel.gate import Gate, Tunnel
+from distrlcc.parallel.store import listen
+from distrlcc.processes import descendants
+from tests.hosts import wait_until
+from tests.parallel import strangers
+
+TOKEN = "0123456789abcdef"
+
+
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while data := self.request.recv(1 << 16):
+            self.request.sendall(data)
+
+
+@pytest.fixture
+def machines() -> Iterator[Any]:
+    """Return two machines' gates and gateways; on the second there is an echo service."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo))
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        port = int(server.server_address[1])
+        tunnels = [
+            Tunnel(listen(f"127.0.0.{host}", 0), TOKEN, {"echo": port} if host == 3 else {})
+            for host in (2, 3)
+        ]
+        for tunnel in tunnels:
+            stack.callback(tunnel.close)
+        gates = [stack.enter_context(Gate(tunnel.name)) for tunnel in tunnels]
+        there = tunnels[1].port
+        yield SimpleNamespace(gates=gates, there=f"127.0.0.3:{there}", port=there, echo=port)
+
+
+def _connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), 10.0)
+
+
+def _echoes(port: int, data: bytes) -> bool:
+    with _connect(port) as client:
+        thread = threading.Thread(target=client.sendall, args=(data,))
+        thread.start()
+        with client.makefile("rb") as file:
+            found = file.read(len(data))
+        thread.join(10.0)
+    return found == data
+
+
+def test_bytes_go_there_and_back_whatever_their_number(machines: Any) -> None:
+    port = machines.gates[0].way(machines.there, "echo")
+    assert port == machines.gates[0].way(machines.there, "echo") != machines.echo
+    for size in (1, 100_000, 20_000_000):
+        assert _echoes(port, os.urandom(size))
+    assert machines.gates[1].way(machines.there, "echo") == machines.echo  # on its own machine
+
+
+def test_only_a_port_that_a_living_member_registered_is_reached(machines: Any) -> None:
+    here, there = machines.gates
+    port = here.way(machines.there, machines.echo)
+    with _connect(port) as refused:
+        assert refused.recv(1) == b""
+    assert there.register(machines.echo) == machines.there
+    assert _echoes(port, b"registered")
+    with _connect(port) as held:
+        there.close()  # as when its process ends
+        wait_until(lambda: not _echoes(port, b"x"), 5.0, "it is not reached any more")
+        held.sendall(b"goes on")
+        assert held.recv(7) == b"goes on"
+    with pytest.raises(ConnectionRefusedError):
+        here.way(machines.there, "another service")
+
+
+def test_another_token_and_another_server_are_one_line(machines: Any) -> None:
+    tunnel = Tunnel(listen("127.0.0.4", 0), TOKEN + "0", {})
+    try:
+        with Gate(tunnel.name) as gate:
+            with pytest.raises(GroupError, match=r"has another DISTRLCC_TOKEN") as caught:
+                gate.way(machines.there, "echo")
+            assert caught.value.exit_code == 2
+            with pytest.raises(GroupError, match=r"is not a distrlcc master") as caught:
+                gate.way(f"127.0.0.1:{machines.echo}", "echo")
+            assert caught.value.exit_code == 2
+            with pytest.raises(ConnectionRefusedError):
+                gate.way("127.0.0.1:1", "echo")
+    finally:
+        tunnel.close()
+
+
+def test_who_does_not_know_the_token_holds_nothing_up(
+    machines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = strangers.send("127.0.0.3", machines.port)
+    held += [socket.create_connection(("127.0.0.3", machines.port)) for _ in range(300)]
+    begin = time.monotonic()
+    assert _echoes(machines.gates[0].way(machines.there, "echo"), b"meanwhile")
+    assert time.monotonic() - begin < 2.0
+    for connection in held:  # each is closed without a byte of ours, but for TLS's own
+        connection.settimeout(10.0)
+        while True:
+            try:
+                data = connection.recv(1 << 16)
+            except ConnectionError:
+                break
+            if not data:
+                break
+            assert b"+" != data[:1] != b"-"
+        connection.close()
+    assert time.monotonic() - begin < 15.0
+
+
+def test_another_user_of_this_machine_is_not_answered(machines: Any) -> None:
+    if os.geteuid():
+        pytest.skip("needs root, to be another user")
+    name = machines.gates[0]._socket.getpeername()
+    child = os.fork()
+    if not child:
+        try:
+            os.setuid(65534)
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.settimeout(5.0)
+                stranger.connect(name)
+                stranger.sendall(b'{"target":1}\n')
+                os._exit(1 if stranger.recv(1) else 0)
+        except ConnectionError:
+            os._exit(0)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_tunnel_ends_with_its_opener_and_its_end_is_noticed() -> None:
+    tunnel = Tunnel(listen("127.0.0.5", 0), TOKEN, {})
+    with Gate(tunnel.name):
+        assert tunnel.ended == ""
+        (process,) = [p for p in descendants(os.getpid()) if p.pid == tunnel._process.pid]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.signal(number)  # as from a terminal, to all
+        time.sleep(0.2)
+        assert process.alive()
+        process.signal(signal.SIGKILL)
+        wait_until(lambda: bool(tunnel.ended), 5.0, "its end is seen")
+    with pytest.raises(GroupError, match="this machine's tunnel does not answer"):
+        Gate(tunnel.name)
+    tunnel.close()
