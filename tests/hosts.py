@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import hosts
+from benchmarks.hosts import rank_processes as rank_processes
 from distrlcc.errors import ConfigError
 from distrlcc.processes import descendants
 
@@ -55,16 +55,6 @@ class Hosts(hosts.Hosts):
                 process.kill()
             process.wait(20)
         super().__exit__(*error)
-
-
-def rank_processes(pid: int) -> list[int]:
-    """Return the rank processes that a launcher started, in order of their start."""
-    for child in descendants(pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
-            if any(b"forkserver" in file.read_bytes() for file in files):
-                return sorted(rank.pid for rank in descendants(child.pid))
-    return []
 
 
 def stop_fork_server() -> None:
