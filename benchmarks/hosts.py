@@ -1,4 +1,7 @@
-"""Hosts made of network namespaces on a bridge, for benchmarks and tests; needs root and ``ip``."""
+"""Hosts made of network namespaces on a bridge, for benchmarks and tests; needs root and ``ip``.
+
+And the processes of a run on one of them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 from distrlcc.errors import ConfigError
 from distrlcc.limits import limits
+from distrlcc.processes import descendants
 
 _NETWORK = "10.77.0"
 _numbers = itertools.count()
@@ -86,6 +91,19 @@ class Hosts:
                 limit = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 100ms"
                 self._inside(name, *limit.split())
 
+    def lose(self, host: int, share: float) -> None:
+        """Lose a share of the packets that a host sends; 0 loses none."""
+        port = ("dev", f"p{host}")
+        with suppress(subprocess.SubprocessError):
+            self._inside(self._bridge, "tc", "qdisc", "del", *port, "clsact")
+        if share:
+            # Classic BPF: load a random word, compare, return "go on" or "drop".
+            least = int(share * 2**32)
+            drop = f"4,32 0 0 4294963256,53 0 1 {least},6 0 0 4294967295,6 0 0 2"
+            self._inside(self._bridge, "tc", "qdisc", "add", *port, "clsact")
+            rule = ("ingress", "bpf", "bytecode", drop, "da")
+            self._inside(self._bridge, "tc", "filter", "add", *port, *rule)
+
     def cut(self, host: int) -> None:
         """Pull a host's cable."""
         self._inside(self._bridge, "ip", "link", "set", f"p{host}", "down")
@@ -93,6 +111,22 @@ class Hosts:
     def mend(self, host: int) -> None:
         """Plug it in again."""
         self._inside(self._bridge, "ip", "link", "set", f"p{host}", "up")
+
+
+def fork_server(pid: int) -> int | None:
+    """Return the fork server that a launcher started."""
+    for child in descendants(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
+            if any(b"forkserver" in file.read_bytes() for file in files):
+                return child.pid
+    return None
+
+
+def rank_processes(pid: int) -> list[int]:
+    """Return the rank processes that a launcher started, in order of their start."""
+    server = fork_server(pid)
+    return sorted(rank.pid for rank in descendants(server)) if server else []
 
 
 def _ip(*words: str) -> None:

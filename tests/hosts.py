@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import hosts
+from benchmarks.hosts import fork_server as fork_server
+from benchmarks.hosts import rank_processes as rank_processes
 from distrlcc.errors import ConfigError
 from distrlcc.processes import descendants
 
@@ -60,22 +62,6 @@ class Hosts(hosts.Hosts):
                 process.kill()
             process.wait(20)
         super().__exit__(*error)
-
-
-def fork_server(pid: int) -> int:
-    """Return a launcher's fork server; 0 if it has none."""
-    for child in descendants(pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            files = (Path(f"/proc/{child.pid}/{name}") for name in ("cmdline", "comm"))
-            if any(b"forkserver" in file.read_bytes() for file in files):
-                return child.pid
-    return 0
-
-
-def rank_processes(pid: int) -> list[int]:
-    """Return the rank processes that a launcher started, in order of their start."""
-    server = fork_server(pid)
-    return sorted(rank.pid for rank in descendants(server)) if server else []
 
 
 def listening(pids: Collection[int]) -> set[tuple[str, int]]:

@@ -1,0 +1,93 @@
+"""Kill, freeze, cut off and starve runs of every topology at random, and see that nothing is lost.
+
+A session is one run, its faults, its ends and resumptions. Session number k of a seed S is the
+first of seed S + k, so that each can be played alone. Needs root and iproute2.
+
+python -m benchmarks chaos --minutes 60
+python -m benchmarks chaos --minutes 0 --seed 17 --only ranks
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+from benchmarks.chaos_run import TOPOLOGIES
+from benchmarks.chaos_session import ChaosError, Outcome, Session
+from distrlcc.cli.output import add_json, console, emit_json
+from distrlcc.cli.parser import Parser, number, whole
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the command's arguments."""
+    add = parser.add
+    text = "begin no session after so long; 0 plays one"
+    add("--minutes M", text, number(0.0), 60.0)
+    add("--seed S", "seed of the first session", whole(0), 0)
+    add("--only TOPOLOGY", f"one of {', '.join(TOPOLOGIES)}", choices=tuple(TOPOLOGIES))
+    add("--faults N", "faults in a session", whole(1, 100), 8)
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Play sessions and judge them; 0 if nothing failed, else 1."""
+    out = sys.stderr if args.json == "-" else sys.stdout
+    begin, seed, outcomes = time.monotonic(), args.seed, list[Outcome]()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is removed
+
+    def say(line: str) -> None:
+        print(f"{(time.monotonic() - begin) / 60.0:5.1f} min  {line}", file=out, flush=True)
+
+    try:
+        while not outcomes or time.monotonic() - begin < 60.0 * args.minutes:
+            topology = args.only or list(TOPOLOGIES)[seed % len(TOPOLOGIES)]
+            session = Session(topology, seed, args.faults, say)
+            try:
+                with session, suppress(ChaosError):
+                    session.play()
+            finally:
+                outcomes += session.outcomes
+                if session.failures():
+                    again = f"--minutes 0 --faults {args.faults} --seed {seed} --only {topology}"
+                    say(f"FAILED, see {session.folder}; again: python -m benchmarks chaos {again}")
+            seed += 1
+    finally:
+        minutes = (time.monotonic() - begin) / 60.0
+        if outcomes:
+            show(outcomes, minutes, args.json)
+        told = [asdict(outcome) for outcome in outcomes]
+        emit_json(args.json, {"seed": args.seed, "minutes": minutes, "outcomes": told})
+    return int(any(outcome.failures for outcome in outcomes))
+
+
+def show(outcomes: Sequence[Outcome], minutes: float, target: str | None) -> None:
+    """Print a table: for each kind of fault and topology how many were ok, and not."""
+    from rich.table import Table
+
+    topologies = list(dict.fromkeys(outcome.topology for outcome in outcomes))
+    table = Table("ok / failed", *topologies)
+    for kind in dict.fromkeys(outcome.kind for outcome in outcomes):
+        cells = []
+        for topology in topologies:
+            same = [each for each in outcomes if (each.kind, each.topology) == (kind, topology)]
+            bad = sum(bool(outcome.failures) for outcome in same)
+            cells.append(f"{len(same) - bad} / {bad}" if same else "")
+        table.add_row(kind, *cells)
+    named = [
+        [o.named for o in outcomes if o.topology == topology and o.named is not None]
+        for topology in topologies
+    ]
+    table.add_row(
+        "named after, s", *(f"{min(some):.1f}-{max(some):.1f}" if some else "" for some in named)
+    )
+    printer = console(target)
+    printer.print(table)
+    faults = sum(outcome.kind not in ("started", "resumed") for outcome in outcomes)
+    failed = sum(bool(outcome.failures) for outcome in outcomes)
+    rate = f"{faults} faults and ends in {minutes:.0f} min, {60.0 * faults / minutes:.0f} an hour"
+    printer.print(f"{rate}; {failed} of {len(outcomes)} failed")
