@@ -193,7 +193,7 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
         line = (*agent.split(), *here, *words)
         agents.append(hosts.start(host, *line, module="torch.distributed.run"))
     wait_until(lambda: len(rows(out)) >= 8, 60, "training begins")
-    (rank,) = descendants(agents[1].pid)
+    rank, _tunnel = descendants(agents[1].pid)
     rank.signal(signal.SIGKILL)
     for each in agents:
         assert each.wait(60) == 0, hosts.log(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,21 +52,34 @@ def _script(hosts: Any, host: int, address: str, port: int, command: str) -> Any
     return subprocess.Popen(line, cwd=ROOT, stdout=quiet, stderr=quiet)
 
 
-def _start(hosts: Any, folder: Path, host: int) -> list[Any]:
-    where = ("--node-index", str(host), "--ip", hosts.address(0))
-    equals = (*NODE, "2", *where, "--out", f"equals{host}", "quickstart", "--set", *EQUALS)
+def _start(hosts: Any, folder: Path) -> list[Any]:
+    """Start both runs: node 0 makes the token, and says how the others are started."""
     (folder / "nodes.toml").write_text("nodes = [[0], [1]]")
-    acts = ("node", "--node-num", "2", *where, "--out", "acts", "--nodes", "nodes.toml")
-    keys = ("--no-tensorboard", "--set", *SMALL.split(), "actors.segments_per_update=2")
-    return [hosts.start(host, *equals), hosts.start(host, *acts, *keys)]
+    where = ("--node-num", "2", "--node-index", "0", "--ip", hosts.address(0))
+    equals = ("--topology", "decentralized", "quickstart", "--out", "equals", "--set", *EQUALS)
+    acts = ["--nodes", "nodes.toml", "--out", "acts", "--set", "actors.segments_per_update=2"]
+    token, hosts.token = hosts.token, ""
+    first = hosts.start(0, "node", *where, "--no-tensorboard", *equals)
+    wait_until(lambda: "\n\n" in hosts.log(first), 60, "a line for the others")
+    told, line = hosts.log(first).splitlines()[0:3:2]
+    assert told == "On each of the other machines, with its own number for I:"
+    variable, program, *words = shlex.split(line)
+    name, _, hosts.token = variable.partition("=")
+    assert (name, program, len(hosts.token)) == ("DISTRLCC_TOKEN", "distrlcc", 64)
+    second = hosts.start(1, *("1" if word == "I" else word for word in words))
+    hosts.token = token
+    line = ["node", *where, "--no-tensorboard", *acts, *SMALL.split()]
+    third = hosts.start(0, *line)
+    fourth = hosts.start(1, *line, "--node-index", "1")
+    return [first, third, second, fourth]
 
 
 def test_strangers_change_nothing(
     make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    hosts, outs = make_hosts(3), [tmp_path / "equals0", tmp_path / "acts"]
-    runs = [process for host in (0, 1) for process in _start(hosts, tmp_path, host)]
+    hosts, outs = make_hosts(3), [tmp_path / "equals", tmp_path / "acts"]
+    runs = _start(hosts, tmp_path)
     alone = hosts.start(2, *ALONE, "--set", *EQUALS)
     wait_until(lambda: all(len(updates(out)) > 2 for out in outs), 120, "training")
     wait_until(acting(outs[1], 2), 60, "all workers act")

@@ -81,6 +81,8 @@ def test_only_a_port_that_a_living_member_registered_is_reached(machines: Any) -
     assert there.register(machines.echo) == machines.there
     assert _echoes(port, b"registered")
     with _connect(port) as held:
+        held.sendall(b"x")
+        assert held.recv(1) == b"x"
         there.close()  # as when its process ends
         wait_until(lambda: not _echoes(port, b"x"), 5.0, "it is not reached any more")
         held.sendall(b"goes on")
