@@ -317,8 +317,10 @@ def _die_with_launcher() -> None:
     It is the child of the launcher's fork server, which ends when the launcher is gone, once none
     of its processes holds the server's life line.
     """
+    from distrlcc.parallel.fork_server import PID  # noqa: PLC0415 - it is for the server's forks
+
     launcher = multiprocessing.parent_process()
-    die_with_parent(signal.SIGKILL, parent=os.getppid())
+    die_with_parent(signal.SIGKILL, parent=PID)
     server: Any = forkserver._forkserver
     line, server._forkserver_alive_fd = server._forkserver_alive_fd, None
     if line is not None:
