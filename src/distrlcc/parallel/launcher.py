@@ -89,7 +89,8 @@ class Launcher:
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
-        needed = ("runs.train", "parallel.fork_server")
+        # First what must know the launcher.
+        needed = ("parallel.fork_server", "runs.train")
         self._context.set_forkserver_preload(
             [*(f"distrlcc.{name}" for name in needed), target.__module__]
         )
