@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 
+PID = os.getpid()
+"""The fork server's, as its forks know it: they die with it, even if it died before they asked."""
 
-def _remove(folder: Path, launcher: int) -> None:
+
+def _remove(path: Path, launcher: int) -> None:
     if os.getppid() != launcher:  # it was killed; else it removes its folder itself
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
 
 
 for _number in map(int, os.listdir("/proc/self/fd")):
     with suppress(OSError):
         _found = socket.socket(fileno=_number)
-        if _found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            _place = Path(_found.getsockname()).parent, os.getppid()
-            util.Finalize(None, _remove, _place, exitpriority=0)  # which its forks do not inherit
+        _path = Path(str(_found.getsockname()))
+        if _path.parent.name.startswith("pymp-"):  # multiprocessing's
+            # Its forks do not inherit this.
+            util.Finalize(None, _remove, (_path, os.getppid()), exitpriority=0)
         _found.detach()

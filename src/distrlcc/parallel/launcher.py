@@ -95,7 +95,8 @@ class Launcher:
         self._invitation = invitation
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         self._context = multiprocessing.get_context("forkserver")
-        needed = ("runs.train", "parallel.fork_server")
+        # First what must know the launcher.
+        needed = ("parallel.fork_server", "runs.train")
         self._context.set_forkserver_preload(
             [*(f"distrlcc.{name}" for name in needed), target.__module__]
         )
@@ -340,8 +341,10 @@ def _die_with_launcher() -> None:
     It is the child of the launcher's fork server, which ends when the launcher is gone, once none
     of its processes holds the server's life line.
     """
+    from distrlcc.parallel.fork_server import PID  # noqa: PLC0415 - it is for the server's forks
+
     launcher = multiprocessing.parent_process()
-    die_with_parent(signal.SIGKILL, parent=os.getppid())
+    die_with_parent(signal.SIGKILL, parent=PID)
     server: Any = forkserver._forkserver
     line, server._forkserver_alive_fd = server._forkserver_alive_fd, None
     if line is not None:
