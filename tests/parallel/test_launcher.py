@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -127,14 +128,14 @@ def _until_forked(launcher: Command) -> None:
 def test_a_killed_launcher_takes_its_children_and_its_folder_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    with _started(tmp_path, "deaf") as launcher:
-        _until_ready(launcher, tmp_path)
-        assert list((tmp_path / "temporary").glob("*/listener-*"))
-        launcher.process.kill()
-        launcher.nothing_is_left()
-    assert not list((tmp_path / "temporary").iterdir())
+    with TemporaryDirectory() as temporary:  # a socket's path is short
+        monkeypatch.setenv("TMPDIR", temporary)
+        with _started(tmp_path, "deaf") as launcher:
+            _until_ready(launcher, tmp_path)
+            assert list(Path(temporary).glob("*/listener-*"))
+            launcher.process.kill()
+            launcher.nothing_is_left()
+        assert not list(Path(temporary).iterdir())
 
 
 def test_a_launcher_killed_while_its_children_start_leaves_none(tmp_path: Path) -> None:
