@@ -37,7 +37,7 @@ from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
-from distrlcc.storage import Storage
+from distrlcc.storage import Storage, say
 
 _ID = ".run"
 _MASTER = "distrlcc/master"
@@ -173,7 +173,7 @@ def train_rank(
         state = env_run(config, share, ranks, spec.device)
     if job.resume and (spec.slot == 0 or _run_of(job.out) == job.run):
         with job.directory(job.run) as run:
-            state.load(run)
+            state.load(run, say if spec.slot == 0 else lambda line: None)
 
     # Only a rank that leads opens the directory: rank 0, and whichever takes over.
     def open_run(stack: ExitStack, kept: int) -> tuple[RunDirectory, Display]:
@@ -192,10 +192,10 @@ def train_rank(
         stopped = train(state, group, recorder, stopper)
     # The rank that saved prints the result.
     if recorder.policy_path:
-        say = feed.say if feed is not None else sys.stdout.write
-        say(state.summary() + "\n")
+        show = feed.say if feed is not None else sys.stdout.write
+        show(state.summary() + "\n")
         if not stopped:
-            say(f"policy: {recorder.policy_path}\n")
+            show(f"policy: {recorder.policy_path}\n")
         sys.stdout.flush()
     return stopped
 

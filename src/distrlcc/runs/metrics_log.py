@@ -121,5 +121,5 @@ def _kept(line: bytes, update: int) -> bool:
     """Say whether a line is whole and of an update that the checkpoint has."""
     try:
         return bool(json.loads(line)["update"] <= update) and line.endswith(b"\n")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
