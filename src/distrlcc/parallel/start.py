@@ -122,6 +122,8 @@ def open_directory(
         except DistrlccError:
             if not options.resume:  # so that the same command works once the cause is mended
                 directory.discard()
+                if directory.path.exists() and not directory.checkpoint_path("latest").exists():
+                    say(f"nothing was saved: {directory.path} has no checkpoint yet")
             raise
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import numbers
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,7 +17,7 @@ import msgspec
 from distrlcc.errors import OutputError
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from distrlcc.runs.event_file import EventFile
 
 
 class MetricsLog:
@@ -28,7 +30,7 @@ class MetricsLog:
         self._tensorboard = tensorboard
         self._purge: int | None = None
         self._lines: BinaryIO | None = None
-        self._writer: SummaryWriter | None = None
+        self._writer: EventFile | None = None
 
     def rewind(self, update: int) -> None:
         """Drop what is of later updates than this one; before any event file is written."""
@@ -64,9 +66,12 @@ class MetricsLog:
                 self._lines = self.path.open("ab")
             self._lines.write(msgspec.json.format(row, indent=0) + b"\n")
             self._lines.flush()
+            if not os.fstat(self._lines.fileno()).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile")
         except OSError as error:
             raise OutputError(
-                f"cannot write metrics of {self.path.parent}: {error.strerror}"
+                f"cannot write {self.path}: {error.strerror}; make room or put the folder back, "
+                "then go on with --resume"
             ) from None
 
     def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
@@ -74,26 +79,21 @@ class MetricsLog:
             return
         try:
             if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (imports torch)
+                from distrlcc.runs.event_file import EventFile  # noqa: PLC0415  (slow to import)
 
-                self._writer = SummaryWriter(str(self._events), purge_step=self._purge)
-            for key, value in metrics.items():
-                if isinstance(value, numbers.Real):
-                    self._writer.add_scalar(key, float(value), update)
+                self._writer = EventFile(self._events, self._purge)
+            shown = {k: float(v) for k, v in metrics.items() if isinstance(v, numbers.Real)}
+            self._writer.write(update, shown)
         except OSError as error:
             raise OutputError(
                 f"cannot write {self._events}: {error.strerror}; make room, or add --no-tensorboard"
             ) from None
 
-    def flush(self) -> None:
-        """Bring what was logged to its files."""
-        if self._writer is not None:
-            self._writer.flush()
-
     def close(self) -> None:
         """Close the files."""
         if self._lines is not None:
-            self._lines.close()
+            with suppress(OSError):  # a row that does not fit was said to
+                self._lines.close()
             self._lines = None
         if self._writer is not None:
             self._writer.close()

@@ -191,7 +191,6 @@ class RunDirectory:
         """Begin to store the newest checkpoint and all else, where there is a storage."""
         if self.storage is None:
             return
-        self.metrics.flush()
         self._keeper = self._keeper or StorageKeeper(self.storage, self.path)
         self._keeper.wake()
 
