@@ -87,11 +87,16 @@ def test_a_run_that_ends_before_its_first_checkpoint_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = RunOptions(tmp_path / "run", tensorboard=False)
-    with pytest.raises(GroupError), open_directory(recipe("quickstart"), options) as run:
-        run.metrics.log(1, {"reward": 0.25})
-        raise GroupError("rank 0 was killed")
+
+    def fail() -> None:
+        with open_directory(recipe("quickstart"), options) as run:
+            run.metrics.log(1, {"reward": 0.25})
+            raise GroupError("rank 0 was killed")
+
+    refusal(GroupError, fail)
     said = capfd.readouterr().err
-    assert said == f"distrlcc: nothing was saved: {run.path} has no checkpoint yet\n"
+    assert said == f"distrlcc: nothing was saved: {options.out} has no checkpoint yet\n"
+    run = RunDirectory.resume(tmp_path / "run", recipe("quickstart"), tensorboard=False)
     assert run.load() is None
     assert "nothing was saved, and it begins anew" in capfd.readouterr().err
 

@@ -97,7 +97,7 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]:
-    if "\0" in str(source) or not source.is_file():
+    if not os.path.isfile(source):  # never raises, whatever the name
         raise PolicyFileError(f"no policy file at {source}; check the path")
     if not os.access(source, os.R_OK):
         raise PolicyFileError(f"{source}: permission denied")
@@ -156,13 +156,11 @@ def find_policy(name: str) -> Path:
         PolicyFileError: There is nothing of that name.
     """
     shipped = shipped_policies()
-    if "\0" not in name:
-        place = Path(name)
-        if place.is_dir():
-            return place / RUN_POLICY
-        if place.is_file():
-            return place
-        if name in shipped:
-            return shipped[name]
+    if os.path.isdir(name):
+        return Path(name) / RUN_POLICY
+    if os.path.isfile(name):
+        return Path(name)
+    if name in shipped:
+        return shipped[name]
     names = f", or name one that is shipped: {', '.join(shipped)}" if shipped else ""
     raise PolicyFileError(f"no policy file at {name}; check the path{names}")

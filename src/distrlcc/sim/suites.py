@@ -9,6 +9,7 @@ all splits; their random losses differ, and ``train`` starts traces anywhere.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -164,7 +165,7 @@ def load_suite(name: str) -> Suite:
     path = Path(name)
     if path.suffix == ".toml":
         return _suite_file(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # never raises, whatever the name
         files = sorted(str(p) for p in path.iterdir() if p.suffix in (".up", ".down", ".trace"))
         if not files:
             raise ConfigError(f"{name}: no trace (*.up, *.down, *.trace) stands in this folder")
