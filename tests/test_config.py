@@ -145,7 +145,7 @@ def test_override_makes_and_removes_an_optional_section() -> None:
         ("gail.hidden=[1]", "cannot set gail.hidden: this configuration has no section [gail]"),
         ("gail.hiden=[1]", "unknown key 'gail.hiden': did you mean gail.hidden"),
         # whole files
-        ("recipe = ", "run.toml is not TOML: "),
+        ("recipe = ", "run.toml is not TOML ("),
         ("seed = 1", "run.toml: key 'recipe' is missing"),
         ("recipe = 'x'\npppo.lr = 1", "run.toml: unknown key 'pppo': "),
         ("recipe = 'x'\nppo.lrr = 1", "run.toml: unknown key 'ppo.lrr': did you mean ppo.lr"),

@@ -24,18 +24,20 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import tomli_w
 
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError, reading, unknown_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 C = TypeVar("C", bound="DataclassInstance")
 
+_ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
 NONE = "none"
 """How None is written where leaving the key out would mean something else."""
 
@@ -64,11 +66,19 @@ def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
         ConfigError: The text is not TOML, or a key is unknown, missing, of another type or refused
             by its dataclass.
     """
-    try:
+    with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from None
     return from_dict(cls, data, source=source)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a file of TOML.
+
+    Raises:
+        ConfigError: There is none, or it is not TOML.
+    """
+    with reading(ConfigError, f"{path}: cannot be read as TOML"):
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
@@ -222,7 +232,7 @@ def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
     hints = _hints(cls)
     for key in data:
         if key not in hints:
-            raise unknown_name("key", prefix + key, keys(cls, prefix))
+            raise unknown_name("key", prefix + key, keys(cls, prefix), _ALL_KEYS)
     for field in fields(cls):
         if field.init and field.name not in data and _default(field) is MISSING:
             raise ConfigError(f"key '{prefix}{field.name}' is missing")
@@ -263,7 +273,7 @@ def _assign(cls: type[DataclassInstance], data: dict[str, Any], key: str, text: 
     for part in parts:
         section = _section(hint)
         if section is None or part not in _hints(section):
-            raise unknown_name("key", key, keys(cls))
+            raise unknown_name("key", key, keys(cls), _ALL_KEYS)
         hint = _hints(section)[part]
     for depth, part in enumerate(parts[:-1], start=1):
         inner = data.get(part)
@@ -283,7 +293,7 @@ def _parse(hint: Any, text: str) -> Any:
         return text == "True"
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return _whole(hint, parsed["value"]) if parsed.keys() == {"value"} else text
 

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_LONGEST_VALUE, _LONGEST_LINE, _NAMES = 200, 800, 5
+_VALUE = re.compile(r"""(?<!\w)'[^']{200,}'|"[^"]{200,}"|\[[^][]{200,}]|\S{200,}""")
+"""A quoted text, a list or a word that is too long to be shown."""
+
+
+def printable(text: str) -> str:
+    """Return a line that a terminal may show, whoever wrote it.
+
+    Values are cut at 200 characters and the line at 800, in its middle, as its end says what to do;
+    control characters are escaped. Only a table's indented lines stay lines.
+    """
+    return "\n  ".join(map(_shown, text.split("\n  ")))
+
+
+def _shown(line: str) -> str:
+    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    plain = _VALUE.sub(lambda found: f"{found[0][:_LONGEST_VALUE]}…", plain)
+    if len(plain) > _LONGEST_LINE:
+        plain = f"{plain[: _LONGEST_LINE // 2]}…{plain[-_LONGEST_LINE // 2 :]}"
+    return plain
 
 
 class DistrlccError(Exception):
-    """Bad input or surroundings: the message says what is wrong, what was expected, what to do."""
+    """Bad input or surroundings: the message says what is wrong, what was expected, what to do.
+
+    It may quote a stranger's text, so that it is shown `printable`.
+    """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigError(DistrlccError):
@@ -64,16 +93,47 @@ class VersionError(WireError):
         self.version, self.kind, self.session = version, kind, session
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str]) -> ConfigError:
+def unknown_name(kind: str, name: str, valid: Iterable[str], see: str = "") -> ConfigError:
     """Build the error for a name that does not exist, nearest valid names first.
 
     Args:
         kind: What the name stands for, such as ``"scheme"``.
         name: The bad name.
-        valid: All valid names.
+        valid: All valid names; where they make a long line, the first of them are shown.
+        see: Where all are shown.
     """
     names = list(valid)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f": did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    shown = ", ".join(names)
+    if len(shown) > 2 * _LONGEST_VALUE:
+        shown = f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} more{see}"
     return ConfigError(f"unknown {kind} {name!r}{hint} (valid: {shown})")
+
+
+@contextmanager
+def reading(kind: type[DistrlccError], what: str, remedy: str = "") -> Iterator[None]:
+    """Turn whatever decoders raise over what is read into one error: ``what (why)remedy``.
+
+    One of that kind is left as it is.
+
+    A stranger's text may be nested too deeply, have a number of too many digits, a list where a
+    table belongs, ...: decoders raise what they please, and none of it is the program's fault.
+    """
+    try:
+        yield
+    except (kind, MemoryError):
+        raise
+    except Exception as error:
+        raise kind(f"{what} ({_reason(error)}){remedy}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "int_max_str_digits" in str(error):
+        return "a number has too many digits"
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(reason).splitlines()[0]

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 from distrlcc.errors import OutputError
 
@@ -99,3 +100,17 @@ def check_writable(folder: Path) -> None:
     for place in made:
         with suppress(OSError):
             place.rmdir()
+
+
+def refuse_links(*folders: Path) -> None:
+    """See that what folders hold is theirs: a link would let a stranger's folder write elsewhere.
+
+    Raises:
+        OutputError: One holds a link, or what is neither file nor folder.
+    """
+    for path in (path for folder in folders if folder.is_dir() for path in folder.iterdir()):
+        with suppress(FileNotFoundError):  # gone since
+            mode = path.lstat().st_mode
+            if not (S_ISREG(mode) or S_ISDIR(mode)):
+                what = "a link" if S_ISLNK(mode) else "no regular file"
+                raise OutputError(f"{path} is {what}: put a copy of its file there, or remove it")

@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError
+from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError, printable
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.limits import limits
 from distrlcc.processes import find_process
@@ -45,6 +45,7 @@ VERSION = 1
 """Version of the layout; another one is refused."""
 _BYTES_PER_SECOND = 500_000
 """An operation may take a second longer for each so many bytes."""
+_MOST_BYTES = 1 << 48
 _ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
 _DENIED = "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
@@ -60,7 +61,7 @@ class StoredFile:
     """One file of a run directory, by its path there."""
 
     name: str
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0, le=_MOST_BYTES)]
     sha256: str
 
     @classmethod
@@ -92,8 +93,9 @@ class Manifest:
         if manifest.version != VERSION:
             raise ValueError(f"version {manifest.version}; this distrlcc reads {VERSION}")
         for file in manifest.files:
-            if file.name.startswith("/") or ".." in file.name.split("/"):
-                raise ValueError(f"a file lies outside the run: {file.name!r}")
+            path = f"{manifest.place}/{file.name}"
+            if file.name.startswith("/") or ".." in path.split("/") or not path.isprintable():
+                raise ValueError(f"a file lies outside the run: {path!r}")
         return manifest
 
 
@@ -118,7 +120,7 @@ class Owner:
         if self.run == other.run or (here and _process(self.pid) != self.process):
             return True
         (own, _, before), (theirs, _, attempt) = self.run.partition("#"), other.run.partition("#")
-        numbered = before.isdigit() and attempt.isdigit()
+        numbered = all(n.isdecimal() and len(n) < 9 for n in (before, attempt))
         return own == theirs and numbered and int(before) < int(attempt)
 
 
@@ -136,7 +138,7 @@ class _Origin:
         """Return a run directory's note; write one where there is none."""
         try:
             return msgspec.json.decode((run / _ORIGIN).read_bytes(), type=cls)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, ValueError, RecursionError):
             return cls.write(run)
 
     @classmethod
@@ -264,7 +266,7 @@ class Storage:
 
     def owner(self) -> Owner | None:
         """Return the process that stores here at present, or None."""
-        with suppress(msgspec.DecodeError):
+        with suppress(ValueError, RecursionError):
             return msgspec.json.decode(self.read(OWNER) or b"", type=Owner)
         return None
 
@@ -278,11 +280,12 @@ class Storage:
 
     def read_config(self) -> str:
         """Return the newest whole ``config.toml``; see `pull` for what is raised."""
-        for manifest in self._manifests([]):
+        damage: list[str] = []
+        for manifest in self._manifests(damage):
             data = self.read(f"{manifest.place}/config.toml")
             if data and StoredFile.of("config.toml", data) in manifest.files:
-                return data.decode()
-        raise self._nothing([])
+                return data.decode(errors="replace")
+        raise self._nothing(damage)
 
     def push(self, folder: Path, check: Callable[[], None] = lambda: None) -> Manifest:
         """Store a run directory, which may be written meanwhile, as a new generation.
@@ -393,7 +396,7 @@ class Storage:
             try:
                 if data is not None:  # else deleted since
                     yield Manifest.decode(data)
-            except (ValueError, msgspec.DecodeError) as error:
+            except (ValueError, RecursionError) as error:
                 damage.append(f"{name} is damaged ({error})")
 
     def _fetch(self, manifest: Manifest, part: Path) -> str:
@@ -543,7 +546,7 @@ def _storage_error(url: str, error: Exception) -> DistrlccError:
 
 def say(line: str) -> None:
     """Tell the user."""
-    sys.stderr.write(f"distrlcc: {line}\n")
+    sys.stderr.write(f"distrlcc: {printable(line)}\n")
     sys.stderr.flush()
 
 

@@ -89,7 +89,7 @@ def test_damaged_header(written: Path, policy: str) -> None:
 def test_a_file_that_does_not_fit_is_refused(written: Path) -> None:
     for changes, words in (
         ({"format_version": "2"}, "version '2', this distrlcc reads version 1"),
-        ({"policy": _header("guess")}, "'guess', expected 'argmax' or 'sample'"),
+        ({"policy": _header("guess")}, "acting = 'guess': expected one of 'argmax', 'sample'"),
         ({"policy": _header(hidden=(16, 9))}, "its spec asks for"),
     ):
         _rewrite(written, **changes)

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.errors import CheckpointError, DistrlccError, GroupError, OutputError
+from distrlcc.parallel.start import open_directory
+from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.runs.options import RunOptions
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from tests.parallel.commands import updates
 
@@ -80,6 +83,24 @@ def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
     assert RunDirectory.read_config(begun.path, Config) == Config()
 
 
+def test_a_run_that_ends_before_its_first_checkpoint_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = RunOptions(tmp_path / "run", tensorboard=False)
+
+    def fail() -> None:
+        with open_directory(recipe("quickstart"), options) as run:
+            run.metrics.log(1, {"reward": 0.25})
+            raise GroupError("rank 0 was killed")
+
+    refusal(GroupError, fail)
+    said = capfd.readouterr().err
+    assert said == f"distrlcc: nothing was saved: {options.out} has no checkpoint yet\n"
+    run = RunDirectory.resume(tmp_path / "run", recipe("quickstart"), tensorboard=False)
+    assert run.load() is None
+    assert "nothing was saved, and it begins anew" in capfd.readouterr().err
+
+
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         for update in (1, 2, 3):
@@ -113,7 +134,11 @@ def test_the_previous_checkpoint_stands_in_for_a_damaged_one(tmp_path: Path) -> 
         assert names == ["best.safetensors", "latest.safetensors", "previous.safetensors"]
         latest = run.checkpoint_path("latest")
         latest.write_bytes(latest.read_bytes()[:50])
-        loaded = run.load()
+        said: list[str] = []
+        loaded = run.load(said.append)
+        assert [line[:20] for line in said] == ["warning: checkpoint "]
+        assert "latest.safetensors is truncated or corrupt" in said[0]
+        assert f"going on from {run.checkpoint_path('previous')}" in said[0]
         assert loaded is not None
         assert loaded["update"] == 2
         assert load_checkpoint(run.checkpoint_path("best")) == {"update": 1}

@@ -16,7 +16,7 @@ from textwrap import dedent
 
 from distrlcc import __version__
 from distrlcc.cli.parser import Parser
-from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.errors import ConfigError, DistrlccError, printable
 from distrlcc.limits import limits
 
 COMMANDS = {
@@ -113,7 +113,7 @@ def main(
         return 141
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print(f"distrlcc: error: {place}{error.strerror or error}", file=sys.stderr)
+        print(f"distrlcc: error: {printable(f'{place}{error.strerror or error}')}", file=sys.stderr)
         return 2
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.parser import Parser
-from distrlcc.errors import ConfigError
-from distrlcc.files import check_writable, require_writable, write_atomically
+from distrlcc.errors import ConfigError, printable
+from distrlcc.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,9 @@ def _json_target(text: str) -> str:
     if text != "-":
         if (path := Path(text).resolve()).is_dir():
             raise ConfigError(f"--json {text}: is a folder; expected a file")
-        check_writable(path.parent)
+        if not path.parent.is_dir():
+            raise ConfigError(f"--json {text}: there is no folder {path.parent}; make it first")
+        require_writable(path.parent)
     return text
 
 
@@ -46,7 +48,7 @@ def command_line() -> str:
 
 def note(line: str) -> None:
     """Say something beside what the command prints."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def counted(things: Sequence[object], noun: str = "link") -> str:
@@ -64,5 +66,4 @@ def emit_text(target: str | None, pieces: Iterable[str]) -> None:
     if target == "-":
         sys.stdout.writelines(pieces)
     elif target is not None:
-        require_writable(Path(target).resolve().parent)
         write_atomically(Path(target), (piece.encode() for piece in pieces))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from argparse import Namespace
 from pathlib import Path
 
 from distrlcc.cli.parser import Parser, assignments, number, whole
-from distrlcc.config import from_toml, override
+from distrlcc.config import from_toml, override, read_toml
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
@@ -103,11 +102,7 @@ def group_options(args: Namespace) -> GroupOptions:
 
 def read_nodes(path: str) -> list[list[str]]:
     """Read each machine's links from a TOML file."""
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read as TOML ({reason})") from None
+    data = read_toml(path)
     nodes = data.get("nodes") if set(data) == {"nodes"} else None
     if not isinstance(nodes, list) or not all(isinstance(node, list) for node in nodes):
         raise ConfigError(f"{path}: expected nodes = [[0, 1], [2]], a list for each machine")

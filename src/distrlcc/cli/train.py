@@ -99,6 +99,8 @@ def run(args: Namespace) -> int:
     _refuse(args, ("address", "topology", *_OF_ACTORS, *_OF_LEARNERS), "needs --engine ray")
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
         return start_node(config, run_options(args), group_options(args), processes=args.processes)
+    if args.interface:
+        raise ConfigError("--interface needs --processes: a process alone reaches no other")
     return train_alone(env_run(config), run_options(args))
 
 

@@ -138,7 +138,7 @@ def read_state() -> Node | None:
         return msgspec.json.decode(path.read_bytes(), type=Node)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path} ({error}); remove it") from None
 
 

@@ -6,22 +6,23 @@ same names as in collections for offline RL.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.errors import DatasetError
+from distrlcc.errors import DatasetError, reading
 
 FORMAT = "distrlcc-trajectories"
 VERSION = 2
 """Version of the files' layout; a data set of another version is refused."""
 NAME = "manifest.json"
+_SIZE = msgspec.Meta(ge=1, le=1 << 20)
+_AGAIN = "; copy the data set again"
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Spaces:
 
     observation: str
     """One of `distrlcc.env.observations.OBSERVATIONS`."""
-    observation_size: int
+    observation_size: Annotated[int, _SIZE]
     """Numbers in one observation."""
     action: str
     """One of `distrlcc.env.actions.ACTIONS`."""
     action_kind: Literal["discrete", "continuous"]
-    action_size: int
+    action_size: Annotated[int, _SIZE]
     """Number of actions, or length of the action vector."""
 
 
@@ -99,10 +100,8 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{folder} is an unfinished data set (it has no {NAME}); collect it again"
             )
         raise DatasetError(f"{folder} is no data set (it has no {NAME}); expected one of collect's")
-    try:
-        values: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{path} cannot be read ({error}); copy the data set again") from None
+    with reading(DatasetError, f"{path} cannot be read", _AGAIN):
+        values: Any = msgspec.json.decode(path.read_bytes())
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise DatasetError(f"{path} is not the manifest of a distrlcc data set")
     if values.get("version") != VERSION:
@@ -110,10 +109,8 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} has format version {values.get('version')!r}, this distrlcc reads version "
             f"{VERSION}; use the distrlcc that wrote it, or collect again"
         )
-    try:
+    with reading(DatasetError, f"{path} is damaged", _AGAIN):
         manifest = msgspec.convert(values, Manifest)
-    except msgspec.ValidationError as error:
-        raise DatasetError(f"{path} is damaged ({error}); copy the data set again") from None
     _check(path, manifest)
     return manifest
 
@@ -122,7 +119,7 @@ def _check(path: Path, manifest: Manifest) -> None:
     """Refuse names that lead elsewhere and counts that do not add up."""
     shards = manifest.shards
     for name in (n for shard in shards for n in (shard.steps_file, shard.episodes_file)):
-        if Path(name).name != name:
+        if Path(name).name != name or not name.isprintable():
             raise DatasetError(f"{path} names the file {name!r}; expected a plain file name")
     for what, said in (("steps", manifest.steps), ("episodes", manifest.episodes)):
         total = sum(getattr(shard, what) for shard in shards)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from distrlcc.data.manifest import NAME, episode_schema, read_manifest, step_schema, to_numpy
-from distrlcc.errors import DatasetError
+from distrlcc.errors import DatasetError, reading
 
 
 class Steps(NamedTuple):
@@ -90,17 +90,16 @@ class StoredData:
 
     def _map(self, name: str, rows: int, schema: pa.Schema) -> pa.RecordBatch:
         path = self.folder / name
-        try:
-            # Closing gives back the file descriptor; the columns keep the mapping.
-            with pa.memory_map(str(path)) as source:
-                file = pa.ipc.open_file(source)
-                batch = file.get_batch(0) if file.num_record_batches == 1 else None
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise DatasetError(
-                f"{path} cannot be read ({reason}); copy the data set again"
-            ) from None
-        if batch is None or not batch.schema.equals(schema) or batch.num_rows != rows:
+        # Closing gives back the file descriptor; the columns keep the mapping.
+        with (
+            reading(DatasetError, f"{path} cannot be read", "; copy the data set again"),
+            pa.memory_map(str(path)) as source,
+        ):
+            file = pa.ipc.open_file(source)
+            batch = file.get_batch(0) if file.num_record_batches == 1 else None
+            fits = batch is not None and batch.schema.equals(schema) and batch.num_rows == rows
+            fits = fits and not _nulls(batch)
+        if not fits:
             raise DatasetError(
                 f"{path} does not hold the {rows} rows and the columns that its manifest says; "
                 "copy the data set again"
@@ -112,8 +111,20 @@ class StoredData:
             own = self.shard == number
             first, steps = self.first_row[own], self.steps[own]
             ends = np.cumsum(steps)
-            if steps.min() < 1 or (first != ends - steps).any() or ends[-1] != entry.steps:
+            if (
+                not len(steps)
+                or steps.min() < 1
+                or (first != ends - steps).any()
+                or ends[-1] != entry.steps
+            ):
                 raise DatasetError(
                     f"{self.folder / entry.episodes_file}: its episodes do not fill the shard's "
                     f"{entry.steps} steps; copy the data set again"
                 )
+
+
+def _nulls(batch: pa.RecordBatch) -> int:
+    """Count the values that are missing; raise ArrowInvalid where the columns are not whole."""
+    batch.validate()
+    listed = (c.flatten() for c in batch.columns if pa.types.is_fixed_size_list(c.type))
+    return sum(column.null_count for column in (*batch.columns, *listed))

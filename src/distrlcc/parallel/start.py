@@ -39,7 +39,7 @@ from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
-from distrlcc.storage import Storage
+from distrlcc.storage import Storage, say
 
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
@@ -110,6 +110,8 @@ def open_directory(
         except DistrlccError:
             if not options.resume:  # so that the same command works once the cause is mended
                 directory.discard()
+                if directory.path.exists() and not directory.checkpoint_path("latest").exists():
+                    say(f"nothing was saved: {directory.path} has no checkpoint yet")
             raise
 
 
@@ -164,7 +166,7 @@ def train_rank(
         state = env_run(config, share, ranks, spec.device)
     if job.resume and (spec.slot == 0 or run_of(job.out) == job.run):
         with job.directory(job.run) as run:
-            state.load(run)
+            state.load(run, say if spec.slot == 0 else lambda line: None)
 
     # Only a rank that leads opens the directory: rank 0, and whichever takes over.
     def open_run(stack: ExitStack, kept: int | None) -> tuple[RunDirectory, Display]:
@@ -187,10 +189,10 @@ def train_rank(
         stopped = train(state, group, recorder, stopper)
     # The rank that saved prints the result.
     if recorder.policy_path:
-        say = feed.say if feed is not None else sys.stdout.write
-        say(state.summary() + "\n")
+        show = feed.say if feed is not None else sys.stdout.write
+        show(state.summary() + "\n")
         if not stopped:
-            say(f"policy: {recorder.policy_path}\n")
+            show(f"policy: {recorder.policy_path}\n")
         sys.stdout.flush()
     return stopped
 

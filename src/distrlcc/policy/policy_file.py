@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from distrlcc.config import from_dict
-from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.errors import PolicyFileError, reading
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 
@@ -27,6 +27,13 @@ FORMAT = "distrlcc-policy"
 FORMAT_VERSION = 1
 
 Acting = Literal["argmax", "sample"]
+
+
+@dataclass(frozen=True)
+class _Header:
+    spec: PolicySpec
+    acting: Acting
+    notes: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +97,27 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
             f"{source} has policy format version {metadata.get('format_version')!r}, this distrlcc "
             f"reads version {FORMAT_VERSION}; use the distrlcc that wrote it, or train it again"
         )
-    try:
-        header = json.loads(metadata["policy"])
-        spec = from_dict(PolicySpec, header["spec"], source="policy spec")
-        acting, notes = header["acting"], header["notes"]
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise PolicyFileError(f"{source} has a damaged header ({error}); copy it again") from error
-    if acting not in ("argmax", "sample"):
-        raise PolicyFileError(
-            f"{source} says to act by {acting!r}, expected 'argmax' or 'sample'; copy it again"
-        )
-    _check_arrays(source, spec, arrays)
-    return PolicyFile(spec, arrays, acting, notes)
+    with reading(PolicyFileError, f"{source} has a damaged header", "; copy it again"):
+        header = from_dict(_Header, json.loads(metadata["policy"]), source="policy")
+    _check_arrays(source, header.spec, arrays)
+    return PolicyFile(header.spec, arrays, header.acting, header.notes)
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]:
-    if "\0" in str(source) or not source.is_file():
+    if not os.path.isfile(source):  # never raises, whatever the name
         raise PolicyFileError(f"no policy file at {source}; check the path")
-    try:
-        with safe_open(source, framework="numpy") as stream:
-            metadata = stream.metadata() or {}
-            arrays = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, TypeError, KeyError) as error:
-        if not os.access(source, os.R_OK):
-            raise PolicyFileError(f"{source}: permission denied") from None
-        raise PolicyFileError(
-            f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file "
-            f"({error}); expected a safetensors file, copy it again"
-        ) from error
-    return metadata, arrays
+    if not os.access(source, os.R_OK):
+        raise PolicyFileError(f"{source}: permission denied")
+    found = f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file"
+    remedy = "; expected a safetensors file, copy it again"
+    with (
+        reading(PolicyFileError, found, remedy),
+        safe_open(source, framework="numpy") as stream,
+    ):
+        return stream.metadata() or {}, {
+            name: stream.get_tensor(name)
+            for name in stream.keys()  # noqa: SIM118
+        }
 
 
 def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -164,13 +163,11 @@ def find_policy(name: str) -> Path:
         PolicyFileError: There is nothing of that name.
     """
     shipped = shipped_policies()
-    if "\0" not in name:
-        place = Path(name)
-        if place.is_dir():
-            return place / RUN_POLICY
-        if place.is_file():
-            return place
-        if name in shipped:
-            return shipped[name]
+    if os.path.isdir(name):
+        return Path(name) / RUN_POLICY
+    if os.path.isfile(name):
+        return Path(name)
+    if name in shipped:
+        return shipped[name]
     names = f", or name one that is shipped: {', '.join(shipped)}" if shipped else ""
     raise PolicyFileError(f"no policy file at {name}; check the path{names}")

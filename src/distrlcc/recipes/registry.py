@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from distrlcc.config import from_toml
+from distrlcc.config import from_dict, read_toml
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import unknown_name
 from distrlcc.learn.config import DaggerConfig, GailConfig, PPOConfig
 from distrlcc.runs.run_config import ActorsConfig, HeldOutConfig, NetworkConfig, RunConfig
 
@@ -291,9 +290,4 @@ def recipe(name: str) -> RunConfig:
         return RECIPES[name]()
     if not name.endswith(".toml"):
         raise unknown_name("recipe", name, RECIPES)
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(f"recipe {name} cannot be read: {reason}") from None
-    return from_toml(RunConfig, text, source=name)
+    return from_dict(RunConfig, read_toml(name), source=name)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from distrlcc.errors import DatasetError
+from distrlcc.errors import DatasetError, reading
 from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
@@ -109,11 +109,9 @@ class ResultRow:
 
 def read_result(path: Path, kind: type[_T], what: str, remedy: str) -> _T:
     """Read a data class from JSON; raise `DatasetError` where that is missing or damaged."""
-    try:
+    with reading(DatasetError, f"{path}: no {what}", f"; {remedy}"):
         # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
-        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), kind, strict=False)
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{path}: no {what} ({error}); {remedy}") from None
+        return msgspec.json.decode(path.read_bytes(), type=kind, strict=False)
 
 
 def known_metric(key: str, beside: Collection[str]) -> Metric:

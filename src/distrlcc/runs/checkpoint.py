@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from distrlcc.config import toml_differences
-from distrlcc.errors import CheckpointError
+from distrlcc.errors import CheckpointError, reading
 from distrlcc.files import write_atomically
 
 FORMAT = "distrlcc-checkpoint"
@@ -107,24 +107,22 @@ def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, 
             another format, or from another configuration.
     """
     try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            _check(path, metadata, config_toml)
-            arrays = [file.get_tensor(str(index)) for index in range(len(file.keys()))]
-        tree = metadata["state"]
-        if metadata["checksum"] != str(_checksum(tree, arrays)):
-            raise DamagedCheckpointError(f"checkpoint {path} is corrupt: its checksum is wrong")
-        state = _decode(json.loads(tree), arrays)
+        path.open("rb").close()
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint at {path}") from None
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from None
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise DamagedCheckpointError(
-            f"checkpoint {path} is truncated or corrupt ({error})"
-        ) from None
-    assert isinstance(state, dict)
-    return state
+    damaged = f"checkpoint {path} is truncated or corrupt"
+    with reading(DamagedCheckpointError, damaged):
+        file: Any = safe_open(path, framework="np")
+        metadata = file.metadata() or {}
+    _check(path, metadata, config_toml)
+    with reading(DamagedCheckpointError, damaged), file:
+        arrays = [file.get_tensor(str(index)) for index in range(len(file.keys()))]
+        tree = metadata["state"]
+        if metadata["checksum"] != str(_checksum(tree, arrays)):
+            raise DamagedCheckpointError(f"checkpoint {path} is corrupt: its checksum is wrong")
+        return {**_decode(json.loads(tree), arrays)}
 
 
 def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> None:
@@ -138,7 +136,8 @@ def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> 
         )
     written = metadata.get("config_toml", "")
     if config_toml is not None and written != config_toml:
-        changed = toml_differences(written, config_toml)
+        with reading(DamagedCheckpointError, f"checkpoint {path} has a damaged configuration"):
+            changed = toml_differences(written, config_toml)
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise CheckpointError(
             f"checkpoint {path} is from another config (checkpoint's value != this run's): "

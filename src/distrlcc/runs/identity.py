@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 import distrlcc
 from distrlcc import __version__
 from distrlcc.config import to_toml, toml_differences
-from distrlcc.errors import GroupError
+from distrlcc.errors import ConfigError, GroupError, reading
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,6 +26,9 @@ _CONFIG = "config"
 PACKAGES = ("torch", "numpy", "numba", "gymnasium")
 """Packages whose versions are kept beside the results."""
 NOT_INSTALLED = "not installed"
+_REMEDY = "; does a distrlcc of this version answer there?"
+_MOST_ROWS, _WIDEST = 20, 100
+"""Of a table of differences: what the others say may be long."""
 
 
 def package_versions() -> dict[str, str]:
@@ -78,9 +83,12 @@ def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Compare with the master's.
 
     Raises:
+        ConfigError: The master's is none.
         GroupError: They differ; the message is a table.
     """
-    if table := differences(master, own):
+    with reading(ConfigError, "what the master says of itself cannot be read", _REMEDY):
+        table = differences(msgspec.convert(master, dict[str, str]), own)
+    if table:
         raise GroupError(
             "this process does not match the master; install the same versions and give the same "
             f"recipe and flags:\n{table}",
@@ -100,7 +108,8 @@ def differences(master: Mapping[str, str], own: Mapping[str, str]) -> str:
         rows.append((key, *values.split(" != ", 1)))  # type: ignore[arg-type]
     if not rows:
         return ""
-    rows = [("", "master", "here"), *rows]
-    rows = [tuple(cell.replace("\n", "\\n") for cell in row) for row in rows]  # type: ignore[misc]
+    more = [("", f"and {len(rows) - _MOST_ROWS} more", "")] if len(rows) > _MOST_ROWS else []
+    rows = [("", "master", "here"), *rows[:_MOST_ROWS], *more]
+    rows = [tuple(ascii(cell)[1:-1][:_WIDEST] for cell in row) for row in rows]  # type: ignore[misc]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)

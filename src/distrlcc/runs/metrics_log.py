@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,7 +19,7 @@ import msgspec
 from distrlcc.errors import OutputError
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from distrlcc.runs.event_file import EventFile
 
 
 class MetricsLog:
@@ -37,7 +38,7 @@ class MetricsLog:
         self._tensorboard = tensorboard
         self._purge: int | None = None
         self._lines: BinaryIO | None = None
-        self._writer: SummaryWriter | None = None
+        self._writer: EventFile | None = None
 
     def begin_after(self, update: int | None = None) -> None:
         """Go on with what is there, without torn lines and those of updates after ``update``.
@@ -82,33 +83,31 @@ class MetricsLog:
         self._show(update, metrics)
 
     def _unwritable(self, error: OSError) -> OutputError:
-        return OutputError(f"cannot write metrics of {self.path.parent}: {error.strerror}")
+        return OutputError(
+            f"cannot write {self.path}: {error.strerror}; make room or put the folder back, then "
+            "go on with --resume"
+        )
 
     def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
         if not self._tensorboard:
             return
         try:
             if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (imports torch)
+                from distrlcc.runs.event_file import EventFile  # noqa: PLC0415  (slow to import)
 
-                self._writer = SummaryWriter(str(self._events), purge_step=self._purge)
-            for key, value in metrics.items():
-                if isinstance(value, numbers.Real):
-                    self._writer.add_scalar(key, float(value), update)
+                self._writer = EventFile(self._events, self._purge)
+            shown = {k: float(v) for k, v in metrics.items() if isinstance(v, numbers.Real)}
+            self._writer.write(update, shown)
         except OSError as error:
             raise OutputError(
                 f"cannot write {self._events}: {error.strerror}; make room, or add --no-tensorboard"
             ) from None
 
-    def flush(self) -> None:
-        """Bring what was logged to its files."""
-        if self._writer is not None:
-            self._writer.flush()
-
     def close(self) -> None:
         """Close the files."""
         if self._lines is not None:
-            self._lines.close()
+            with suppress(OSError):  # a row that does not fit was said to
+                self._lines.close()
             self._lines = None
         if self._writer is not None:
             self._writer.close()
@@ -150,5 +149,5 @@ def _update_of(line: bytes) -> int | None:
     """Return the update that a whole line is of."""
     try:
         return int(json.loads(line)["update"]) if line.endswith(b"\n") else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -25,6 +25,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from distrlcc.errors import printable
+
 COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("return", ("episode_return", "return", "reward"), "{:.3g}"),
     ("utilisation", ("utilisation",), "{:.3f}"),
@@ -119,7 +121,7 @@ class Progress:
 
     def note(self, line: str) -> None:
         """Show a line that stays, above the table."""
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
     def show_below(self, table: Table) -> None:
         """Show a table below, in a terminal."""

@@ -19,15 +19,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from distrlcc.config import from_toml, to_toml, toml_differences
+from distrlcc.config import from_dict, read_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
-from distrlcc.files import write_atomically
+from distrlcc.files import refuse_links, write_atomically
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from distrlcc.runs.identity import package_versions, versions
 from distrlcc.runs.leadership import Leadership, mark_run
 from distrlcc.runs.metrics_log import MetricsLog, cut_after
-from distrlcc.storage import StorageKeeper
+from distrlcc.storage import StorageKeeper, say
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -115,18 +115,15 @@ class RunDirectory:
 
         Raises:
             ConfigError: ``config.toml`` does not fit ``cls``.
-            OutputError: The folder holds no run.
+            OutputError: The folder holds no run, or one with links to elsewhere.
         """
         path = out / "config.toml"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
+        if not path.exists():
             raise OutputError(
                 f"{out} holds no run to resume: leave out --resume to begin one there"
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise OutputError(f"cannot read {path}: {error}") from None
-        return from_toml(cls, text, source=str(path))
+            )
+        refuse_links(out, out / "checkpoints", out / "tensorboard")
+        return from_dict(cls, read_toml(path), source=str(path))
 
     @property
     def policy_path(self) -> Path:
@@ -180,8 +177,8 @@ class RunDirectory:
         self.check()
         save_policy(self.policy_path, policy, before_rename=self.check)
 
-    def load(self) -> dict[str, Any] | None:
-        """Load the newest whole checkpoint, if the run has saved one yet.
+    def load(self, note: Callable[[str], None] = say) -> dict[str, Any] | None:
+        """Load the newest whole checkpoint, if the run has saved one yet; note what it is not.
 
         Raises:
             CheckpointError: No checkpoint is whole, or it is from another configuration.
@@ -190,11 +187,17 @@ class RunDirectory:
         for path in map(self.checkpoint_path, ("latest", "previous")):
             try:
                 if path.exists():
-                    return load_checkpoint(path, config_toml=_identity(self._config))
+                    state = load_checkpoint(path, config_toml=_identity(self._config))
+                    if damage is not None:
+                        note(f"warning: {damage}; going on from {path}, which is older")
+                    return state
             except DamagedCheckpointError as error:
                 damage = damage or error
         if damage is not None:
-            raise damage
+            raise CheckpointError(
+                f"{damage}; no other one is whole: copy one back, or begin a new run, as with "
+                f"'distrlcc train --load {self.path}' from its policy"
+            )
         # A policy is written with the first checkpoint, or later.
         metrics = self.metrics.path
         if metrics.exists() and self.policy_path.exists() and metrics.read_bytes().strip():
@@ -202,6 +205,7 @@ class RunDirectory:
                 f"{self.path} has metrics and a policy but no checkpoint; restore "
                 f"{self.checkpoint_path('latest')}, or begin a new run"
             )
+        note(f"{self.path} has no checkpoint yet: nothing was saved, and it begins anew")
         return None
 
     def rewind(self, update: int) -> None:
@@ -223,7 +227,6 @@ class RunDirectory:
         """Begin to store the newest checkpoint and all else, where there is a storage."""
         if self.storage is None:
             return
-        self.metrics.flush()
         self._keeper = self._keeper or StorageKeeper(self.storage, self.path, self.check)
         self._keeper.wake()
 

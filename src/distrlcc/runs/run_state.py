@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from msgspec import json
 
-from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError
+from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError, reading
 from distrlcc.learn.collapse import CollapseAlarm, Restorer
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.dagger import Dagger
@@ -24,6 +25,7 @@ from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.held_out import ACTINGS, HeldOut
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.source import EnvSource, Share, Source
+from distrlcc.storage import say
 
 if TYPE_CHECKING:
     from distrlcc.runs.run_directory import RunDirectory
@@ -253,12 +255,9 @@ class RunState:
         Raises:
             CheckpointError: The state is of a learner of another shape.
         """
-        try:
-            kept = self.source.load_state_dict(state)
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise _misfit(error) from error
-        if not kept:
-            state = state | {"learner": state["learner"] | {"dataset": None}}
+        with reading(CheckpointError, _MISFIT, _REMEDY):
+            if not self.source.load_state_dict(state):
+                state = state | {"learner": state["learner"] | {"dataset": None}}
         self.load_shared_state(state)
 
     def load_shared_state(self, state: dict[str, Any]) -> None:
@@ -267,38 +266,38 @@ class RunState:
         Raises:
             CheckpointError: The state is of a learner of another shape.
         """
-        try:
+        with reading(CheckpointError, _MISFIT, _REMEDY):
             self.learner.load_state_dict(state["learner"])
-        except (RuntimeError, ValueError) as error:
-            raise _misfit(error) from error
-        if self.alarm is not None:
-            self.alarm.load_state_dict(state["alarm"])
-        if self.restorer is not None:
-            self.restorer.load_state_dict(state["recovery"])
-        self.counters = Counters(**state["counters"])
-        self.best = None
-        if state["best"] is not None:
-            self.best = Weights(int(state["best"]["version"]), state["best"]["arrays"])
+            if self.alarm is not None:
+                self.alarm.load_state_dict(state["alarm"])
+            if self.restorer is not None:
+                self.restorer.load_state_dict(state["recovery"])
+            self.counters = msgspec.convert(state["counters"], Counters)
+            self.best = None
+            if state["best"] is not None:
+                self.best = Weights(int(state["best"]["version"]), dict(state["best"]["arrays"]))
 
-    def load(self, run: RunDirectory) -> None:
+    def load(self, run: RunDirectory, note: Callable[[str], None] = say) -> None:
         """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
+
+        ``note`` takes what the user should hear of it.
 
         Raises:
             CheckpointError: The checkpoint cannot be resumed.
             ConfigError: There is nothing left to do.
         """
-        loaded = run.load()
+        loaded = run.load(note)
         if loaded is not None:
             self.load_state_dict(loaded)
         if self.over:
             raise ConfigError(f"{run.path} has done {self.over}")
 
 
-def _misfit(error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"the checkpoint does not fit this learner ({str(error).splitlines()[0]}): another version "
-        "of distrlcc wrote it, as versions.json says; go on with that, or begin a new run"
-    )
+_MISFIT = "the checkpoint does not fit this learner"
+_REMEDY = (
+    ": another version of distrlcc wrote it, as versions.json says; go on with that, or begin a "
+    "new run"
+)
 
 
 def env_run(

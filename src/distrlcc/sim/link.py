@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from distrlcc.errors import TraceError
+from distrlcc.errors import TraceError, reading
 from distrlcc.sim.queues import DropHead, DropTail, Packet
 from distrlcc.sim.trace import Trace
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
@@ -147,7 +147,9 @@ class RateLink:
             self._work, self._since = packet.size * 8 * NANOSECONDS, now
 
 
-_LINE = re.compile(r"(\d+) (?:([+#]) (\d+)|(-) (\d+) (\d+)|(d) (\d+) (\d+))$")
+_LINE = re.compile(r"(T) (?:([+#]) (T)|(-) (T) (T)|(d) (T) (T))$".replace("T", r"\d{1,18}"))
+_UNSAID = 1_000_000
+"""Opportunities that a log may lack; each one is stepped through."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,11 @@ def read_log(path: Path) -> Log:
     """
     if path.exists() and not path.is_file():
         raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read as a mahimahi log ({error})") from None
+    with reading(TraceError, f"{path}: cannot be read as a mahimahi log"):
+        return _parse_log(path, path.read_text(encoding="utf-8").splitlines())
+
+
+def _parse_log(path: Path, lines: Sequence[str]) -> Log:
     # The header: queue, its limits, base timestamp, and the port where there is one.
     header = "\n".join(line for line in lines if line.startswith("#"))
     base = re.search(r"# base timestamp: (-?\d+)", header)
@@ -227,7 +230,7 @@ def replay(log: Log, trace: Trace) -> Replay:
     """Feed a log's arrivals to the link model and compare all that it says happened.
 
     Raises:
-        TraceError: Not all packets stand in the log.
+        TraceError: Not all packets stand in the log, or it ends long after its last opportunity.
     """
     if log.port is not None:
         raise TraceError(
@@ -238,8 +241,13 @@ def replay(log: Log, trace: Trace) -> Replay:
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
     link = TraceLink(times, queue, base=log.base)
-    while log.events and link.next_time() < log.events[0][0]:  # a log may begin inside its trace
-        link.step()
+    first, last = (log.events[place][0] if log.events else 0 for place in (0, -1))
+    if (last - first) // times[-1] * len(times) > _UNSAID + 2 * len(log.events):
+        raise TraceError(
+            f"the log's last line is at {last} ms, and most opportunities until then do not stand "
+            "in it; expected a log of this trace"
+        )
+    link.skip(now=first - 1)  # a log may begin inside its trace
     link.on_opportunity = lambda time: found.append((time, "#", 1504, 0))
 
     def use_until(now: int) -> None:
@@ -256,7 +264,7 @@ def replay(log: Log, trace: Trace) -> Replay:
         if dropped:
             found.append((time, "d", len(dropped), sum(p.size for p in dropped)))
     if log.events:
-        use_until(log.events[-1][0])
+        use_until(last)
     # What the log says, kind by kind, beside what happened here.
     mismatches = []
     counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}

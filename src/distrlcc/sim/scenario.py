@@ -133,6 +133,8 @@ class Scenario:
     """Seed of the random loss and of the schemes' random phases."""
 
     def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise ConfigError(f"name is {self.name!r}: expected letters that can be printed")
         check_fields(self, "duration_s", 0.1, 1e5)
         check_fields(self, "seed", 0, MAX_SEED)
         if not 1 <= len(self.flows) <= 64:

@@ -9,7 +9,7 @@ all splits; their random losses differ, and ``train`` starts traces anywhere.
 from __future__ import annotations
 
 import math
-import tomllib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from distrlcc.config import from_dict
+from distrlcc.config import from_dict, read_toml
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.sim import families
 from distrlcc.sim.scenario import Link, Scenario
@@ -136,10 +136,7 @@ class _SuiteFile:
 
 def _suite_file(path: Path) -> Suite:
     """Read a suite from TOML: one scenario, or a list of tables ``[[scenarios]]``."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None
+    data = read_toml(path)
     if "scenarios" in data:
         file = from_dict(_SuiteFile, data, source=str(path))
     else:
@@ -168,7 +165,7 @@ def load_suite(name: str) -> Suite:
     path = Path(name)
     if path.suffix == ".toml":
         return _suite_file(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # never raises, whatever the name
         files = sorted(str(p) for p in path.iterdir() if p.suffix in (".up", ".down", ".trace"))
         if not files:
             raise ConfigError(f"{name}: no trace (*.up, *.down, *.trace) stands in this folder")
@@ -189,7 +186,7 @@ def scenario_by_id(identifier: str) -> Scenario:
     split = rest[0] if len(rest) == 2 else "test"
     if split not in families.SPLITS:
         raise unknown_name("split", split, families.SPLITS)
-    if not rest or not rest[-1].isdigit():
+    if not rest or not rest[-1].isdecimal() or len(rest[-1]) > 18:
         raise ConfigError(f"scenario {identifier!r}: expected SUITE/INDEX or SUITE/SPLIT/INDEX")
     index, size = int(rest[-1]), suite.size(split)
     if size is not None and index >= size:

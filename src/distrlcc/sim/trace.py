@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.errors import TraceError
+from distrlcc.errors import TraceError, reading
 from distrlcc.types import PACKET_BYTES
 
 SECONDS = 60
@@ -162,7 +162,7 @@ def load_trace(spec: str) -> Trace:
     if generated is not None:
         return Trace(spec, generated * 1_000_000)
     path = Path(spec)
-    try:
+    with reading(TraceError, f"{spec}: cannot be read", "; check the path"):
         size = path.stat().st_size
         if not path.is_file():
             what = "a folder" if path.is_dir() else "no regular file"
@@ -173,6 +173,4 @@ def load_trace(spec: str) -> Trace:
                 "cut the trace into shorter ones"
             )
         data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{spec}: cannot be read ({error.strerror}); check the path") from None
     return parse_trace(data, spec)

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError, OutputError
+from distrlcc.errors import ConfigError, OutputError, reading
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.run_config import RunConfig
@@ -72,10 +72,8 @@ class Recorder:
 def read_best(folder: Path) -> Report | None:
     """Return the report of the kept policy, or None if there is none yet; raises OutputError."""
     path = folder / BEST
-    try:
+    with reading(OutputError, f"cannot read {path}", "; remove it to keep a new best"):
         return decode(path.read_bytes()) if path.exists() else None
-    except (OSError, ValueError) as error:
-        raise OutputError(f"cannot read {path}: {error}; remove it to keep a new best") from None
 
 
 def _worth(mode: str) -> Callable[[Report], float]:

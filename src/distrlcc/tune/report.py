@@ -83,7 +83,7 @@ def read_reports(path: Path) -> list[Report]:
     for line in lines:
         try:
             report = decode(line)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             continue  # a line that a kill cut short
         member = report.member
         if attempts.get(member, report.attempt) != report.attempt:  # a resume took it back

@@ -212,7 +212,7 @@ def _choices(text: str, rest: str) -> tuple[Value, ...]:
     """Read the values of a choice: TOML where they are TOML, words otherwise."""
     try:
         values = tomllib.loads(f"values = [{rest}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         values = [word.strip() for word in rest.split(",")]
     plain = tuple(json.dumps(v) if isinstance(v, list) else v for v in values)
     known = all(isinstance(v, int | float | str) and v != "" for v in plain)
