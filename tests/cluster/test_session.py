@@ -59,6 +59,9 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
             pids = [each.pid for each in marked(f"{name}={value}")]
             titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
             assert any(title.startswith(b"ray::DashboardAgent") for title in titles)
+            # A signal to its own group, as of `timeout`, does not reach Ray.
+            groups = {pid: os.getpgid(pid) for pid in pids if pid != process.pid}
+            assert process.pid not in groups.values()
             found = listening(pids)
             assert len(found) >= 8
             assert {where for where, _ in found} == {"127.0.0.1"}

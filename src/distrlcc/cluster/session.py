@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
             arguments |= {"object_store_memory": _LOCAL_STORE_BYTES, "_node_ip_address": head}
             told = {KEPT: uuid.uuid4().hex}
             stack.enter_context(_kept(f"{KEPT}={told[KEPT]}"))
+            stack.enter_context(_own_group(ray._private.services))
         stack.enter_context(_environment(ray, told | bound_to(parse_address(head)[0])))
         # Connect; a local Ray that was slow to start is started once more.
         for last in (False, True):
@@ -124,6 +126,17 @@ def _kept(mark: str) -> Iterator[None]:
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=nothing, stderr=nothing, process_group=0):
         yield
+
+
+@contextmanager
+def _own_group(services: Any) -> Iterator[None]:
+    """Keep signals to this process's group, which first saves, from what Ray starts."""
+    plain = services.ConsolePopen
+    services.ConsolePopen = partial(plain, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = plain
 
 
 @contextmanager
