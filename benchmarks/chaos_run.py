@@ -20,6 +20,7 @@ from benchmarks.hosts import Hosts, fork_server, rank_processes
 from distrlcc.processes import Process, descendants, die_with_parent, find_process
 
 MARK = "DISTRLCC_CHAOS"
+_TOKEN = "of-these-hosts-and-no-stranger"
 _ALL = """network.hidden=[8] env.episode_s=0.5 total_steps=1000000000 max_seconds=0
     held_out.every=10 held_out.links=2 held_out.seconds=0.3 checkpoint_every=2"""
 _EQUALS = f"""{_ALL} num_envs=12 ppo.rollout_length=16 ppo.minibatch_size=64 env.suites=["random"]
@@ -72,7 +73,7 @@ class ChaosRun:
             where = ["--load", str(self.out)] if self.topology == "actors" else [*where, "--resume"]
         words[1:1] = [*self._words, *where]
         self.started[host] = time.monotonic()
-        own = {MARK: str(self.folder), "TMPDIR": str(self.folder / "tmp")}
+        own = {MARK: str(self.folder), "TMPDIR": str(self.folder / "tmp"), "DISTRLCC_TOKEN": _TOKEN}
         with self.log(host).open("ab") as log:
             self.launched[host] = subprocess.Popen(
                 self.hosts.command(host, sys.executable, "-m", "distrlcc", *words),

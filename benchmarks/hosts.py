@@ -98,7 +98,7 @@ class Hosts:
             self._inside(self._bridge, "tc", "qdisc", "del", *port, "clsact")
         if share:
             # Classic BPF: load a random word, compare, return "go on" or "drop".
-            least = int(share * 2**32)
+            least = min(int(share * 2**32), 2**32 - 1)
             drop = f"4,32 0 0 4294963256,53 0 1 {least},6 0 0 4294967295,6 0 0 2"
             self._inside(self._bridge, "tc", "qdisc", "add", *port, "clsact")
             rule = ("ingress", "bpf", "bytecode", drop, "da")

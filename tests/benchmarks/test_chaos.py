@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -88,13 +89,15 @@ def test_a_process_that_is_left_is_found_and_a_lossy_host_loses(tmp_path: Path) 
         hosts = Hosts(2)
     except ConfigError as error:
         pytest.skip(str(error))
-    with hosts:
+    with hosts, ExitStack() as stack:
         run = ChaosRun("single", hosts, tmp_path, tmp_path / "run")
         code = """import socket, time
 with socket.create_server(("0.0.0.0", 4000)) as server:
     while True: server.accept()"""
         words = hosts.command(0, sys.executable, "-c", code)
         left = subprocess.Popen(words, env=os.environ | {MARK: str(tmp_path)})
+        stack.callback(left.wait, 10)
+        stack.callback(run.kill)
         wait_until(lambda: ("0.0.0.0", 4000) in listening(left.pid), 20, "it listens")
         assert [process.pid for process in run.processes()] == [left.pid]
         stranger, there = f"/run/netns/{hosts.names[1]}", [(hosts.address(0), 4000)]
