@@ -171,13 +171,15 @@ class ChaosRun:
         launcher, ranks, leader = self.launched[host].pid, self.ranks(host), self.leader()
         server = fork_server(launcher)
         below = [process.pid for process in descendants(launcher)]
+        tunnels = [pid for pid in below if b"parallel.tunnel" in _read(pid, "cmdline")]
         found = {
             "launcher": [launcher],
             "leader": [leader] if leader else ranks,
             "all": ranks,
             "server": [server] if server else [],
             "rank": [pid for pid in ranks if pid != leader],
-            "helper": [pid for pid in below if pid not in ranks and pid != server],
+            "tunnel": tunnels,
+            "helper": [pid for pid in below if pid not in (*ranks, *tunnels, server)],
         }[role]
         return found if role == "all" else found[int(pick * len(found)) :][:1]
 

@@ -309,7 +309,10 @@ class Session:
         return path
 
     def _scan(self) -> str:
-        """Scan every host from the stranger's, and what is open to a host alone from there."""
+        """Scan every host from the stranger's, and what is open to a host alone from there.
+
+        But for torch RPC, which dies of it: users of one machine are not kept apart.
+        """
         accepted = ports = 0
         stranger = f"/run/netns/{self._hosts.names[-1]}"
         for host, command in self.run.launched.items():
@@ -317,7 +320,9 @@ class Session:
             own = {(address, port) for address, port in found if address.startswith("127.")}
             there = self._hosts.address(host)
             others = {(there, port) for _, port in found - own}
-            accepted += scan(stranger, others) + scan(f"/proc/{command.pid}/ns/net", own)
+            accepted += scan(stranger, others)
+            if self.topology != "actors":
+                accepted += scan(f"/proc/{command.pid}/ns/net", own)
             ports += len(found)
         return f"{ports} ports, {accepted} connections"
 
@@ -359,7 +364,7 @@ class _Watch:
 
 def _victims(run: ChaosRun, fault: Fault, pids: list[int]) -> list[str]:
     """Return what names those that are hit, unless they have been named before."""
-    if fault.kind == "cut" or fault.role == "launcher":
+    if fault.kind == "cut" or fault.role in ("launcher", "tunnel"):
         hosts = [fault.host] if fault.host else [host for host in run.launched if host]
         pids = [pid for host in hosts for pid in run.ranks(host)]
     words = [f"process {pid}" for pid in pids]

@@ -18,12 +18,13 @@ _WEIGHTS = {
     "ranks": """kill rank 3, kill leader 3, kill all 1, kill launcher 1, kill server 0.5,
         kill helper 0.3, freeze rank 2, freeze leader 5, freeze launcher 0.5, garbage 1,
         signal launcher 1, full disk 0.7, remove 0.2""",
-    "nodes": """kill rank 2, kill leader 2, kill launcher 1.5, kill server 0.5, kill helper 0.3,
-        freeze rank 1, freeze leader 4, freeze launcher 0.5, cut 4, loss 2, garbage 2,
+    "nodes": """kill rank 2, kill leader 2, kill launcher 1.5, kill server 0.5, kill tunnel 0.7,
+        kill helper 0.2, freeze rank 1, freeze leader 4, freeze launcher 0.5,
+        freeze tunnel 0.7, cut 4, loss 2, garbage 2,
         signal launcher 1.5, full disk 0.5, remove 0.2""",
-    "actors": """kill rank 3, kill leader 1, kill launcher 1.5, kill server 0.4, kill helper 0.6,
-        freeze rank 2, freeze leader 2, cut 3, loss 2, garbage 3, signal launcher 1,
-        full disk 0.5, remove 0.2""",
+    "actors": """kill rank 3, kill leader 1, kill launcher 1.5, kill server 0.4, kill tunnel 0.6,
+        kill helper 0.2, freeze rank 2, freeze leader 2, freeze tunnel 0.7, cut 3, loss 2,
+        garbage 3, signal launcher 1, full disk 0.5, remove 0.2""",
     "ray-ranks": _RAY,
     "ray-actors": _RAY,
 }
@@ -39,7 +40,7 @@ class Fault:
     kind: str
     role: str = ""
     """Which process: a ``rank`` (or worker), the ``leader`` (rank 0, or the trainer), all of a
-    host, its launcher, its fork ``server``, or a ``helper``, which is any other."""
+    host, its launcher, its fork ``server``, its tunnel, or a ``helper``, which is any other."""
     host: int = 0
     seconds: float = 0.0
     number: int = 0
@@ -137,14 +138,18 @@ def promise(topology: str, fault: Fault) -> Promise:
 
 
 def _killed(topology: str, role: str, *, first: bool) -> Promise:
+    # The others cannot agree without node 0, or have no trainer.
+    alone = 30.0 if topology == "actors" else 75.0
     if topology == "single" or (role == "launcher" and first):
-        return Promise((-9,), must=True)
+        return Promise((-9,), must=True, seconds=alone)
     if role == "launcher":
         return Promise(leaves=(-9,), named=_KILLED)
     if (topology, role) == ("actors", "leader"):
         return Promise((3,), must=True, seconds=15.0)
-    if role in ("server", "helper"):
-        return Promise((3,), leaves=(3,))
+    if role in ("server", "tunnel"):
+        return Promise((3,), must=True, seconds=alone) if first else Promise(leaves=(3,))
+    if role == "helper":
+        return Promise((3,))
     named = _KILLED_ON_RAY if topology.startswith("ray") else _KILLED
     return Promise(leaves=(3,) if topology == "actors" else (), named=named)
 
