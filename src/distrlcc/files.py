@@ -13,14 +13,18 @@ from distrlcc.errors import OutputError
 
 
 def write_atomically(
-    path: Path, data: bytes | Iterator[bytes], *, before_rename: Callable[[], None] | None = None
+    path: Path,
+    data: bytes | Iterator[bytes],
+    *,
+    before_rename: Callable[[], None] | None = None,
+    epoch: int = 0,
 ) -> None:
     """Write a file, whole or in pieces, under a temporary name, sync it and rename it into place.
 
     Raises:
         OutputError: The file cannot be written.
     """
-    write_together(path.parent, {path.name: data}, before_rename=before_rename)
+    write_together(path.parent, {path.name: data}, before_rename=before_rename, epoch=epoch)
 
 
 def write_together(
@@ -28,17 +32,17 @@ def write_together(
     files: Mapping[str, bytes | Iterator[bytes]],
     *,
     before_rename: Callable[[], None] | None = None,
+    epoch: int = 0,
 ) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
-    Each temporary name is like no other, so that two writers never share a file. Where another
-    process may have taken the folder over, ``before_rename`` raises.
+    Each temporary name is like no other, so that two writers never share a file; it has the
+    writer's ``epoch``. Where another process has taken the folder over, ``before_rename`` raises.
 
     Raises:
         OutputError: A file cannot be written; a full disk leaves none of them.
     """
-    mark = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    temporary = {name: folder / f".{name}.{mark}.tmp" for name in files}
+    temporary = {name: temporary_path(folder / name, epoch) for name in files}
     name = ""
     try:
         for name, data in files.items():
@@ -63,11 +67,24 @@ def write_together(
                 path.unlink(missing_ok=True)
 
 
-def remove_temporary(folder: Path) -> None:
-    """Remove what writers have left here, or write at this moment: their renames fail then."""
+def temporary_path(path: Path, epoch: int = 0) -> Path:
+    """Return a name beside a file's that no other process, and no other call, returns."""
+    mark = f"{epoch}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return path.with_name(f".{path.name}.{mark}.tmp")
+
+
+def remove_temporary(folder: Path, epoch: int = 0) -> None:
+    """Remove what writers of earlier epochs have left here, or write now: their renames fail then.
+
+    Of writers without an epoch only those of dead processes are removed.
+    """
     for path in folder.glob(".*.tmp"):
+        written, _, rest = path.name.split(".")[-2].partition("-")
+        pid = rest.partition("-")[0]
+        old = not written.isdigit() or 0 < int(written) < epoch
         with suppress(OSError):
-            path.unlink(missing_ok=True)
+            if old or (written == "0" and not Path(f"/proc/{pid}").exists()):
+                path.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:

@@ -120,7 +120,7 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
         grown(rows(out)[-1]["update"] + 5)  # the other goes on
         if kind == signal.SIGSTOP:
             os.kill(leader, signal.SIGCONT)
-            time.sleep(4.0)  # its scoring ends, and it joins again
+            wait_until(lambda: _events(out, "joined: rank 0") == 1, 60, "it is back")
         grown(rows(out)[-1]["update"] + 5)
         run.process.send_signal(signal.SIGINT)
         run.process.wait(60)

@@ -81,7 +81,7 @@ class Rank(Leader):
         run = stack.enter_context(RunDirectory.resume(self._out, Config(), tensorboard=False))
         run.belong_to("run", new=False)
         run.lead(self.epoch, self.still_leads)
-        run.metrics.begin_after(kept)
+        run.go_on(kept)
         shown: Any = SimpleNamespace(note=lambda _: None, update=lambda *_, **__: None)
         return run, shown
 
@@ -194,7 +194,7 @@ def at_line(number: int, act: Callable[[], None], call: Callable[[], None]) -> b
     return left <= 0
 
 
-EACH = pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 11])
+EACH = pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 3])
 """Every line, or every so many."""
 
 
@@ -246,6 +246,41 @@ def test_rank_0_is_killed_before_each_line_in_turn(tmp_path: Path, step: int) ->
 def ranks(tmp_path: Path) -> Iterator[Ranks]:
     with closing(Ranks(tmp_path / "run")) as made:
         yield made
+
+
+@EACH
+def test_a_successor_is_frozen_before_each_line_of_taking_over(tmp_path: Path, step: int) -> None:
+    number, froze = 0, True
+    while froze:
+        number += step
+        with closing(Ranks(tmp_path / str(number))) as ranks:
+            ranks.begin()
+            second, third = ranks.second, Rank(ranks.group, ranks.out)
+            third.state.counters.update = second.state.counters.update
+            third.recorder.unrecorded = dict(second.recorder.unrecorded)
+
+            def go_on(third: Rank = third, ranks: Ranks = ranks) -> None:
+                ranks.agree(third)
+                ranks.update(third)
+                ranks.update(third)
+
+            with closing(third.recorder):
+                froze = at_line(number, go_on, lambda r=ranks, s=second: r.agree(s))
+                if not froze:
+                    go_on()
+                # It is thawed and believes that it leads, but it writes nothing.
+                second.state.counters.update += 1
+                second.recorder.record({"loss": 0.0})
+                assert not second.recorder.finish()
+                ranks.update(third)
+                ranks.update(third)
+                ranks.check(STOPPED + 4)
+                latest, previous = (
+                    (ranks.out / "checkpoints" / f"{name}.safetensors").stat().st_ino
+                    for name in ("latest", "previous")
+                )
+                assert latest != previous
+    assert number > 60, "the lines were not seen"
 
 
 def test_eight_leaders_in_a_row_are_lost_with_their_rows(ranks: Ranks) -> None:

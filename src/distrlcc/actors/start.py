@@ -95,8 +95,7 @@ def rpc_rank(spec: RankSpec, job: TrainJob) -> int:
     state = actor_state(job, spec.device)
     let_threads_preempt(True)
     admission = admit(spec, interface, own)
-    admission.store.set(f"{spec.attempt}/leader", job.run)
     try:
         return train_on_engine(job, state, TorchRpcEngine(spec, admission))
     finally:
-        note_end(admission.store, spec.attempt, job.run)
+        note_end(admission.store, spec.attempt, 0)  # the trainer leads as long as it lives

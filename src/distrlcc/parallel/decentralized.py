@@ -255,8 +255,8 @@ class ElasticGroup:
             ]
             # What was seen still counts, where it is finite.
             state.learner.undo_update(safe["learner"])
-            seen = stats if stats.finite else CollectStats()
-            agreed = replace(self._exchange(state, batch, seen, seconds), finite=False)
+            stats = stats if stats.finite else CollectStats()
+            agreed = replace(self._exchange(state, batch, stats, seconds), finite=False)
             self._offences.update(member.name for member in blamed)
             agreed.events.append(f"refused: {', from '.join([str(error), *map(str, blamed)])}")
             out = [str(m) for m in blamed if self._offences[m.name] >= _OFFENCES]

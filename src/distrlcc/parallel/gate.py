@@ -130,6 +130,7 @@ class Gate:
                     if not part:
                         raise ConnectionResetError("connection lost")
         except OSError as error:
+            self.close()  # a late answer would be taken for that to the next question
             raise _gone(error) from None
         return msgspec.json.decode(line, type=Answer)
 

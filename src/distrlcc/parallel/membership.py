@@ -98,6 +98,8 @@ class Membership:
         # Where the group is not elastic, the others have given this process up by then.
         self._absence = limits().absence if spec.elastic else 2 * limits().silence
         self.name = f"{spec.slot}-{uuid.uuid4().hex[:12]}"
+        self.quorum = 0
+        """Number of the last quorum, from 1: it grows whenever members leave or join."""
         self._client: Any = None
         self._unheard_since = 0.0  # 0 while the lighthouse hears the heartbeats
         self._stop = threading.Event()
@@ -156,6 +158,7 @@ class Membership:
                     shrink_only=False,
                     data=data,
                 )
+                self.quorum = int(answer.quorum_id) + 1
                 found = [self._read(participant) for participant in answer.participants]
                 return [member for member in found if member is not None]
             except TimeoutError:

@@ -43,6 +43,7 @@ from distrlcc.parallel.store import (
     master_needed,
     newest_attempt,
     note_end,
+    raise_to,
     way_to,
 )
 from distrlcc.parallel.tunnel import LOOPBACK
@@ -121,7 +122,7 @@ class ProcessGroup:
             with master_needed(self.spec):
                 self.run = handshake(self._store, self.spec, self._identity, self.run)
                 if self.spec.gate:
-                    lighthouse = f"{LOOPBACK}:{way_to(self.spec, 'lighthouse')}"
+                    lighthouse = f"{LOOPBACK}:{self._way_to_lighthouse()}"
                 else:
                     lighthouse = receive(self._store, self.spec, "lighthouse").decode()
                 self._membership = Membership(
@@ -132,6 +133,20 @@ class ProcessGroup:
             self.__exit__()
             raise
         return self
+
+    def _way_to_lighthouse(self) -> int:
+        """Return its port; a network may fail for a while."""
+        deadline = time.monotonic() + self.spec.join_seconds
+        while True:
+            try:
+                return way_to(self.spec, "lighthouse")
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise GroupError(
+                        f"the master at {self.spec.address}:{self.spec.port} cannot be reached: "
+                        f"{error.strerror or error} for {self.spec.join_seconds:.0f} s"
+                    ) from None
+            time.sleep(limits().tick)
 
     def __exit__(self, *error: object) -> None:
         self._tear_down()
@@ -230,10 +245,10 @@ class ProcessGroup:
                     world_size=len(members),
                     timeout=timedelta(seconds=self.spec.timeout_seconds),
                 )
-            # A leader that was not it before has a new epoch; see `distrlcc.runs.leadership`.
-            if self.leads and self._read("leader") != self._membership.name:
-                self.epoch = int(self._store.add("epoch", 1))
-                self._write("leader", self._membership.name)
+            # Rank 0 has a new epoch where it was not rank 0; see `distrlcc.runs.leadership`.
+            if self.leads and not 0 < self.epoch == raise_to(self._store, self.epoch):
+                self.epoch = self._membership.quorum
+                raise_to(self._store, self.epoch)
         self._broken, self._rounds, self._group = False, 0, key
 
     # Notes in the master's store, for launchers and for the next rank 0
@@ -249,14 +264,15 @@ class ProcessGroup:
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""
         with suppress(RuntimeError):
-            note_end(self._store, self.spec.attempt, self._membership.name)
+            note_end(self._store, self.spec.attempt, self.epoch)
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
         if _boot_time() - self._asked < limits().silence / 2:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
-        leader = self._read("leader")
-        return leader is None or leader == self._membership.name
+        with suppress(RuntimeError):
+            return raise_to(self._store, self.epoch) == self.epoch
+        return True
 
     def _has_ended(self) -> bool:
         with suppress(RuntimeError):
@@ -328,7 +344,7 @@ class ProcessGroup:
             self._buffer = torch.empty(count + 1, device=gradient.device)
         torch.mul(gradient, weight, out=self._buffer[:count])
         self._buffer[count] = weight
-        self._given = self._buffer.sum()
+        self._given = self._buffer.sum(dtype=torch.float64)  # finite ones overflow no double
         with self._collective():
             dist.all_reduce(self._buffer)
         torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)

@@ -175,7 +175,7 @@ def train_rank(
         if job.resume and kept is not None:
             run.rewind(kept)
         else:
-            run.metrics.begin_after(kept)
+            run.go_on(kept)
         shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
         return run, shown

@@ -23,6 +23,7 @@ from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.tunnel import LOOPBACK
 
+_EPOCH = "epoch"
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 
 
@@ -211,17 +212,21 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
     )
 
 
-def note_end(store: Any, attempt: int, leader: str) -> None:
+def raise_to(store: Any, epoch: int) -> int:
+    """Raise the number of who leads to an epoch if that is greater; return what it is then."""
+    while (found := max(_number(store, _EPOCH), 0)) < epoch:
+        store.compare_set(_EPOCH, str(found) if found else "", str(epoch))
+    return found
+
+
+def note_end(store: Any, attempt: int, epoch: int) -> None:
     """Note in the store that an attempt has ended, as the one that leads it."""
-    store.set(f"{attempt}/finished", leader)
+    store.set(f"{attempt}/finished", str(epoch))
 
 
 def has_ended(store: Any, attempt: int) -> bool:
-    """Say whether the one that leads an attempt has noted its end; of others it is not believed."""
-    leader, finished = (f"{attempt}/{key}" for key in ("leader", "finished"))
-    if not store.check([leader, finished]):
-        return False
-    return bool(store.get(leader) == store.get(finished))
+    """Say whether the one that leads has noted an attempt's end; of others it is not believed."""
+    return _number(store, f"{attempt}/finished") == max(_number(store, _EPOCH), 0)
 
 
 def newest_attempt(store: Any) -> int:

@@ -86,7 +86,7 @@ def contexts(token: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distrlcc")])
     builder = x509.CertificateBuilder().issuer_name(name).subject_name(name)
     builder = builder.public_key(key.public_key()).serial_number(1)
-    builder = builder.not_valid_before(datetime(2000, 1, 1)).not_valid_after(datetime(9999, 1, 1))
+    builder = builder.not_valid_before(datetime(1970, 1, 1)).not_valid_after(datetime(9999, 1, 1))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     certificate = builder.sign(key, None).public_bytes(serialization.Encoding.PEM)
     private = key.private_bytes(
@@ -186,8 +186,8 @@ class _Server:
         self._gateway = f"{settings.address}:{self._listener.getsockname()[1]}"
         self._ports = Counter[int]()
         """Loopback ports that processes have registered."""
-        self._unfinished = Counter[str]()
-        """Connections of each host that have not proved yet that they know the token."""
+        self._unfinished: dict[str, dict[asyncio.Task[None], None]] = {}
+        """Of each host, oldest first: connections that have not proved yet to know the token."""
         self._ways: dict[tuple[str, int, str], int] = {}
         """Loopback ports that lead to services."""
         self._turns: dict[tuple[str, int], asyncio.Semaphore] = {}
@@ -196,7 +196,7 @@ class _Server:
     async def run(self) -> None:
         """Serve until the process is killed."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda *_: None)  # what strangers send is not for the terminal
+        loop.set_exception_handler(_say)
         await asyncio.start_unix_server(self._attend, sock=self._control)
         self._listener.setblocking(False)
         while True:
@@ -205,17 +205,26 @@ class _Server:
             except OSError:  # it was reset already, or there are too many files
                 await asyncio.sleep(limits().tick)
                 continue
-            count = self._unfinished
-            if count[host] >= _UNFINISHED_OF_HOST or count.total() >= _UNFINISHED:
-                connection.close()
-                continue
-            count[host] += 1
-            self._do(self._admit(connection, host))
+            waiting = self._unfinished.setdefault(host, {})
+            if sum(map(len, self._unfinished.values())) >= _UNFINISHED:
+                self._drop_oldest(max(self._unfinished.values(), key=len))
+            elif len(waiting) >= _UNFINISHED_OF_HOST:
+                self._drop_oldest(waiting)
+            task = self._do(self._admit(connection, host))
+            waiting[task] = None
+            await asyncio.sleep(0)  # a flood of connections must not keep others waiting
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _drop_oldest(self, waiting: dict[asyncio.Task[None], None]) -> None:
+        """End a host's oldest attempt, so that its newest and other hosts' have room."""
+        oldest = next(iter(waiting))
+        del waiting[oldest]
+        oldest.cancel()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # From other machines
 
@@ -228,13 +237,17 @@ class _Server:
                 await loop.connect_accepted_socket(lambda: end, connection, ssl=self._listens)
                 (size,) = await end.read(1)
                 target = msgspec.msgpack.decode(await end.read(size), type=Port | Name)
-        except (OSError, TimeoutError, msgspec.MsgspecError):
+        except (OSError, TimeoutError, msgspec.MsgspecError, asyncio.CancelledError):
             _abort(end)
+            connection.close()
             return
         finally:
-            self._unfinished[host] -= 1
-            if not self._unfinished[host]:
-                del self._unfinished[host]
+            task = asyncio.current_task()
+            waiting = self._unfinished.get(host, {})
+            if task is not None:
+                waiting.pop(task, None)
+            if not waiting:
+                self._unfinished.pop(host, None)
         # It is one of us. Where does it want to go?
         port = target if isinstance(target, int) else self._settings.services.get(target, 0)
         if isinstance(target, int) and not self._ports[target]:
@@ -256,8 +269,8 @@ class _Server:
         header = msgspec.msgpack.encode(ask.target)
         own = (self._settings.address, 0)
         try:
-            async with self._turns.setdefault(where, asyncio.Semaphore(_DIALS)):
-                async with asyncio.timeout(limits().call):
+            async with asyncio.timeout(limits().call):
+                async with self._turns.setdefault(where, asyncio.Semaphore(_DIALS)):
                     await loop.create_connection(
                         lambda: end, *where, ssl=self._dials, local_addr=own
                     )
@@ -337,6 +350,14 @@ class _Server:
         server = await asyncio.get_running_loop().create_server(Local, LOOPBACK, 0)
         servers.append(server)
         return int(server.sockets[0].getsockname()[1])
+
+
+def _say(_: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
+    """Tell of an error of our own; what strangers send is not for the terminal."""
+    error = what.get("exception")
+    if error is not None and not isinstance(error, OSError):
+        sys.stderr.write(f"distrlcc: the tunnel goes on after {error!r:.200}\n")
+        sys.stderr.flush()
 
 
 def _at(port: int) -> bytes:

@@ -55,10 +55,11 @@ def save_policy(
     policy: PolicyFile,
     *,
     before_rename: Callable[[], None] | None = None,
+    epoch: int = 0,
 ) -> None:
     """Write a policy file whole or not at all: a temporary name first, then a rename.
 
-    For ``before_rename`` see `write_together`.
+    For ``before_rename`` and ``epoch`` see `write_together`.
 
     Raises:
         PolicyFileError: If the arrays are not those of the spec.
@@ -74,7 +75,7 @@ def save_policy(
     }
     arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
     require_writable(target.parent)
-    write_atomically(target, save(arrays, metadata), before_rename=before_rename)
+    write_atomically(target, save(arrays, metadata), before_rename=before_rename, epoch=epoch)
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:

@@ -47,11 +47,12 @@ def save_checkpoint(
     config_toml: str = "",
     versions: Mapping[str, str] | None = None,
     before_rename: Callable[[], None] | None = None,
+    epoch: int = 0,
 ) -> None:
     """Write a state atomically and durably over whatever is at ``path``.
 
     The configuration is compared on loading; versions of packages are for people. For
-    ``before_rename`` see `write_together`.
+    ``before_rename`` and ``epoch`` see `write_together`.
 
     Raises:
         OutputError: The file cannot be written.
@@ -64,7 +65,7 @@ def save_checkpoint(
         config_toml=config_toml,
         versions=json.dumps(dict(versions or {})),
     )
-    write_atomically(path, data, before_rename=before_rename)
+    write_atomically(path, data, before_rename=before_rename, epoch=epoch)
 
 
 def pack(state: Mapping[str, Any], **metadata: str) -> bytes:

@@ -1,8 +1,9 @@
 """Which process writes a run's folder: the one with the newest epoch, a number that only grows.
 
 A leader that was frozen may be replaced and not know it. So the next one leaves a file of its epoch
-in the folder (a fencing token) and then removes all temporary files: a former leader that has not
-looked for newer epochs yet will find one, and of one that looked already the rename will fail.
+in the folder (a fencing token) and then removes the temporary files of earlier epochs: a former
+leader that has not looked for newer epochs yet will find one, and of one that looked already the
+rename will fail. So each rename comes after a look, and each temporary file before it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Leadership:
             FencedError: Another process has taken it over already.
             OutputError: The folder cannot be written.
         """
-        self._folder, self._run, self._epoch = folder, run, epoch
+        self._folder, self._run, self.epoch = folder, run, epoch
         self._still_leads = still_leads
         self.check()
         try:
@@ -71,7 +72,7 @@ class Leadership:
             if _number(path) < epoch:
                 path.unlink(missing_ok=True)
         for place in (folder, folder / "checkpoints"):
-            remove_temporary(place)
+            remove_temporary(place, epoch)
 
     def check(self) -> None:
         """Ask, between writing a temporary file and its rename, whether it is still this process.
@@ -84,7 +85,7 @@ class Leadership:
         if run is None:
             raise OutputError(f"{self._folder} is no run's folder any more: it was removed")
         newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
-        if run != self._run or newest > self._epoch or not self._still_leads():
+        if run != self._run or newest > self.epoch or not self._still_leads():
             raise FencedError(f"another process has taken {self._folder} over; this one ends")
 
 

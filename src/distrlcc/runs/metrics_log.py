@@ -9,7 +9,7 @@ import numbers
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from distrlcc.errors import OutputError
+from distrlcc.files import temporary_path
 
 if TYPE_CHECKING:
     from distrlcc.runs.event_file import EventFile
 
 
 class MetricsLog:
-    """The metrics of the run in a folder; nothing is written before the first update's.
+    """The metrics of the run in a folder.
 
     Lines are only appended. What is known later of an update, such as its scores, is another line
     of the same update: `read_metrics` joins them.
@@ -40,26 +41,39 @@ class MetricsLog:
         self._lines: BinaryIO | None = None
         self._writer: EventFile | None = None
 
-    def begin_after(self, update: int | None = None) -> None:
+    def begin_after(
+        self,
+        update: int | None = None,
+        *,
+        check: Callable[[], None] = lambda: None,
+        epoch: int = 0,
+    ) -> None:
         """Go on with what is there, without torn lines and those of updates after ``update``.
 
-        The lines are copied to a new file: one that a former writer has open is then of no run.
+        The lines are copied to a new file: one that a former writer has open is then of no run. For
+        ``check`` and ``epoch`` see `write_together`, where the first is ``before_rename``.
 
         Raises:
             OutputError: The file cannot be written.
         """
         self.close()
+        copy = temporary_path(self.path, epoch)
         try:
-            if not self.path.exists():
-                return
-            copy = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-            shutil.copyfile(self.path, copy)
-            self.newest = cut_after(copy, sys.maxsize if update is None else update)
-            self._lines = copy.open("ab")
+            self._lines = copy.open("xb")
+            if self.path.exists():
+                with self.path.open("rb") as lines:
+                    shutil.copyfileobj(lines, self._lines)
+                self._lines.flush()
+                self.newest = cut_after(copy, sys.maxsize if update is None else update)
+                self._lines.seek(0, os.SEEK_END)
+                # TensorBoard hides what was written before from here on.
+                self._purge = self.newest + 1
+            check()
             copy.replace(self.path)
         except OSError as error:
             raise self._unwritable(error) from None
-        self._purge = self.newest + 1  # TensorBoard hides what was written before from here on
+        finally:
+            copy.unlink(missing_ok=True)
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Append metrics of an update: numbers, texts or lists of them.
@@ -72,7 +86,7 @@ class MetricsLog:
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
         try:
             if self._lines is None:
-                self._lines = self.path.open("xb")  # not one that another process has made
+                self._lines = self.path.open("ab")
             self._lines.write(msgspec.json.format(row, indent=0) + b"\n")
             self._lines.flush()
             if not os.fstat(self._lines.fileno()).st_nlink:

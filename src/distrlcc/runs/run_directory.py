@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import from_dict, read_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
-from distrlcc.files import refuse_links, write_atomically
+from distrlcc.files import refuse_links, temporary_path, write_atomically
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from distrlcc.runs.identity import package_versions, versions
@@ -149,6 +148,10 @@ class RunDirectory:
         """
         self._leadership = Leadership(self.path, self._run, epoch, still_leads)
 
+    @property
+    def _epoch(self) -> int:
+        return 0 if self._leadership is None else self._leadership.epoch
+
     def check(self) -> None:
         """See that no other process has taken this folder over; see `Leadership.check`."""
         if self._leadership is not None:
@@ -156,26 +159,34 @@ class RunDirectory:
 
     def save(self, state: Mapping[str, Any], *, best: bool = False) -> Path:
         """Save a checkpoint as the best, or as the latest; the one before becomes the previous."""
-        path = self.checkpoint_path("best" if best else "latest")
+        path, previous = self.checkpoint_path("best" if best else "latest"), None
+        if path.exists() and not best:
+            previous = temporary_path(self.checkpoint_path("previous"), self._epoch)
+            _link(path, previous)
 
         def keep() -> None:
             self.check()
-            if path.exists() and not best:
-                _keep(path, self.checkpoint_path("previous"))
+            if previous is not None:
+                previous.replace(self.checkpoint_path("previous"))
 
-        save_checkpoint(
-            path,
-            state,
-            config_toml=_identity(self._config),
-            versions=package_versions(),
-            before_rename=keep,
-        )
+        try:
+            save_checkpoint(
+                path,
+                state,
+                config_toml=_identity(self._config),
+                versions=package_versions(),
+                before_rename=keep,
+                epoch=self._epoch,
+            )
+        finally:
+            if previous is not None:  # it is there still where both were the same file already
+                previous.unlink(missing_ok=True)
         return path
 
     def save_policy(self, policy: PolicyFile) -> None:
         """Write the run's policy."""
         self.check()
-        save_policy(self.policy_path, policy, before_rename=self.check)
+        save_policy(self.policy_path, policy, before_rename=self.check, epoch=self._epoch)
 
     def load(self, note: Callable[[str], None] = say) -> dict[str, Any] | None:
         """Load the newest whole checkpoint, if the run has saved one yet; note what it is not.
@@ -210,18 +221,26 @@ class RunDirectory:
 
     def rewind(self, update: int) -> None:
         """Begin to go on after an update: note it, and drop later metrics; after :meth:`load`."""
-        write_atomically(self.path / "config.toml", to_toml(self._config).encode())
+        self._write("config.toml", to_toml(self._config))
         with suppress(OSError, ValueError, AttributeError, TypeError):
             # A lost note of versions does not stop a run.
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
             noted.setdefault("resumed", []).append(versions())
             self._write_versions(noted)
-        self.metrics.begin_after(update)
+        self.go_on(update)
         if (self.path / "workers.jsonl").exists():
             cut_after(self.path / "workers.jsonl", update)
 
+    def go_on(self, kept: int | None) -> None:
+        """Go on with the metrics that are there; for ``kept`` see `MetricsLog.begin_after`."""
+        self.metrics.begin_after(kept, check=self.check, epoch=self._epoch)
+
     def _write_versions(self, noted: dict[str, Any]) -> None:
-        write_atomically(self.path / "versions.json", (json.dumps(noted, indent=2) + "\n").encode())
+        self._write("versions.json", json.dumps(noted, indent=2) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        data, epoch = text.encode(), self._epoch
+        write_atomically(self.path / name, data, before_rename=self.check, epoch=epoch)
 
     def store(self) -> None:
         """Begin to store the newest checkpoint and all else, where there is a storage."""
@@ -237,11 +256,13 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove what :meth:`create` made, unless something was measured or saved since."""
         folder = self.path / "checkpoints"
-        if self.metrics.path.exists() or any(folder.glob("*")):
+        metrics = self.metrics.path
+        if (metrics.exists() and metrics.stat().st_size) or any(folder.glob("*")):
             return
+        names = ("config.toml", "versions.json", "metrics.jsonl", ".run", ".lock")
         with suppress(OSError):
-            for name in ("config.toml", "versions.json", ".run", ".epoch-1", ".lock"):
-                (self.path / name).unlink(missing_ok=True)
+            for path in (*map(self.path.joinpath, names), *self.path.glob(".epoch-*")):
+                path.unlink(missing_ok=True)
             folder.rmdir()
             self.path.rmdir()
 
@@ -286,15 +307,19 @@ def fresh_folder(root: Path, recipe: str) -> Path:
     return path
 
 
-def _keep(path: Path, copy: Path) -> None:
-    """Make ``copy`` the same file as ``path``, so that ``path`` exists at every moment."""
-    temporary = copy.with_name(f".{copy.name}.{os.getpid()}.tmp")
+def _link(path: Path, copy: Path) -> None:
+    """Make ``copy`` the same file as ``path``, so that ``path`` exists at every moment.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
     try:
-        temporary.hardlink_to(path)
+        copy.hardlink_to(path)
     except OSError:  # a file system without hard links
-        shutil.copyfile(path, temporary)
-    temporary.replace(copy)
-    temporary.unlink(missing_ok=True)  # where both were the same file already
+        try:
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            raise OutputError(f"cannot write {copy}: {error.strerror}") from None
 
 
 def take_lock(path: Path) -> TextIO | None:
