@@ -198,7 +198,7 @@ class Launcher:
                             child.sent = child.connection.recv()
                     if ended:
                         self._children.remove(child)
-                        found = self._judge(child, stopper)
+                        found = self._judge(child, stopper, run)
                         failure = failure or found
                 if self._tunnel is not None and self._tunnel.ended and not self._ended:
                     failure = failure or GroupError(self._tunnel.ended)
@@ -235,7 +235,7 @@ class Launcher:
         if late or (self._asked and now - self._asked > limits().patience):
             self._kill()
 
-    def _judge(self, child: _Child, stopper: Stopper) -> DistrlccError | None:
+    def _judge(self, child: _Child, stopper: Stopper, run: RunWatch) -> DistrlccError | None:
         """Judge how a process ended; return why the run fails, if it does."""
         spec, code, (kind, sent) = child.spec, child.process.exitcode, child.sent
         # It returned: the run is over with it, or with the vital one.
@@ -267,8 +267,9 @@ class Launcher:
             self._ended = time.monotonic()
             self._signal(signal.SIGTERM if own_fault else signal.SIGKILL)
             return failure
-        # Else the others go on, with it again or without.
-        if self._restarts > 0:
+        # Else the others go on, with it again or without; where the master is gone it cannot join.
+        silent = 0.0 if self._hosts else time.monotonic() - run.answered
+        if self._restarts > 0 and silent < limits().absence / 2:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
             # Should it find itself alone, it goes on from the last checkpoint.

@@ -247,8 +247,8 @@ class RunWatch:
         """Set once the run has ended, was started again, or its master is gone for good."""
         self.lost = False
         """Whether a bound run is over because its master is gone."""
-        self.heard = time.monotonic()
-        """On node 0, when another machine's watch last asked."""
+        self.answered = self.heard = time.monotonic()
+        """When the master last answered; on node 0, when another machine's watch last asked."""
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(spec, bound), daemon=True)
 
@@ -261,7 +261,7 @@ class RunWatch:
         self._thread.join(limits().kill)  # at the interpreter's end torch would abort in a thread
 
     def _watch(self, spec: RankSpec, bound: bool) -> None:
-        asked, heard = 0, time.monotonic()
+        asked = 0
         # The ranks of an elastic run may come back before that, or give up first. Node 0's own
         # launcher serves the master, so it is never gone there.
         gone, serves = limits().absence if bound else 2 * limits().absence, spec.slot == 0
@@ -275,11 +275,11 @@ class RunWatch:
                     self.over.set()
             except (DistrlccError, RuntimeError) as error:
                 refused = isinstance(error.__context__, ConnectionRefusedError)
-                late = time.monotonic() - heard > gone
+                late = time.monotonic() - self.answered > gone
                 if not serves and (late or (refused and bound)):
                     self.lost = bound
                     self.over.set()
             else:
-                heard = time.monotonic()
+                self.answered = time.monotonic()
                 if others > asked:
-                    asked, self.heard = others, heard
+                    asked, self.heard = others, self.answered
