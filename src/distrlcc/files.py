@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +61,8 @@ def write_together(
         finally:
             os.close(place)
     except OSError as error:
-        raise OutputError(f"cannot write {folder / name}: {error.strerror}") from None
+        remedy = "; make room there" if error.errno == errno.ENOSPC else ""
+        raise OutputError(f"cannot write {folder / name}: {error.strerror}{remedy}") from None
     finally:
         for path in temporary.values():
             with suppress(OSError):

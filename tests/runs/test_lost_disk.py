@@ -71,6 +71,5 @@ def test_a_folder_that_is_removed(tmp_path: Path, processes: int) -> None:
         run.until_updates(out, 2)
         while out.exists():  # as rm -rf, which meets a file that is just being made
             shutil.rmtree(out, ignore_errors=True)
-        assert f"cannot write {out}" in _error(run)
-    if out.exists():  # the next rank has saved there what all had learned
-        assert load_checkpoint(out / "checkpoints/latest.safetensors")["counters"]["update"] >= 2
+        assert str(out) in _error(run)
+    assert not out.exists()  # no rank begins another one there

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from distrlcc.data.reader import StoredData
-from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError, OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.decentralized import ElasticGroup
@@ -57,6 +57,8 @@ class TrainJob:
     """Id of the run; node 0's is valid for all."""
     storage: Storage | None = None
     """Where the durable copy goes."""
+    here: bool = False
+    """Whether the run's directory was made on this machine: it is not made again."""
 
     def directory(self, run: str) -> RunDirectory:
         """Open the run's directory; make one where there is none, as on another machine.
@@ -65,6 +67,8 @@ class TrainJob:
         """
         out = self.out
         resume = run_of(out) == run
+        if self.here and not resume:
+            raise OutputError(f"{out} is no folder of this run any more: it was removed")
         if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
             out = out.with_name(f"{out.name}-{run[:8]}")
         directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
@@ -260,7 +264,7 @@ def _job(config: RunConfig | ImitateConfig, options: RunOptions, node: int) -> I
         yield job
         return
     with open_directory(config, options, run) as directory:
-        yield replace(job, out=directory.path, storage=directory.storage)
+        yield replace(job, out=directory.path, storage=directory.storage, here=True)
 
 
 @contextmanager

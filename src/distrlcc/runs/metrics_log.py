@@ -128,10 +128,10 @@ class MetricsLog:
             self._writer = None
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return a row for each update of a run, in order; what is known later completes it."""
     found: dict[int, dict[str, Any]] = {}
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in Path(path).read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):  # else it is being written
             row = json.loads(line)
             found.setdefault(row["update"], {}).update(row)
