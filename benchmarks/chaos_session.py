@@ -34,6 +34,8 @@ _GROWN, _CALM = 3, 3.0
 _NEW = 30.0
 """A command that was started less than this ago, s, may not have found its run."""
 _DISK_MB = 48
+_RUNS = -99
+"""In place of an exit code."""
 
 
 @dataclass
@@ -248,15 +250,19 @@ class Session:
                 run.launched.pop(host).kill()
         wait_until(lambda: len(run.codes()) == len(run.launched), expected.seconds)
         for host in run.launched:
-            code = outcome.codes[host] = run.codes().get(host, -1)
+            code = outcome.codes[host] = run.codes().get(host, _RUNS)
             allowed = {*expected.others, *self._may_leave.get(host, ())}
             if code not in (allowed if host else expected.ends):
-                outcome.failures.append(f"host {host} ended with {code}: {self._last_words()}")
+                how = "still runs" if code == _RUNS else f"ended with {code}"
+                outcome.failures.append(f"host {host} {how}: {self._last_words()}")
         outcome.seconds += time.monotonic() - begin
         # Nothing is left: no process, and with it no port, and no shared memory.
+        clean = outcome.codes[0] > 128
         if not wait_until(lambda: not run.processes(), _GONE):
-            left = {process.pid: name(process.pid) for process in run.processes()}
-            outcome.failures.append(f"after {_GONE:.0f} s are left: {left}")
+            found = {process.pid: name(process.pid) for process in run.processes()}
+            outcome.failures.append(f"after {_GONE:.0f} s are left: {found}")
+        else:  # those that are killed here cannot remove theirs
+            outcome.failures += left_files(run.out, run.folder / "tmp", saved=clean)
         run.kill()
         if shared := shared_memory(self._shared):
             outcome.failures.append(f"shared memory is left: {shared}")
@@ -264,10 +270,8 @@ class Session:
         # The folder is whole.
         if outcome.kind == "remove":
             shutil.rmtree(run.out, ignore_errors=True)
-        clean = outcome.codes[0] > 128
         outcome.failures += row_faults(run.out / "metrics.jsonl", whole=clean)
         outcome.failures += file_faults(run.out, run.newest(), saved=clean)
-        outcome.failures += left_files(run.out, run.folder / "tmp", saved=clean)
         for path in run.folder.glob("tmp/pymp-*"):  # told once
             shutil.rmtree(path, ignore_errors=True)
         # Go on with what was saved.

@@ -127,9 +127,9 @@ def promise(topology: str, fault: Fault) -> Promise:
         case "signal":
             return Promise(leaves=(code,))
         case "full disk":
-            return Promise((2, 3), others=(0, 2, 3), leaves=(2, 3))
+            return Promise((2, 3), others=(0, 2, 3), leaves=(2, 3), seconds=75.0)
         case "remove":
-            return Promise((2,), must=True, others=(0, 2, 3))
+            return Promise((2,), must=True, others=(0, 2, 3), seconds=75.0)
         case "kill":
             return _killed(topology, fault.role, first=first)
         case "freeze" | "cut":

@@ -136,7 +136,11 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.net
-@pytest.mark.parametrize(("topology", "seed"), [("ranks", 8), ("nodes", 38), ("actors", 7)])
+@pytest.mark.parametrize(
+    ("topology", "seed"), [("ranks", 37), ("nodes", 32), ("actors", 59), ("ray-ranks", 3)]
+)
 def test_a_run_of_several_survives(tmp_path: Path, topology: str, seed: int) -> None:
+    if topology.startswith("ray"):
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
     outcomes = _play(tmp_path, f"--only {topology} --seed {seed} --faults 3")
-    assert len(outcomes) >= 7
+    assert len(outcomes) >= 5
