@@ -122,12 +122,12 @@ class KernelControl:
     @property
     def name(self) -> str:
         """Name of the congestion control."""
-        return bytes(self.control["name"]).decode(errors="replace")
+        return str(self.control["name"].item(), "utf-8", "replace")
 
     @property
     def label(self) -> str:
         """What its policy is called."""
-        return bytes(self.control["label"]).decode(errors="replace")
+        return str(self.control["label"].item(), "utf-8", "replace")
 
     @property
     def pin(self) -> Path | None:
