@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrlcc.cli.output import add_json, console, counted, emit_json, note
+from distrlcc.cli.output import add_json, counted, emit_json, note
 from distrlcc.cli.parser import Parser, number
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from distrlcc.net.kernel_tcp import KernelControl
 
 _NAME = "distrlcc"
-_ENDS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def add_load(parser: Parser) -> None:
@@ -34,15 +32,17 @@ def run_load(args: Namespace) -> int:
     distrlcc kernel load fair --keep          (until 'distrlcc kernel unload')
     distrlcc kernel load best --swap          (connections go on, under the new policy)
     """
-    from distrlcc.evaluate.kernel_policy import kernel_record
+    from distrlcc.evaluate.kernel_policy import kernel_policy
+    from distrlcc.limits import limits
     from distrlcc.net.kernel_tcp import check_name, find_control, register, require_kernel
+    from distrlcc.runs.stopper import Stopper
 
     # What cannot work is refused before the policy is read.
     require_kernel()
     if not args.swap:
         check_name(args.name)
     contender = _contender(args)
-    record = kernel_record(contender)
+    record = kernel_policy(contender)
     if args.swap:
         control = find_control(args.name)
         before = control.label
@@ -50,28 +50,31 @@ def run_load(args: Namespace) -> int:
         print(f"{args.name} runs {contender.name} now, in place of {before}")
         return 0
     # From here on a signal ends the hold, and nothing halfway.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    begin = time.perf_counter()
-    control = register(record, contender.name, args.name, keep=args.keep)
-    took = time.perf_counter() - begin
-    print(
-        f"{contender.name} is the kernel's TCP congestion control {args.name} ({took:.1f} s)\n"
-        f'  one program    setsockopt(IPPROTO_TCP, TCP_CONGESTION, "{args.name}"); '
-        f"iperf3 -C {args.name}\n"
-        f"  one namespace  ip netns exec NETNS {_default_line(args.name)}\n"
-        f"  this machine   {_default_line(args.name)}      (we never do that)",
-        flush=True,
-    )
-    if args.keep:
-        print(f"  its end        distrlcc kernel unload{_flag(args.name)}")
+    with Stopper() as stopper:
+        begin = time.perf_counter()
+        control = register(record, contender.name, args.name, keep=args.keep)
+        print(_welcome(control, args, time.perf_counter() - begin), flush=True)
+        while not (args.keep or stopper.signal):
+            time.sleep(limits().tick)
+        if not args.keep:
+            print(_sums(control))
         control.close()
-        return 0
-    print("  its end        Ctrl-C; connections that are open go on under the policy", flush=True)
-    signal.sigwait(_ENDS)
-    print(_sums(control))
-    control.close()
-    _warn_of_default(args.name)
+    if not args.keep:
+        _warn_of_default(args.name)
     return 0
+
+
+def _welcome(control: KernelControl, args: Namespace, seconds: float) -> str:
+    """Return how it is put to use, and how it ends."""
+    end = f"distrlcc kernel unload{_flag(control.name)}" if args.keep else "Ctrl-C"
+    return (
+        f"{control.label} is the kernel's TCP congestion control {control.name} ({seconds:.1f} s)\n"
+        f'  one program    setsockopt(IPPROTO_TCP, TCP_CONGESTION, "{control.name}"), '
+        f"iperf3 -C {control.name}\n"
+        f"  one namespace  ip netns exec NETNS {_default_line(control.name)}\n"
+        f"  this machine   {_default_line(control.name)}      (yours to do)\n"
+        f"  its end        {end}; connections that are open go on under the policy"
+    )
 
 
 def add_status(parser: Parser) -> None:
@@ -80,33 +83,30 @@ def add_status(parser: Parser) -> None:
 
 def run_status(args: Namespace) -> int:
     """Show the policies in the kernel's TCP: their connections, decisions and the guard's work."""
-    from rich.table import Table
-
     from distrlcc.net.kernel_tcp import loaded_controls
 
     found = loaded_controls()
-    table = Table()
-    for column in ("control", "policy", "held", "connections", "decisions", "guard", "CUBIC"):
-        table.add_column(column, overflow="fold")
-    for control in found:
-        figures = _figures(control)
-        table.add_row(
-            control.name,
-            control.label,
-            figures["held"],
-            f"{figures['open']} open of {figures['sockets']}",
-            f"{figures['decisions']}, {figures['decision_us']:.1f} µs each, "
-            f"longest {figures['longest_us']:.0f}",
-            f"{figures['guard_entries']} times, {figures['guard_s']:.1f} s",
-            f"{figures['fallbacks']} fell back",
-        )
     if args.json != "-":
-        if found:
-            console(args.json).print(table)
-        else:
+        for control in found:
+            print(_report(control))
+        if not found:
             print("no policy is in the kernel's TCP; see 'distrlcc kernel load --help'")
     emit_json(args.json, [_figures(control) for control in found])
     return 0
+
+
+def _report(control: KernelControl) -> str:
+    figures = _figures(control)
+    return (
+        f"{control.name}: {control.label}, {figures['held']}\n"
+        f"  connections  {figures['open']} open of {figures['sockets']}; {figures['fallbacks']} "
+        "fell back to CUBIC\n"
+        f"  decisions    {figures['decisions']} of {figures['decision_us']:.1f} µs, the longest "
+        f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
+        f"  guard        began {figures['guard_entries']} times and ended "
+        f"{figures['guard_exits']} times, {figures['guard_s']:.1f} s in all\n"
+        f"  {figures['limited']} steps were limited by the application"
+    )
 
 
 def add_unload(parser: Parser) -> None:
@@ -171,11 +171,11 @@ def _figures(control: KernelControl) -> dict[str, Any]:
 
 def _held(control: KernelControl) -> str:
     if control.link is None:
-        return "no more: its connections go on"
+        return "held no more; its connections go on"
     if control.pin is not None:
         return f"kept, {control.pin}"
     holders = [pid for pid in control.holders() if pid != os.getpid()]
-    return f"by process {', '.join(map(str, holders))}" if holders else "by another container"
+    return f"held by process {', '.join(map(str, holders))}" if holders else "held elsewhere"
 
 
 def _sums(control: KernelControl) -> str:

@@ -130,7 +130,7 @@ def libbpf() -> Libbpf:
         KernelError: There is none.
     """
     refused = None
-    for path in (_SYSTEM, *_bundled()):
+    for path in (_SYSTEM, *bundled()):
         try:
             return Libbpf(path)
         except KernelError as error:
@@ -140,7 +140,7 @@ def libbpf() -> Libbpf:
     raise refused or KernelError(f"there is no libbpf ({_SYSTEM}); {_REMEDY}")
 
 
-def _bundled() -> list[str]:
+def bundled() -> list[str]:
     """Return where pylibbpf has a libbpf: its extension exports it whole."""
     with suppress(ValueError):
         found = importlib.util.find_spec(_BUNDLE)
