@@ -32,8 +32,8 @@ def tables() -> str:
     for kind, name in (("__s32", "log2"), ("__s32", "tanh"), ("__u32", "exp2")):
         values: np.ndarray = getattr(fixed_point, name.upper())
         lines.append(f"static const {kind} {name}_table[{len(values)}] = {{")
-        for row in range(0, len(values), 10):
-            lines.append("\t" + ", ".join(map(str, values[row : row + 10])) + ",")
+        rows = (values[first : first + 10] for first in range(0, len(values), 10))
+        lines += ["\t" + ", ".join(map(str, row)) + "," for row in rows]
         lines.append("};")
     return "\n".join(lines) + "\n"
 

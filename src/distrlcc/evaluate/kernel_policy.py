@@ -24,9 +24,7 @@ SAME_RATE = 1e-3
 """Rates are the same where they differ by less than this share."""
 
 
-def kernel_policy(
-    contender: Contender, options: KernelOptions | None = None
-) -> NDArray[np.void]:
+def kernel_policy(contender: Contender, options: KernelOptions | None = None) -> NDArray[np.void]:
     """Return a contender's policy as the kernel's program takes it.
 
     Raises:
@@ -87,7 +85,7 @@ def same_action(
         given = whole / ONE if not discrete else whole / 2.0**32
         actions, state = policy.act(seen, state, given if discrete else given[:, None])
         twin.step(whole, fresh)
-        cwnd, pacing = batch.actions.apply(actions, *batch.held())
+        _, pacing = batch.actions.apply(actions, *batch.held())
         if discrete:
             agree = twin.rows["action"] == actions
         else:

@@ -235,12 +235,19 @@ class IntegerPolicy:
             factor = ONE + mul(np.abs(answer), policy["scale"])
             rate = rows["rate"]
             rate = np.where(answer >= 0, mul(rate, factor), (rate << SHIFT) // factor)
-            rows["rate"] = np.clip(rate, policy["least_rate"], policy["greatest_rate"])
+            rate = np.clip(rate, policy["least_rate"], policy["greatest_rate"])
+            rows["rate"] = self._allowed(rows["rate"], rate)
             return
         likeliest = head.argmax(axis=1)
         rows["action"] = action = self._sampled(head, draws) if policy["sample"] else likeliest
         cwnd = mul(rows["cwnd"], policy["factor"][action]) + policy["offset"][action]
-        rows["cwnd"] = np.clip(cwnd, policy["least_window"], policy["greatest_window"])
+        cwnd = np.clip(cwnd, policy["least_window"], policy["greatest_window"])
+        rows["cwnd"] = self._allowed(rows["cwnd"], cwnd)
+
+    def _allowed(self, old: Ints, new: Ints) -> Ints:
+        """Return the new value: not under the guard, no growth where the application limits."""
+        new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
+        return np.where(self.rows["guard"]["on"] > 0, old, new)
 
     def _sampled(self, head: Ints, draws: Ints) -> Ints:
         """Return actions by the inverse CDF; draws are of 32 bits."""
@@ -284,9 +291,9 @@ class IntegerPolicy:
 
     def _layer(self, number: int, inputs: Ints) -> Ints:
         shape, policy = self.policy["layers"][number], self.policy
-        rows, columns, place, first, shift, activation = map(int, shape)
-        weights = policy["weights"][place : place + rows * columns].astype(np.int64) - 32768
+        rows, columns, place, first, activation = map(int, shape)
+        weights = policy["weights"][place : place + rows * columns].astype(np.int64) - (1 << 31)
         width = min(columns, inputs.shape[1])
         sums = inputs[:, :width] @ weights.reshape(rows, columns)[:, :width].T
-        out = (sums >> shift) + policy["biases"][first : first + rows]
+        out = (sums >> layout.WEIGHT_SHIFT) + policy["biases"][first : first + rows]
         return np.maximum(out, 0) if activation == 1 else tanh(out) if activation == 2 else out

@@ -18,6 +18,7 @@ from distrlcc.policy.policy_file import PolicyFile
 Struct = NDArray[np.void]
 _LINEAR, _RELU, _TANH = 0, 1, 2
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
+_WEIGHT_GREATEST = 1000.0
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,11 @@ def _put_network(to: Struct, policy: PolicyFile) -> None:
         before = to["layers"][number - 1] if number else np.zeros((), layout.LAYER)
         place = int(before["weights"] + before["rows"] * before["columns"])
         first = int(before["bias"] + before["rows"])
-        # As 16 bits without a sign: 2^15 stands for 0.
-        greatest = max(float(np.abs(weight).max()), 1e-9)
-        shift = min(int(np.floor(np.log2(32767 / greatest))), 20)
-        matrix = np.full((rows, columns), 32768)
-        matrix[:, :width] += np.round(weight.astype(float) * 2.0**shift).astype(int)
+        matrix = np.full((rows, columns), 1 << 31)
+        matrix[:, :width] += fixed(weight, 1 << layout.WEIGHT_SHIFT)
         to["weights"][place : place + matrix.size] = matrix.ravel()
         to["biases"][first : first + rows] = fixed(bias)
-        to["layers"][number] = (rows, columns, place, first, shift, activation)
+        to["layers"][number] = (rows, columns, place, first, activation)
     spec = policy.spec
     to["dense"], to["state"] = len(spec.dense), spec.state_size
     to["state_input"] = _widths(policy)[len(spec.dense)]
@@ -178,6 +176,12 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
         raise PolicyFileError(
             f"{name}: an action multiplies the window by {np.max(actions.factors):g}, the kernel's "
             f"program by {_FACTOR_GREATEST:g} at most; take smaller factors"
+        )
+    greatest = max(float(np.abs(weight).max()) for weight, _, _ in _layers(policy))
+    if greatest >= _WEIGHT_GREATEST:
+        raise PolicyFileError(
+            f"{name}: a weight is {greatest:g}, the kernel's program has room for "
+            f"{_WEIGHT_GREATEST:g}; train it again, such weights are those of a run that diverged"
         )
     if policy.arrays["normalizer.std"].min() < _STD_LEAST:
         raise PolicyFileError(

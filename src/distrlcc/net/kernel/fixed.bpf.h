@@ -89,7 +89,7 @@ __noinline __u64 exp_of(__s64 x)
 	return (__u64)y >> (((t >> SHIFT) + 1) & 63);
 }
 
-/* The cube root of a whole number, up to 2^17 - 1. */
+/* The cube root of a whole number below 2^51. */
 __noinline __u64 cube_root(__u64 x)
 {
 	__u64 y = 0, t, fits;
@@ -97,9 +97,9 @@ __noinline __u64 cube_root(__u64 x)
 #pragma unroll
 	for (int k = 16; k >= 0; k--) {
 		t = y | (1ULL << k);
-		fits = ((x - t * t * t) >> 63) - 1; /* all ones where t^3 <= x */
+		fits = (t * t * t - x - 1) >> 63; /* 1 where t^3 <= x; a mask would fork paths */
 		barrier_var(fits);
-		y |= (1ULL << k) & fits;
+		y |= fits << k;
 	}
 	return y;
 }

@@ -8,12 +8,13 @@
 #define MAX_ROWS 256
 #define MAX_WEIGHTS (1 << 16)
 #define MAX_BIASES 1024
+#define WEIGHT_SHIFT 20
 
 enum { SCALE_FREE, SCALE_FREE_RECENT, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
 enum { LINEAR, RELU, TANH };
 
 struct layer {
-	__u32 rows, columns, weights, bias, shift, activation;
+	__u32 rows, columns, weights, bias, activation;
 };
 
 /* Numbers have 24 bits after the point (ONE), rates (packets/s) 16. */
@@ -27,7 +28,7 @@ struct policy {
 	__s64 factor[MAX_ACTIONS], offset[MAX_ACTIONS];
 	struct layer layers[MAX_LAYERS]; /* dense ones, the LSTM's, the head */
 	__s64 biases[MAX_BIASES];
-	__u16 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^shift + 2^15 */
+	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
 };
 
 struct control {
@@ -52,7 +53,7 @@ struct acked {
 };
 
 struct guard {
-	__u64 packets, lost, epochs, epochs_bad, share, since, epoch, turn; /* turn: ms */
+	__u64 packets, lost, share, since, epoch, turn; /* turn: ms */
 	__s64 greatest, reno;
 	__u32 round, reduced, bad, calm, entries, on;
 };

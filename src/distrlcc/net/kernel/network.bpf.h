@@ -6,27 +6,28 @@
 
 struct product {
 	struct connection *c;
-	__u64 weights, columns, biases, shift, from, to, sum;
+	__u64 weights, columns, biases, from, to, sum;
 };
 
-/* One row of a layer. Weights have no sign: 2^15 stands for 0, and is taken off with the sum. */
+/* One row of a layer. Weights have no sign, as sign extension costs two instructions: 2^31 stands
+ * for 0, and is taken off with the sum. What overflows on the way comes back.
+ */
 static long row(__u32 i, struct product *m)
 {
 	struct policy *p = POLICY_OF(m->c);
 	__u64 place = (m->weights + (__u64)i * m->columns) & (MAX_WEIGHTS - 1);
-	const __u16 *w = p->weights + place;
+	const __u32 *w = p->weights + place;
 	__s64 *x = m->c->buffer + (m->from & BUFFER_MASK);
-	__u64 n = m->columns;
-	__s64 sum = 0;
+	__u64 n = m->columns, sum = 0;
 
 	for (int k = 0; k < MAX_COLUMNS; k += 16) {
 		if (k >= n)
 			break;
 #pragma unroll
 		for (int u = 0; u < 16; u++)
-			sum += (__s64)w[k + u] * x[k + u];
+			sum += (__u64)w[k + u] * (__u64)x[k + u];
 	}
-	sum = (sum - (__s64)(m->sum << 15)) >> (m->shift & 31);
+	sum = (__s64)(sum - (m->sum << 31)) >> WEIGHT_SHIFT;
 	sum += p->biases[(m->biases + i) & (MAX_BIASES - 1)];
 	m->c->buffer[(m->to + i) & BUFFER_MASK] = sum;
 	return 0;
@@ -53,7 +54,6 @@ __noinline int layer(struct connection *c, __u32 which, __u32 from, __u32 to)
 	m.weights = l->weights;
 	m.columns = n;
 	m.biases = l->bias;
-	m.shift = l->shift;
 	m.from = from;
 	m.to = to;
 	m.sum = sum;
