@@ -267,11 +267,13 @@ int cong_control(__u64 *arguments)
 	__u64 conserved = NEVER;
 	struct acked a = {};
 
-	/* The other form is dead code, as `form` does not change once the program is loaded. */
+	/* The other form is dead code, as `form` does not change once the program is loaded. In
+	 * assembly, as the compiler would make one load of both, which the verifier refuses.
+	 */
 	if (form)
-		rs = (void *)arguments[1];
+		asm volatile("%0 = *(u64 *)(%1 + 8)" : "=r"(rs) : "r"(arguments));
 	else
-		rs = (void *)arguments[3];
+		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(arguments));
 	if (!c)
 		return 0;
 	if (!generation) {
