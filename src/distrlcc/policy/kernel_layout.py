@@ -27,6 +27,8 @@ TRIAL, FORM = ".data.trial", ".rodata.form"
 ONE = 1 << 24
 """1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point."""
 RATE_ONE = 1 << 16
+WEIGHT_SHIFT = 20
+"""Bits after a weight's point; 2^31 stands for 0."""
 MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 64
 MAX_LAYERS = MAX_DENSE + 2
 MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 128, 256, 1 << 16, 1024
@@ -50,7 +52,7 @@ def _struct(*fields: tuple[str, str]) -> np.dtype[np.void]:
     return np.dtype([field for kind, names in fields for field in _named(kind, names)], align=True)
 
 
-LAYER = _struct(("<u4", "rows columns weights bias shift activation"))
+LAYER = _struct(("<u4", "rows columns weights bias activation"))
 POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
@@ -64,19 +66,14 @@ POLICY = np.dtype(
         ("offset", "<i8", MAX_ACTIONS),
         ("layers", LAYER, MAX_LAYERS),
         ("biases", "<i8", MAX_BIASES),
-        ("weights", "<u2", MAX_WEIGHTS + MAX_COLUMNS),
+        ("weights", "<u4", MAX_WEIGHTS + MAX_COLUMNS),
     ],
     align=True,
 )
 CONTROL_TYPE = np.dtype(
-    [
-        *((name, "<u4") for name in ("generation", "operations", "policies", "stats")),
-        ("name", "S16"),
-        ("label", "S64"),
-    ],
+    [*_named("<u4", "generation operations policies stats"), ("name", "S16"), ("label", "S64")],
     align=True,
 )
-"""The program reads the generation only; numbers of the maps, names and label are for users."""
 STATS_TYPE = _struct(
     ("<u8", "sockets released fallbacks acks decisions ns max_ns limited"),
     ("<u8", "guard_entries guard_exits guard_us busy busy_us busy_start"),
@@ -89,7 +86,7 @@ ACKED = _struct(
     ("<u8", "now acked lost inflight"), ("<u4", "prior_delivered delivered state limited")
 )
 GUARD = _struct(
-    ("<u8", "packets lost round_packets round_lost share since epoch turn"),
+    ("<u8", "packets lost share since epoch turn"),
     ("<i8", "greatest reno"),
     ("<u4", "round reduced bad calm entries on"),
 )
