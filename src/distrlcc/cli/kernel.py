@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from distrlcc.net.kernel_tcp import KernelControl
 
 _NAME = "distrlcc"
+_SUITES, _LINKS, _SECONDS = ("random", "dynamic", "cellular", "shared-4"), 8, 10.0
+_SAME = 0.999
+"""Least share of the same decisions."""
 
 
 def add_load(parser: Parser) -> None:
@@ -122,6 +125,36 @@ def run_unload(args: Namespace) -> int:
     print(f"{args.name} is gone; {_sums(control)}")
     _warn_of_default(args.name)
     return 0
+
+
+def add_check(parser: Parser) -> None:
+    _add_policy(parser)
+    add_json(parser)
+
+
+def run_check(args: Namespace) -> int:
+    """Compare what a policy decides in the kernel with what it decides here, and time it there.
+
+    Simulated links are the inputs; both draw the same numbers. 1 if fewer than 99.9% of the
+    decisions on a suite are the same.
+    """
+    from distrlcc.evaluate.kernel_policy import kernel_policy, same_action
+    from distrlcc.net.kernel_tcp import time_decision
+    from distrlcc.sim.suites import load_suite
+
+    contender = _contender(args)
+    record = kernel_policy(contender)
+    shares = {}
+    for suite in _SUITES:
+        found = same_action(contender, load_suite(suite).scenarios("test", _LINKS), _SECONDS)
+        shares[suite] = found.share
+        if args.json != "-":
+            print(f"{suite}: {found.share:.2%} of {found.decisions} decisions are the same")
+    nanoseconds = time_decision(record)
+    if args.json != "-":
+        print(f"{contender.name} fits; {nanoseconds / 1e3:.1f} µs a decision in this kernel")
+    emit_json(args.json, {"same_action": shares, "decision_ns": nanoseconds})
+    return int(min(shares.values()) < _SAME)
 
 
 def _add_policy(parser: Parser) -> None:

@@ -164,10 +164,18 @@ class BpfObject:
     def _find(self, kind: str, name: str) -> ctypes.c_void_p:
         return self._libbpf.pointer(f"bpf_object__find_{kind}_by_name", self._object, name.encode())
 
-    def choose(self, program: str, *, load: bool) -> None:
-        """Load a program, or leave it out."""
-        found = self._find("program", program)
-        self._libbpf.call("bpf_program__set_autoload", found, ctypes.c_bool(load))
+    def load_only(self, program: str, *, without: str) -> None:
+        """Load one program, which may stay out by default, and all maps except one."""
+        chosen, each = self._find("program", program).value, None
+        with suppress(FileNotFoundError):  # the end of the list
+            while True:
+                each = self._libbpf.pointer("bpf_object__next_program", self._object, each)
+                load = ctypes.c_bool(each.value == chosen)
+                self._libbpf.call("bpf_program__set_autoload", each, load)
+        self._libbpf.call(
+            "bpf_map__set_autocreate", self._find("map", without), ctypes.c_bool(False)
+        )
+        self.load()
 
     def fill(self, name: str, data: bytes) -> None:
         """Give a data section another content before it is loaded; constants are known then."""

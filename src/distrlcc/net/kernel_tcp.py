@@ -14,7 +14,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -303,6 +303,23 @@ def _control(policies: int, control: int, stats: int, link: int | None = None) -
         counted=bpf.map_array(stats).view(layout.STATS_TYPE).reshape(()),
         link=link,
     )
+
+
+def time_decision(policy: Record, *, repeat: int = 2000) -> float:
+    """Return how long a step's observation and decision take in the kernel, hot, ns.
+
+    Raises:
+        KernelError: This machine lacks something, or the kernel refuses the program.
+    """
+    require_kernel()
+    with closing(bpf.BpfObject(PROGRAM.read_bytes())) as trial:
+        with _refusals("the kernel refuses the program"):
+            trial.load_only(layout.TRIAL_PROGRAM, without=layout.OPERATIONS)
+        bpf.map_array(trial.map_fd(layout.POLICIES)).view(layout.POLICY)[0] = policy
+        begun = bpf.map_array(trial.map_fd(layout.TRIAL)).view(layout.TRIAL_TYPE)
+        begun["connection"]["cwnd"] = policy["first_window"]
+        begun["connection"]["rate"] = policy["first_rate"]
+        return trial.test_run(layout.TRIAL_PROGRAM, repeat=repeat)
 
 
 def loaded_controls() -> list[KernelControl]:
