@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
 from distrlcc.env.batch import LinkBatch
-from distrlcc.evaluate.contender import Contender
+from distrlcc.evaluate.contender import KERNEL, Contender
+from distrlcc.net.kernel_tcp import KernelControl, register
 from distrlcc.policy.fixed_point import fixed
 from distrlcc.policy.integer_policy import IntegerPolicy, intervals
 from distrlcc.policy.kernel_layout import ONE, RATE_ONE
@@ -39,6 +42,39 @@ def kernel_policy(contender: Contender, options: KernelOptions | None = None) ->
         preference=contender.preference,
         options=options,
         name=contender.name,
+    )
+
+
+def in_kernel(contender: Contender, control: KernelControl) -> Contender:
+    """Return a policy's contender as the kernel's TCP runs it."""
+    return replace(contender, name=KERNEL + contender.name, control=control.name)
+
+
+@contextmanager
+def registered(contenders: Sequence[Contender]) -> Iterator[list[KernelControl]]:
+    """Have contenders' policies in the kernel's TCP while the context lasts, under passing names.
+
+    Raises:
+        PolicyFileError: A policy does not fit.
+        KernelError: This machine lacks something, or the kernel refuses.
+    """
+    records = [kernel_policy(contender) for contender in contenders]
+    with ExitStack() as held:
+        controls = []
+        for number, (contender, record) in enumerate(zip(contenders, records, strict=True)):
+            controls.append(register(record, contender.name, f"rl{os.getpid()}_{number}"))
+            held.callback(controls[-1].close)
+        yield controls
+
+
+def kernel_work(control: KernelControl) -> str:
+    """Return a sentence on what a policy did in the kernel."""
+    counts = control.counts()
+    each = counts["ns"] / max(counts["decisions"], 1) / 1e3
+    return (
+        f"{KERNEL}{control.label} is {control.label} in this machine's kernel: "
+        f"{counts['sockets']} connections, {counts['decisions']} decisions of {each:.1f} µs; its "
+        f"guard began {counts['guard_entries']} times, {counts['guard_us'] / 1e6:.1f} s in all."
     )
 
 

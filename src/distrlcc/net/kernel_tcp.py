@@ -244,10 +244,9 @@ def check_name(name: str) -> None:
     Raises:
         ConfigError: It is none, or taken.
     """
-    fits = name.isascii() and name.isprintable() and not set(name) & set(" /")
-    if not fits or not 0 < len(name) <= _LONGEST_NAME or name in (".", ".."):
+    if not re.fullmatch(rf"[A-Za-z0-9_.]{{1,{_LONGEST_NAME}}}", name) or name in (".", ".."):
         raise ConfigError(
-            f"--name {name!r}: expected 1 to {_LONGEST_NAME} ASCII characters without spaces"
+            f"--name {name!r}: expected 1 to {_LONGEST_NAME} letters, digits, underscores or dots"
         )
     if name in kernel_controls():
         raise _taken(name)
