@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from distrlcc.cli.main import main
 from distrlcc.doctor.findings import Verdict
 from distrlcc.doctor.machine import check_kernel
 from distrlcc.errors import ConfigError, KernelError
@@ -321,6 +323,45 @@ def test_connections_live_while_weights_are_swapped_and_holders_die(
         assert found.counts()["decisions"] > 0
         out, err = many.communicate(timeout=30)
         assert json.loads(out)[1] == [], err
+
+
+LINK = """
+name = "short"
+duration_s = 2.5
+link = { rate_mbps = 12.032, delay_ms = 10.0, queue_packets = 60 }
+flows = [{ scheme = "agent" }]
+"""
+
+
+def test_a_policy_is_ranked_in_the_kernel_and_outside(
+    record: Any, emulator: Any, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "short.toml").write_text(LINK)
+    words = ["evaluate", "fair", "--world", "emulated", "--as", "kernel", "--against", ""]
+    words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
+    before = kernel_controls()
+    assert main([*words, "--json", str(tmp_path / "figures.json")]) == 0
+    assert kernel_controls() == before
+    schemes = json.loads((tmp_path / "figures.json").read_text())["schemes"]
+    assert {name: one["learned"] for name, one in schemes.items()} == {
+        "fair": True,
+        "kernel-fair": True,
+    }
+    page = (tmp_path / "report" / "sim-to-real.html").read_text()
+    assert re.search(r"kernel-fair is fair in this machine.{,9}s kernel: \d{3} decisions", page)
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("short, kernel-fair: "):  # in both worlds
+            assert " nan" not in line
+            assert re.search(r"simulated \d+\.\d\d \(", line)
+            break
+    else:
+        pytest.fail("no comparison with the simulator")
+
+
+@pytest.mark.parametrize("words", [["fair"], ["--world", "emulated", "--against", "cubic"]])
+def test_only_policies_on_emulated_links_go_into_the_kernel(words: list[str], capsys: Any) -> None:
+    assert main(["evaluate", *words, "--as", "kernel"]) == 2
+    assert "--as kernel is for a POLICY and --world emulated" in capsys.readouterr().err
 
 
 def test_a_name_is_registered_once(control: KernelControl, name: str) -> None:
