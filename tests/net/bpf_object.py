@@ -67,9 +67,12 @@ class Trial:
     def data(self, name: str) -> mmap.mmap:
         """Return a data section's memory."""
         found = c_void_p(self._find("map", name))
-        size = self._call("bpf_map__value_size", c_uint32, found)
-        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        pages = -(-self.size(name) // mmap.PAGESIZE) * mmap.PAGESIZE
         return mmap.mmap(self._call("bpf_map__fd", c_int, found), pages)
+
+    def size(self, name: str) -> int:
+        """Return a data section's size, bytes."""
+        return self._call("bpf_map__value_size", c_uint32, c_void_p(self._find("map", name)))
 
     def run(self, repeat: int = 1) -> int:
         """Run the test program; return ns for each run."""

@@ -1,4 +1,4 @@
-"""The kernel's program against its integer twin, bit for bit, and its guard, by BPF_PROG_TEST_RUN."""
+"""The kernel's program, by BPF_PROG_TEST_RUN: its integer twin bit for bit, and its guard."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ POLICIES = {
         "aurora", "fine", hidden=(128, 128, 100, 17), options=PREFERENCE, activation="tanh"
     ),
 }
+
+
+def test_the_sections_are_as_large_as_their_types(trial: Trial) -> None:
+    types = {
+        layout.POLICIES: np.dtype((layout.POLICY, 2)),
+        layout.CONTROL: layout.CONTROL_TYPE,
+        layout.STATS: layout.STATS_TYPE,
+        layout.TRIAL: layout.TRIAL_TYPE,
+    }
+    assert {name: trial.size(name) for name in types} == {n: t.itemsize for n, t in types.items()}
 
 
 def random_interval(rng: np.random.Generator, row: np.void) -> None:

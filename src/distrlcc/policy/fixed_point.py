@@ -54,7 +54,7 @@ def tanh(x: Ints) -> Ints:
     v = np.minimum(np.abs(x), 8 * ONE - 1)
     i = v >> 16
     y = TANH[i] + ((TANH[i + 1] - TANH[i]) * (v & 65535) >> 16)
-    return np.where(x < 0, -y, y)
+    return np.asarray(np.where(x < 0, -y, y))
 
 
 def exp(x: Ints) -> Ints:

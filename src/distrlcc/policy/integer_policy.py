@@ -247,7 +247,7 @@ class IntegerPolicy:
     def _allowed(self, old: Ints, new: Ints) -> Ints:
         """Return the new value: not under the guard, no growth where the application limits."""
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
-        return np.where(self.rows["guard"]["on"] > 0, old, new)
+        return np.asarray(np.where(self.rows["guard"]["on"] > 0, old, new))
 
     def _sampled(self, head: Ints, draws: Ints) -> Ints:
         """Return actions by the inverse CDF; draws are of 32 bits."""
@@ -295,5 +295,7 @@ class IntegerPolicy:
         weights = policy["weights"][place : place + rows * columns].astype(np.int64) - (1 << 31)
         width = min(columns, inputs.shape[1])
         sums = inputs[:, :width] @ weights.reshape(rows, columns)[:, :width].T
-        out = (sums >> layout.WEIGHT_SHIFT) + policy["biases"][first : first + rows]
-        return np.maximum(out, 0) if activation == 1 else tanh(out) if activation == 2 else out
+        out: Ints = (sums >> layout.WEIGHT_SHIFT) + policy["biases"][first : first + rows]
+        if activation == layout.TANH:
+            return tanh(out)
+        return np.asarray(np.maximum(out, 0) if activation == layout.RELU else out)

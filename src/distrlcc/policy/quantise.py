@@ -16,7 +16,6 @@ from distrlcc.policy.numpy_policy import LOG_STD_RANGE
 from distrlcc.policy.policy_file import PolicyFile
 
 Struct = NDArray[np.void]
-_LINEAR, _RELU, _TANH = 0, 1, 2
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
 _WEIGHT_GREATEST = 1000.0
 
@@ -130,15 +129,15 @@ def _padded(width: int) -> int:
 def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
     """Return each layer's weights, biases and activation."""
     spec, arrays = policy.spec, policy.arrays
-    activation = _RELU if spec.activation == "relu" else _TANH
+    activation = layout.RELU if spec.activation == "relu" else layout.TANH
     layers = [
         (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"], activation)
         for i in range(len(spec.dense))
     ]
     if spec.state_size:
         both = np.concatenate([arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]], axis=1)
-        layers.append((both, arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"], _LINEAR))
-    layers.append((arrays["policy_head.weight"], arrays["policy_head.bias"], _LINEAR))
+        layers.append((both, arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"], layout.LINEAR))
+    layers.append((arrays["policy_head.weight"], arrays["policy_head.bias"], layout.LINEAR))
     return layers
 
 

@@ -80,13 +80,21 @@ __noinline int begin(struct connection *c, __u32 generation)
 	/* The first window or rate, where there is none yet. */
 	c->generation = generation;
 	p = POLICY_OF(c);
-	if (!p->actions)
-		c->cwnd = p->first_window;
-	c->cwnd = c->cwnd ? c->cwnd : p->first_window;
-	c->rate = c->rate ? c->rate : p->first_rate;
+	c->rate = p->actions ? 0 : c->rate ? c->rate : p->first_rate;
+	c->cwnd = p->actions && c->cwnd ? c->cwnd : p->first_window;
 	c->action = MAX_ACTIONS;
 	act(c, drawn(c));
 	return 0;
+}
+
+/* Another policy may need a rate where there was a window, or the other way round. */
+static __always_inline void carry_over(struct connection *c, __u64 srtt)
+{
+	srtt |= !srtt;
+	if (c->rate)
+		c->cwnd = (__u64)c->rate * c->now.min_rtt / SECOND_US << 8;
+	else
+		c->rate = ((__u64)c->cwnd >> 8) * SECOND_US / srtt;
 }
 
 /* How long a step lasts, us: longer in proportion where more connections are busy than `crowd`. */
@@ -282,8 +290,10 @@ int cong_control(__u64 *arguments)
 	}
 	__sync_fetch_and_add(&stats.acks, 1);
 	/* What ended before this acknowledgement, under the policy that is in use now. */
-	if (c->generation != generation)
+	if (c->generation != generation) {
+		carry_over(c, tp->srtt_us >> 3);
 		begin(c, generation);
+	}
 	a.now = tp->tcp_mstamp;
 	close_steps(c, a.now);
 	/* The acknowledgement. */
