@@ -123,12 +123,12 @@ def control(record: kernel_tcp.Record, name: str) -> Iterator[KernelControl]:
 
 
 @pytest.fixture
-def holder(record: kernel_tcp.Record, name: str) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def holder(record: kernel_tcp.Record, name: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """What starts a process that holds a policy, as users do."""
     started: list[subprocess.Popen[str]] = []
 
-    def start() -> subprocess.Popen[str]:
-        words = [*LOAD, "load", "fair", "--name", name]
+    def start(*prefix: str) -> subprocess.Popen[str]:
+        words = [*prefix, *LOAD, "load", "fair", "--name", name]
         started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
         stdout = started[-1].stdout
         assert stdout is not None
@@ -236,6 +236,12 @@ def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emul
     out, _ = process.communicate(timeout=10)
     assert (process.returncode, out.splitlines()[-1][:12]) == (0, "1 connection")
     assert name not in kernel_controls()
+
+
+def test_three_capabilities_are_enough_to_load(holder: Any, name: str) -> None:
+    rights = "setpriv --inh-caps=-all --bounding-set=-all,+bpf,+net_admin,+perfmon"
+    holder(*rights.split()).terminate()
+    _wait_until(lambda: name not in kernel_controls())
 
 
 def test_a_holder_that_is_killed_leaves_its_connections_and_nothing_else(
