@@ -162,6 +162,27 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     assert len(windows) == 16
 
 
+def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: Trial) -> None:
+    whole = quantise(POLICIES["aurora"], ACTIONS["rate"], (MIN_CWND, MAX_CWND))
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
+    connection = memory["connection"]
+    connection["rate"], connection["now"]["rtt_last"] = 30_000 * layout.RATE_ONE, 50_000
+    for delivered in range(100, 2000, 100):
+        lost = 30 if delivered < 350 else 0
+        last = delivered - 100
+        memory["ack"] = (1_000_000 + 500 * delivered, 100, lost, 100, last, delivered, 0, 0)
+        trial.run()
+        if not connection["guard"]["on"] and delivered > 350:
+            break
+    # 70 packets and their growth, per 50 ms.
+    assert connection["rate"] / layout.RATE_ONE == pytest.approx(
+        connection["cwnd"] / ONE / 0.05, rel=1e-4
+    )
+    assert 70 < connection["cwnd"] / ONE < 100
+
+
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {COMPILER}")
 def test_what_is_committed_is_what_the_sources_give() -> None:
     assert differences() == []

@@ -287,7 +287,7 @@ class IntegerPolicy:
         if policy["has_preference"]:
             seen[:, size + max(actions, 1)] = policy["preference"]
         away = np.clip(seen - policy["mean"], -64 * ONE, 64 * ONE)
-        return np.clip(away * policy["inverse"] >> 20, -CLIP, CLIP)
+        return np.asarray(np.clip(away * policy["inverse"] >> 20, -CLIP, CLIP))
 
     def _layer(self, number: int, inputs: Ints) -> Ints:
         shape, policy = self.policy["layers"][number], self.policy

@@ -27,7 +27,7 @@ TRIAL, FORM = ".data.trial", ".rodata.form"
 ONE = 1 << 24
 """1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point."""
 RATE_ONE = 1 << 16
-WEIGHT_SHIFT = 20
+WEIGHT_SHIFT = 24
 """Bits after a weight's point; 2^31 stands for 0."""
 MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 64
 MAX_LAYERS = MAX_DENSE + 2

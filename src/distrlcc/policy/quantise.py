@@ -17,7 +17,7 @@ from distrlcc.policy.policy_file import PolicyFile
 
 Struct = NDArray[np.void]
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
-_WEIGHT_GREATEST = 1000.0
+_WEIGHT_GREATEST = 100.0
 
 
 @dataclass(frozen=True)

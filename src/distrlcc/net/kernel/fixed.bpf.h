@@ -64,14 +64,17 @@ __noinline __s64 ln(__u64 x)
 
 __noinline __s64 tanh_of(__s64 x)
 {
-	__s64 sign = x >> 63, v, y;
+	__s64 sign = x >> 63, v, y, f;
 	__u64 i;
 
 	barrier_var(sign);
 	v = least((x ^ sign) - sign, 8 * ONE - 1);
 	i = (v >> 16) & 2047;
 	y = tanh_table[i];
-	y += (((__s64)tanh_table[i + 1] - y) * (v & 65535)) >> 16;
+	f = v & 65535;
+	y += (((__s64)tanh_table[i + 1] - y) * f) >> 16;
+	/* The curve lies above its chord by t (1 - t^2) f (1 - f) / 256^2. */
+	y += (mul(y, ONE - mul(y, y)) * ((f * (65536 - f)) >> 16)) >> 32;
 	return (y ^ sign) - sign;
 }
 

@@ -59,10 +59,16 @@ static __always_inline void enter_guard(struct connection *c, struct acked *a)
 
 static __always_inline void leave_guard(struct connection *c, struct acked *a)
 {
+	struct policy *p = POLICY_OF(c);
 	struct guard *g = &c->guard;
+	__u64 rate;
 
 	g->on = 0;
 	g->bad = 0;
+	if (!p->actions) { /* what it sent lately */
+		rate = ((__u64)c->cwnd >> 8) * 1000000 / (c->now.rtt_last | !c->now.rtt_last);
+		c->rate = clip(rate, p->least_rate, p->greatest_rate);
+	}
 	__sync_fetch_and_add(&stats.guard_exits, 1);
 	__sync_fetch_and_add(&stats.guard_us, a->now - g->since);
 }
