@@ -63,7 +63,7 @@ Record = NDArray[np.void]
 def problems() -> Iterator[str]:
     """Yield what this machine lacks to load a policy, each with what to do about it."""
     release = os.uname().release
-    numbers = tuple(int(part) for part in release.replace("-", ".").split(".")[:2])
+    numbers = tuple(map(int, re.findall(r"\d+", release)[:2]))
     if numbers < _OLDEST_KERNEL:
         oldest = ".".join(map(str, _OLDEST_KERNEL))
         yield f"Linux {release} is too old: expected {oldest} or later; boot a newer kernel"
