@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile torch
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,ray]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,ray,kernel]'
 	@touch $@
 
 demo: venv

@@ -69,6 +69,10 @@ class LinkError(DistrlccError):
     """An emulated link that this system does not let us make."""
 
 
+class KernelError(DistrlccError):
+    """A kernel that lacks what its own TCP under a policy needs, or does not let us use it."""
+
+
 class GroupError(DistrlccError):
     """Other processes that are gone, out of reach or of another version."""
 

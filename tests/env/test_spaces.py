@@ -146,3 +146,13 @@ def test_a_longer_path_is_noticed_after_two_windows() -> None:
     seen = _path(space, 0.1, 699)
     assert seen[0] == 0.0
     assert seen[7] == pytest.approx(np.log(0.1 * 30))
+
+
+def test_windows_close_when_they_are_full_whatever_sums_of_steps_round_to() -> None:
+    space = ScaleFreeRecent(1)
+    # Ten steps of 10 ms are two round trips of 50 ms; as floating point they are a little less.
+    for step in range(10):
+        space.observe(
+            interval_stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_min=0.05, rtt_last=0.05)
+        )
+        assert (space.values["recent_window"][0] == 0.0) == (step == 9)

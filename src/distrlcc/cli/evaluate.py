@@ -4,6 +4,7 @@ distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suit
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
+distrlcc evaluate fair --world emulated --as kernel --links 3           (in the kernel's TCP, too)
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
@@ -26,6 +28,7 @@ from distrlcc.files import require_writable, write_atomically
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
     from distrlcc.evaluate.emulated import Measured
+    from distrlcc.net.kernel_tcp import KernelControl
     from distrlcc.sim.scenario import Scenario
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
@@ -47,6 +50,8 @@ def add_arguments(parser: Parser) -> None:
         "these names (default: beside kernel-NAME the kernel's where it has them, else ours)"
     )
     add("--others", text, choices=("ours", "kernel"))
+    text = "kernel: put each POLICY into the kernel's TCP as well, and measure it as kernel-POLICY"
+    add("--as WHAT", text, choices=("kernel",), dest="also")
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
     text = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
     add("--trace FILE", text, list)
@@ -59,11 +64,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
-    from distrlcc.evaluate.emulated import real_flows
-    from distrlcc.evaluate.runner import evaluate
-    from distrlcc.evaluate.summary import print_table, summarise, to_json
-
-    # What is measured on which links; all that can be refused is refused before the first run.
+    # What is measured on which links.
     real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
@@ -72,6 +73,46 @@ def run(args: Namespace) -> int:
     args.seeds = args.seeds or (1 if real else 5)
     contenders = contenders_of(args, real=real)
     scenarios = _scenarios(args)
+    with _in_kernel(args, contenders) as controls:
+        return _evaluate(args, contenders, scenarios, controls)
+
+
+@contextmanager
+def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[KernelControl]]:
+    """Put the policies into the kernel's TCP, if that is asked for; each follows itself then."""
+    if args.also is None:
+        yield []
+        return
+    if args.world != "emulated" or not args.policies:
+        raise ConfigError("--as kernel is for a POLICY and --world emulated")
+    from distrlcc.evaluate.kernel_policy import in_kernel, registered
+
+    policies = [contender for contender in contenders if contender.learned]
+    _end_on_signals()
+    with registered(policies) as controls:
+        for contender, control in zip(policies, controls, strict=True):
+            contenders.insert(contenders.index(contender) + 1, in_kernel(contender, control))
+        yield controls
+
+
+def _end_on_signals() -> None:
+    """End on these as on Ctrl-C, so that nothing is left behind."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, frame: sys.exit(128 + number))
+
+
+def _evaluate(
+    args: Namespace,
+    contenders: list[Contender],
+    scenarios: list[Scenario],
+    controls: Sequence[KernelControl],
+) -> int:
+    from distrlcc.evaluate.emulated import real_flows
+    from distrlcc.evaluate.runner import evaluate
+    from distrlcc.evaluate.summary import print_table, summarise, to_json
+
+    # All that can be refused is refused before the first run.
+    real = args.world == "emulated"
     for scenario, contender in product(scenarios, contenders if real else ()):
         real_flows(scenario, contender, args.others)
     drawn = _drawn_links(args.series, scenarios)
@@ -87,6 +128,7 @@ def run(args: Namespace) -> int:
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     failures = [line for one in measured for line in one.failures]
     if real:
+        from distrlcc.evaluate.kernel_policy import kernel_work
         from distrlcc.evaluate.sim_to_real import compare, render
 
         models = [contender.simulated() for contender in contenders]
@@ -96,7 +138,7 @@ def run(args: Namespace) -> int:
             if model is not None
         ]
         rows = compare(pairs)
-        notes = _notes(contenders, scenarios, args.others)
+        notes = _notes(contenders, scenarios, args.others) + list(map(kernel_work, controls))
         for line in (*rows, *notes):
             print(line, file=table.file)
         late = [run for one in measured for run in one.late]
@@ -171,9 +213,7 @@ def _measure(
     from distrlcc.evaluate.runner import evaluate
 
     if args.world == "emulated":
-        # End on these as on Ctrl-C, so that no folder is left behind.
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        _end_on_signals()
     found: list[Measured] = []
     for contender in contenders:
         if args.world == "simulated":

@@ -33,6 +33,7 @@ COMMANDS = {
     "send": "send real packets under a policy or a scheme",
     "receive": "receive what 'send' sends",
     "list": "list recipes, suites, schemes, observations, actions and rewards",
+    "kernel": "put a policy into the kernel's own TCP, for any program",
     "emulate": "run a command behind an emulated link",
     "trace": "write a generated trace to a file",
     "check": "check the simulator, the link model, the environment or distributed learning",
@@ -55,6 +56,12 @@ GROUPS = {
     "tune": {
         "pbt": "a population whose worst members copy the best and change their values",
         "search": "trials by Optuna's samplers, the bad ones stopped early",
+    },
+    "kernel": {
+        "load": "register a policy as a TCP congestion control",
+        "status": "show what is loaded: its connections, decisions, guard",
+        "unload": "take it out again",
+        "check": "compare the kernel's decisions with the policy's own, and time them",
     },
     "cluster": {
         "start": "start the head on this machine, and print the line for the others",

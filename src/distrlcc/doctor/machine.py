@@ -15,7 +15,9 @@ from distrlcc.cluster.session import node_identity, parse_address, read_row
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError
+from distrlcc.net.bpf import libbpf
 from distrlcc.net.device import TUN_PATH
+from distrlcc.net.kernel_tcp import problems
 from distrlcc.net.namespace import REMEDY, is_privileged
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
@@ -165,7 +167,7 @@ def check_emulation() -> list[Finding]:
     found = shutil.which("mm-link")
     warn = "" if found else "only to compare with mahimahi itself: install its package"
     mahimahi = finding("mahimahi", found or "no mm-link", warn=warn)
-    return [_namespaces(), _tun(), mahimahi, _controls()]
+    return [_namespaces(), _tun(), mahimahi, _controls(), check_kernel()]
 
 
 def _namespaces() -> Finding:
@@ -205,6 +207,15 @@ def _controls() -> Finding:
     ]
     warn = f"for comparisons with the kernel's: {', '.join(remedies)}" if remedies else ""
     return finding("kernel's TCP", ", ".join(usable), warn=warn)
+
+
+def check_kernel() -> Finding:
+    """Check whether a policy could be loaded into the kernel's TCP."""
+    lacking = list(problems())
+    if lacking:
+        return finding("kernel load", "cannot be used", warn="; ".join(lacking))
+    found = f"Linux {os.uname().release}, {libbpf().path} {libbpf().version}"
+    return finding("kernel load", found)
 
 
 def new_marks(place: str) -> Storage:

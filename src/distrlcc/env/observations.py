@@ -112,7 +112,8 @@ class ScaleFree(_Running):
         v = self.values
         least, before, window = prefix + "least", prefix + "least_before", prefix + "window"
         v[window] += stats.duration
-        over = v[window] >= window_s
+        # Sums of steps are a rounding short of what they stand for.
+        over = v[window] >= window_s - 1e-9
         v[before] = np.where(over, v[least], v[before])
         v[least] = np.where(over, np.inf, v[least])
         v[window] = np.where(over, 0.0, v[window])

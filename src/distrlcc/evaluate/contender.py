@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gymnasium
@@ -39,6 +39,8 @@ class Contender:
     """From 0 (throughput) to 1 (delay), for a policy that has this as its last input."""
     path: Path | None = None
     """The policy's file, which a sender of real packets reads."""
+    control: str | None = None
+    """Name of the control as which the kernel's TCP has the policy; None: it is not there."""
 
     @property
     def learned(self) -> bool:
@@ -48,17 +50,19 @@ class Contender:
     @property
     def is_kernel(self) -> bool:
         """Whether it is the kernel's TCP, which only sends real packets."""
-        return self.policy is None and self.name.startswith(KERNEL)
+        return self.control is not None or (self.policy is None and self.name.startswith(KERNEL))
 
     @property
     def scheme(self) -> str:
         """The scheme that its flow runs in the simulator, or the kernel's control."""
+        if self.control is not None:
+            return self.control
         return self.name.removeprefix(KERNEL) if self.policy is None else "agent"
 
     def simulated(self) -> Contender | None:
         """Return the same in the simulator; None where that has no such scheme."""
-        if not self.is_kernel:
-            return self
+        if self.policy is not None or not self.is_kernel:
+            return replace(self, control=None)
         return Contender(self.scheme) if self.scheme in _real_schemes() else None
 
     def words(self) -> tuple[str, ...]:

@@ -1,0 +1,219 @@
+"""``distrlcc kernel``: a policy as a congestion control of the kernel's own TCP."""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distrlcc.cli.output import add_json, counted, emit_json, note
+from distrlcc.cli.parser import Parser, number
+
+if TYPE_CHECKING:
+    from distrlcc.evaluate.contender import Contender
+    from distrlcc.net.kernel_tcp import KernelControl
+
+_NAME = "distrlcc"
+_SUITES, _LINKS, _SECONDS = ("random", "dynamic", "cellular", "shared-4"), 8, 10.0
+_SAME = 0.999
+"""Least share of the same decisions."""
+
+
+def add_load(parser: Parser) -> None:
+    _add_policy(parser)
+    _add_name(parser)
+    parser.add("--keep", "stay until 'distrlcc kernel unload', not only until Ctrl-C", bool)
+    parser.add("--swap", "give NAME, which is loaded already, this policy", bool)
+
+
+def run_load(args: Namespace) -> int:
+    """Register a policy as a congestion control of the kernel's TCP, for any program.
+
+    distrlcc kernel load fair                 (until Ctrl-C)
+    distrlcc kernel load fair --keep          (until 'distrlcc kernel unload')
+    distrlcc kernel load best --swap          (connections go on, under the new policy)
+    """
+    from distrlcc.evaluate.kernel_policy import kernel_policy
+    from distrlcc.limits import limits
+    from distrlcc.net.kernel_tcp import check_name, find_control, register, require_kernel
+    from distrlcc.runs.stopper import Stopper
+
+    # What cannot work is refused before the policy is read.
+    require_kernel()
+    if not args.swap:
+        check_name(args.name)
+    contender = _contender(args)
+    record = kernel_policy(contender)
+    if args.swap:
+        control = find_control(args.name)
+        before = control.label
+        control.swap(record, contender.name)
+        print(f"{args.name} runs {contender.name} now, in place of {before}")
+        return 0
+    # From here on a signal ends the hold, and nothing halfway.
+    with Stopper() as stopper:
+        begin = time.perf_counter()
+        control = register(record, contender.name, args.name, keep=args.keep)
+        print(_welcome(control, args, time.perf_counter() - begin), flush=True)
+        while not (args.keep or stopper.signal):
+            time.sleep(limits().tick)
+        if not args.keep:
+            print(_sums(control))
+        control.close()
+    if not args.keep:
+        _warn_of_default(args.name)
+    return 0
+
+
+def _welcome(control: KernelControl, args: Namespace, seconds: float) -> str:
+    """Return how it is put to use, and how it ends."""
+    end = f"distrlcc kernel unload{_flag(control.name)}" if args.keep else "Ctrl-C"
+    return (
+        f"{control.label} is the kernel's TCP congestion control {control.name} ({seconds:.1f} s)\n"
+        f'  one program    setsockopt(IPPROTO_TCP, TCP_CONGESTION, "{control.name}"), '
+        f"iperf3 -C {control.name}\n"
+        f"  one namespace  ip netns exec NETNS {_default_line(control.name)}\n"
+        f"  this machine   {_default_line(control.name)}      (yours to do)\n"
+        f"  its end        {end}; connections that are open go on under the policy"
+    )
+
+
+def add_status(parser: Parser) -> None:
+    add_json(parser)
+
+
+def run_status(args: Namespace) -> int:
+    """Show the policies in the kernel's TCP: their connections, decisions and the guard's work."""
+    from distrlcc.net.kernel_tcp import loaded_controls
+
+    found = loaded_controls()
+    if args.json != "-":
+        for control in found:
+            print(_report(control))
+        if not found:
+            print("no policy is in the kernel's TCP; see 'distrlcc kernel load --help'")
+    emit_json(args.json, [_figures(control) for control in found])
+    return 0
+
+
+def _report(control: KernelControl) -> str:
+    figures = _figures(control)
+    return (
+        f"{control.name}: {control.label}, {figures['held']}\n"
+        f"  connections  {figures['open']} open of {figures['sockets']}; {figures['fallbacks']} "
+        "fell back to CUBIC\n"
+        f"  decisions    {figures['decisions']} of {figures['decision_us']:.1f} µs, the longest "
+        f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
+        f"  guard        began {figures['guard_entries']} times and ended "
+        f"{figures['guard_exits']} times, {figures['guard_s']:.1f} s in all\n"
+        f"  {figures['limited']} steps were limited by the application"
+    )
+
+
+def add_unload(parser: Parser) -> None:
+    _add_name(parser)
+
+
+def run_unload(args: Namespace) -> int:
+    """Take a policy out of the kernel's TCP; connections that are open go on under it."""
+    from distrlcc.net.kernel_tcp import find_control, remove
+
+    control = find_control(args.name)
+    remove(control)
+    print(f"{args.name} is gone; {_sums(control)}")
+    _warn_of_default(args.name)
+    return 0
+
+
+def add_check(parser: Parser) -> None:
+    _add_policy(parser)
+    add_json(parser)
+
+
+def run_check(args: Namespace) -> int:
+    """Compare what a policy decides in the kernel with what it decides here, and time it there.
+
+    Simulated links are the inputs; both draw the same numbers. 1 if fewer than 99.9% of the
+    decisions on a suite are the same.
+    """
+    from distrlcc.evaluate.kernel_policy import kernel_policy, same_action
+    from distrlcc.net.kernel_tcp import time_decision
+    from distrlcc.sim.suites import load_suite
+
+    contender = _contender(args)
+    record = kernel_policy(contender)
+    shares = {}
+    for suite in _SUITES:
+        found = same_action(contender, load_suite(suite).scenarios("test", _LINKS), _SECONDS)
+        shares[suite] = found.share
+        if args.json != "-":
+            print(f"{suite}: {found.share:.2%} of {found.decisions} decisions are the same")
+    nanoseconds = time_decision(record)
+    if args.json != "-":
+        print(f"{contender.name} fits; {nanoseconds / 1e3:.1f} µs a decision in this kernel")
+    emit_json(args.json, {"same_action": shares, "decision_ns": nanoseconds})
+    return int(min(shares.values()) < _SAME)
+
+
+def _add_policy(parser: Parser) -> None:
+    parser.add("policy POLICY", "a policy's file, a run, or the name of a shipped policy")
+    text = "0: throughput, 1: delay, for a policy trained with preferences (default: its own)"
+    parser.add("--prefer P", text, number(0, 1))
+
+
+def _add_name(parser: Parser) -> None:
+    parser.add("--name NAME", "the control's name", default=_NAME)
+
+
+def _contender(args: Namespace) -> Contender:
+    from distrlcc.evaluate.contender import contender_from_file
+
+    return contender_from_file(args.policy, set(), args.prefer)
+
+
+def _flag(name: str) -> str:
+    return "" if name == _NAME else f" --name {name}"
+
+
+def _default_line(name: str) -> str:
+    return f"sysctl -w net.ipv4.tcp_congestion_control={name}"
+
+
+def _warn_of_default(name: str) -> None:
+    """Say that a network still names what is gone: its new connections would get Reno."""
+    default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    if default == name:
+        note(f"distrlcc: {name} is still this network's default; {_default_line('cubic')}")
+
+
+def _figures(control: KernelControl) -> dict[str, Any]:
+    """Return what status shows, and the program's own counts."""
+    counts = control.counts()
+    return counts | {
+        "name": control.name,
+        "policy": control.label,
+        "held": _held(control),
+        "open": counts["sockets"] - counts["released"],
+        "decision_us": counts["ns"] / max(counts["decisions"], 1) / 1e3,
+        "longest_us": counts["max_ns"] / 1e3,
+        "guard_s": counts["guard_us"] / 1e6,
+    }
+
+
+def _held(control: KernelControl) -> str:
+    if control.link is None:
+        return "held no more; its connections go on"
+    if control.pin is not None:
+        return f"kept, {control.pin}"
+    holders = [pid for pid in control.holders() if pid != os.getpid()]
+    return f"held by process {', '.join(map(str, holders))}" if holders else "held elsewhere"
+
+
+def _sums(control: KernelControl) -> str:
+    figures = _figures(control)
+    return (
+        f"{counted(range(figures['sockets']), 'connection')}, {figures['open']} still open; "
+        f"{figures['decisions']} decisions of {figures['decision_us']:.1f} µs"
+    )

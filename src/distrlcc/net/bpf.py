@@ -1,0 +1,344 @@
+"""Programs and maps of the kernel's BPF, by ctypes on libbpf 1.0 or later.
+
+libbpf is the system's, or the one inside the PyPI package pylibbpf; nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib.util
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.errors import KernelError
+
+Bytes = NDArray[np.uint8]
+
+_SYSTEM, _BUNDLE = "libbpf.so.1", "pylibbpf"
+_OLDEST = 1
+"""Major version of the oldest libbpf whose names and error codes are these."""
+_REMEDY = "install it: apt-get install libbpf1 (dnf install libbpf), or pip install pylibbpf"
+_STRUCT_OPS, _STRUCT_OPS_LINK = 44, 9
+"""BPF_STRUCT_OPS of enum bpf_attach_type, BPF_LINK_TYPE_STRUCT_OPS (include/uapi/linux/bpf.h)."""
+_F_LINK, _BTF_STRUCT = 1 << 13, 4
+_INFO_BYTES, _NAME, _NAME_BYTES = 256, 24, 16
+"""struct bpf_map_info and bpf_link_info: room for either, and where a map's name stands."""
+_LINK_MAP = 16
+"""Where struct bpf_link_info has the map of a struct_ops link."""
+_PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _TestRun(ctypes.Structure):
+    """struct bpf_test_run_opts."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("data_in", ctypes.c_void_p),
+        ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32),
+        ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p),
+        ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32),
+        ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32),
+        ("repeat", ctypes.c_int),
+        ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cpu", ctypes.c_uint32),
+        ("batch_size", ctypes.c_uint32),
+    )
+
+
+class Libbpf:
+    """A libbpf: its functions, whose failures are raised as `OSError`."""
+
+    def __init__(self, path: str) -> None:
+        """Load a shared library.
+
+        Raises:
+            OSError: It cannot be loaded.
+            KernelError: It is older than 1.0.
+        """
+        self.path = path
+        self._library = ctypes.CDLL(path, use_errno=True)
+        try:
+            numbers = (
+                self._library.libbpf_major_version(),
+                self._library.libbpf_minor_version(),
+            )
+        except AttributeError:  # older than 0.6
+            numbers = (0, 0)
+        self.version = "{}.{}".format(*numbers)
+        if numbers[0] < _OLDEST:
+            raise KernelError(f"{path} is libbpf {self.version}, expected 1.0 or later; {_REMEDY}")
+        self.messages: list[str] = []
+        """What libbpf and the kernel's verifier said, which libbpf would print."""
+        self._print = _PRINT(self._keep)
+        self._library.libbpf_set_print(self._print)
+
+    def _keep(self, level: int, text: int, arguments: int) -> int:
+        """Take a message of libbpf: a format of C and its arguments."""
+        buffer = ctypes.create_string_buffer(1 << 16)
+        format_, values = ctypes.c_void_p(text), ctypes.c_void_p(arguments)
+        ctypes.CDLL(None).vsnprintf(buffer, ctypes.c_size_t(len(buffer)), format_, values)
+        self.messages += buffer.value.decode(errors="replace").splitlines()
+        del self.messages[:-200]
+        return 0
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function that returns a number, which is a negative errno where it failed."""
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_int
+        result = int(function(*arguments))
+        if result < 0:
+            raise OSError(-result, os.strerror(-result), name)
+        return result
+
+    def run(self, name: str, *arguments: Any) -> None:
+        """Call a function that cannot fail, or whose failure does not matter."""
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_int
+        function(*arguments)
+
+    def pointer(self, name: str, *arguments: Any) -> ctypes.c_void_p:
+        """Call a function that returns a pointer, which is null where it failed."""
+        function = getattr(self._library, name)
+        function.restype = ctypes.c_void_p
+        result = function(*arguments)
+        if not result:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), name)
+        return ctypes.c_void_p(result)
+
+
+@cache
+def libbpf() -> Libbpf:
+    """Return this machine's libbpf: the system's, else pylibbpf's.
+
+    Raises:
+        KernelError: There is none.
+    """
+    refused = None
+    for path in (_SYSTEM, *bundled()):
+        try:
+            return Libbpf(path)
+        except KernelError as error:
+            refused = error
+        except OSError:
+            continue
+    raise refused or KernelError(f"there is no libbpf ({_SYSTEM}); {_REMEDY}")
+
+
+def bundled() -> list[str]:
+    """Return where pylibbpf has a libbpf: its extension exports it whole."""
+    with suppress(ValueError):
+        found = importlib.util.find_spec(_BUNDLE)
+        folders = found.submodule_search_locations if found else None
+        return [str(path) for folder in folders or () for path in Path(folder).glob("*.so")]
+    return []
+
+
+class BpfObject:
+    """A compiled BPF object: opened, then loaded into the kernel; its maps end with it."""
+
+    def __init__(self, elf: bytes, *, library: Libbpf | None = None) -> None:
+        """Open an ELF file's bytes."""
+        self._libbpf = library or libbpf()
+        self._elf = elf  # libbpf reads it until it is loaded
+        size = ctypes.c_size_t(len(elf))
+        self._object: ctypes.c_void_p | None = self._libbpf.pointer(
+            "bpf_object__open_mem", elf, size, None
+        )
+
+    def _find(self, kind: str, name: str) -> ctypes.c_void_p:
+        return self._libbpf.pointer(f"bpf_object__find_{kind}_by_name", self._object, name.encode())
+
+    def load_only(self, program: str, *, without: str) -> None:
+        """Load one program, which may stay out by default, and all maps except one."""
+        chosen, each = self._find("program", program).value, None
+        with suppress(FileNotFoundError):  # the end of the list
+            while True:
+                each = self._libbpf.pointer("bpf_object__next_program", self._object, each)
+                load = ctypes.c_bool(each.value == chosen)
+                self._libbpf.call("bpf_program__set_autoload", each, load)
+        self._libbpf.call(
+            "bpf_map__set_autocreate", self._find("map", without), ctypes.c_bool(False)
+        )
+        self.load()
+
+    def fill(self, name: str, data: bytes) -> None:
+        """Give a data section another content before it is loaded; constants are known then."""
+        size = ctypes.c_size_t(len(data))
+        self._libbpf.call("bpf_map__set_initial_value", self._find("map", name), data, size)
+
+    def load(self, linked: str = "") -> None:
+        """Make the maps, and have the kernel verify and compile the programs.
+
+        ``linked`` is a map of struct_ops that `link` will register.
+
+        Raises:
+            OSError: The kernel refuses; `Libbpf.messages` has the verifier's words.
+        """
+        if linked:
+            ops = self._find("map", linked)
+            flags = self._libbpf.call("bpf_map__map_flags", ops) | _F_LINK
+            self._libbpf.call("bpf_map__set_map_flags", ops, ctypes.c_uint32(flags))
+        self._libbpf.messages.clear()
+        self._libbpf.call("bpf_object__load", self._object)
+
+    def map_fd(self, name: str) -> int:
+        """Return the descriptor of a map of a loaded object, which stays the object's."""
+        return self._libbpf.call("bpf_map__fd", self._find("map", name))
+
+    def link(self, ops: str) -> int:
+        """Register a map of struct_ops; return a descriptor with which the registration ends.
+
+        Raises:
+            OSError: The kernel refuses: `FileExistsError` where the name is taken.
+        """
+        found, own = self._find("map", ops), self.map_fd(ops)
+        made = self._libbpf.pointer("bpf_map__attach_struct_ops", found)
+        link = self._libbpf.call("bpf_link__fd", made)
+        # libbpf before 1.2 only fills the map.
+        if link == own:
+            return self._libbpf.call("bpf_link_create", own, 0, _STRUCT_OPS, None)
+        kept = os.dup(link)
+        self._libbpf.run("bpf_link__destroy", made)
+        return kept
+
+    def test_run(self, program: str, *, repeat: int = 1) -> float:
+        """Run a program on an empty packet; return the mean time of a run, ns."""
+        packet = ctypes.create_string_buffer(64)
+        run = _TestRun(size=ctypes.sizeof(_TestRun), repeat=repeat, data_size_in=len(packet))
+        run.data_in = ctypes.addressof(packet)
+        found = self._libbpf.call("bpf_program__fd", self._find("program", program))
+        self._libbpf.call("bpf_prog_test_run_opts", found, ctypes.byref(run))
+        return float(run.duration)
+
+    def close(self) -> None:
+        """Let go of programs and maps: those that nothing else uses end."""
+        if self._object is not None:
+            self._libbpf.run("bpf_object__close", self._object)
+            self._object = None
+
+
+def count_arguments(table: str, member: str) -> int:
+    """Return how many arguments this kernel gives to an operation, as its BTF says.
+
+    Raises:
+        OSError: There is no BTF, no such struct or no such member.
+    """
+    library = libbpf()
+    types = library.pointer("btf__load_vmlinux_btf")
+    try:
+
+        def words(number: int, first: int, count: int) -> tuple[int, ...]:
+            """Return 32-bit words of a type: name, information, size or type, then its parts."""
+            found = library.pointer("btf__type_by_id", types, ctypes.c_uint32(number)).value or 0
+            return tuple((ctypes.c_uint32 * count).from_address(found + 4 * first))
+
+        def name(offset: int) -> bytes:
+            found = library.pointer("btf__name_by_offset", types, ctypes.c_uint32(offset))
+            return ctypes.string_at(found)
+
+        number = library.call("btf__find_by_name_kind", types, table.encode(), _BTF_STRUCT)
+        for place in range(words(number, 1, 1)[0] & 0xFFFF):
+            label, pointer, _ = words(number, 3 + 3 * place, 3)
+            if name(label) == member.encode():
+                (prototype,) = words(pointer, 2, 1)
+                return words(prototype, 1, 1)[0] & 0xFFFF
+    finally:
+        library.run("btf__free", types)
+    raise FileNotFoundError(errno.ENOENT, f"no {member} in {table}")
+
+
+def find_section(elf: bytes, name: str) -> tuple[int, int]:
+    """Return where a section of a 64-bit ELF file begins, and its length."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names = struct.unpack_from("<3H", elf, 0x3A)
+
+    def place(section: int) -> tuple[int, int]:
+        begin, length = struct.unpack_from("<2Q", elf, table + section * size + 0x18)
+        return begin, length
+
+    for section in range(count):
+        (label,) = struct.unpack_from("<I", elf, table + section * size)
+        begin = place(names)[0] + label
+        if elf[begin : elf.index(b"\0", begin)] == name.encode():
+            return place(section)
+    raise FileNotFoundError(errno.ENOENT, f"no section {name}")
+
+
+def map_array(fd: int) -> Bytes:
+    """Return the bytes of an array that may be mapped, as a data section is; they change live."""
+    info = _info(fd)
+    size = int.from_bytes(info[12:16], "little")
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    return np.frombuffer(mmap.mmap(fd, pages), np.uint8)[:size]
+
+
+def number_of(fd: int) -> int:
+    """Return the kernel's number of a map or a link."""
+    return int.from_bytes(_info(fd)[4:8], "little")
+
+
+def maps_named(name: str) -> Iterator[int]:
+    """Yield descriptors of all the machine's maps of a name; each is closed afterwards."""
+    for number in _ids("map"):
+        with suppress(FileNotFoundError):  # it may have ended meanwhile
+            fd = open_map(number)
+            try:
+                if _info(fd)[_NAME : _NAME + _NAME_BYTES].split(b"\0")[0].decode() == name:
+                    yield fd
+            finally:
+                os.close(fd)
+
+
+def open_map(number: int) -> int:
+    """Return a descriptor of the map of a number."""
+    return libbpf().call("bpf_map_get_fd_by_id", ctypes.c_uint32(number))
+
+
+def links_by_map() -> dict[int, int]:
+    """Return the numbers of the registrations of struct_ops by their maps'."""
+    found = {}
+    for number in _ids("link"):
+        with suppress(FileNotFoundError):
+            fd = libbpf().call("bpf_link_get_fd_by_id", ctypes.c_uint32(number))
+            try:
+                info = _info(fd)
+            finally:
+                os.close(fd)
+            if int.from_bytes(info[:4], "little") == _STRUCT_OPS_LINK:
+                found[int.from_bytes(info[_LINK_MAP : _LINK_MAP + 4], "little")] = number
+    return found
+
+
+def pin(fd: int, path: Path) -> None:
+    """Keep what a descriptor stands for in a BPF file system, after the process."""
+    libbpf().call("bpf_obj_pin", fd, os.fsencode(path))
+
+
+def _ids(kind: str) -> Iterator[int]:
+    number = ctypes.c_uint32(0)
+    with suppress(FileNotFoundError):
+        while True:
+            libbpf().call(f"bpf_{kind}_get_next_id", number, ctypes.byref(number))
+            yield number.value
+
+
+def _info(fd: int) -> bytes:
+    buffer, size = ctypes.create_string_buffer(_INFO_BYTES), ctypes.c_uint32(_INFO_BYTES)
+    libbpf().call("bpf_obj_get_info_by_fd", fd, buffer, ctypes.byref(size))
+    return buffer.raw

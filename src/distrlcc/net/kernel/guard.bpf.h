@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The guard: a connection that loses more than a bound for some epochs in a row follows CUBIC's rule
+ * (RFC 9438, without slow start) until it has lost less than half of that for long enough: the
+ * longer, the more often it was so. An epoch is a round trip, or more until it has EPOCH_PACKETS.
+ */
+#define EPOCH_PACKETS 64
+#define CALM_EPOCHS 8
+#define BETA 11744051LL	     /* 0.7 */
+#define CONVERGENCE 14260634LL /* (1 + 0.7) / 2 */
+#define RENO 8882055LL	     /* 3 (1 - 0.7) / (1 + 0.7) */
+#define LEAST_WINDOW (2 * ONE)
+
+/* A loss: the window falls, and time begins at which it will be as before. */
+static __always_inline void reduce(struct connection *c, struct acked *a)
+{
+	struct guard *g = &c->guard;
+	__s64 before = c->cwnd;
+
+	g->greatest = before < g->greatest ? mul(before, CONVERGENCE) : before;
+	c->cwnd = greatest(mul(before, BETA), LEAST_WINDOW);
+	g->reno = c->cwnd;
+	g->epoch = a->now;
+	g->reduced = a->delivered;
+	/* K = cube root(packets / 0.4), in ms. */
+	g->turn = cube_root((__u64)(greatest(g->greatest - c->cwnd, 0) >> 8) * 2500000000ULL >> 16);
+}
+
+/* Growth along the cubic, or as Reno if that is more. */
+static __always_inline void grow(struct connection *c, struct acked *a)
+{
+	struct guard *g = &c->guard;
+	__u64 packets = (__u64)c->cwnd >> SHIFT, acked;
+	__s64 t, target;
+
+	packets |= !packets;
+	acked = least(a->acked, packets);
+	t = clip((__s64)((a->now - g->epoch) / 1000) - (__s64)g->turn, -65536, 65535);
+	target = g->greatest + (t * t * t * 7037 >> 20); /* 0.4 t^3, t in s */
+	g->reno += (__u64)(acked * RENO) / packets;
+	target = clip(target, c->cwnd, c->cwnd + (c->cwnd >> 1));
+	c->cwnd += (__u64)((target - c->cwnd) >> 8) * acked / packets << 8;
+	c->cwnd = greatest(c->cwnd, g->reno);
+}
+
+static __always_inline void enter_guard(struct connection *c, struct acked *a)
+{
+	struct guard *g = &c->guard;
+
+	if (!POLICY_OF(c)->actions) /* a policy of rates has no window of its own */
+		c->cwnd = least(a->inflight, 32768) << SHIFT;
+	g->on = 1;
+	g->entries++;
+	g->calm = 0;
+	g->since = a->now;
+	g->greatest = 0;
+	reduce(c, a);
+	__sync_fetch_and_add(&stats.guard_entries, 1);
+}
+
+static __always_inline void leave_guard(struct connection *c, struct acked *a)
+{
+	struct policy *p = POLICY_OF(c);
+	struct guard *g = &c->guard;
+	__u64 rate;
+
+	g->on = 0;
+	g->bad = 0;
+	if (!p->actions) { /* what it sent lately */
+		rate = ((__u64)c->cwnd >> 8) * 1000000 / (c->now.rtt_last | !c->now.rtt_last);
+		c->rate = clip(rate, p->least_rate, p->greatest_rate);
+	}
+	__sync_fetch_and_add(&stats.guard_exits, 1);
+	__sync_fetch_and_add(&stats.guard_us, a->now - g->since);
+}
+
+/* Takes one acknowledgement in; moves c->cwnd where the guard is on. */
+__noinline int guard(struct connection *c, struct acked *a)
+{
+	struct policy *p;
+	struct guard *g;
+	__u64 times;
+
+	if (!c || !a)
+		return 0;
+	p = POLICY_OF(c);
+	g = &c->guard;
+	/* CUBIC's rule: one reduction per round trip. */
+	if (g->on) {
+		if (a->lost && (__s32)(a->prior_delivered - g->reduced) >= 0)
+			reduce(c, a);
+		else if (a->state < TCP_CA_Recovery && !a->limited)
+			grow(c, a);
+		c->cwnd = least(c->cwnd, p->greatest_window);
+	}
+	/* The epoch's loss. */
+	g->packets += a->acked + a->lost;
+	g->lost += a->lost;
+	if ((__s32)(a->prior_delivered - g->round) < 0 || g->packets < EPOCH_PACKETS)
+		return 0;
+	g->share = (g->lost << SHIFT) / (g->packets | !g->packets);
+	g->round = a->delivered;
+	g->packets = g->lost = 0;
+	g->bad = g->share > p->guard_loss ? g->bad + 1 : 0;
+	g->calm = 2 * g->share < p->guard_loss ? g->calm + 1 : 0;
+	/* In, or out. */
+	times = g->entries < 6 ? g->entries : 6;
+	if (!g->on && p->guard_loss && g->bad >= p->guard_rounds)
+		enter_guard(c, a);
+	else if (g->on && g->calm >= (CALM_EPOCHS / 2) << times)
+		leave_guard(c, a);
+	return 0;
+}

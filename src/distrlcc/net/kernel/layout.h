@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the program and its users share; distrlcc/policy/kernel_layout.py says the same. */
+#define MAX_INPUTS 64
+#define MAX_ACTIONS 16
+#define MAX_LAYERS 6
+#define MAX_STATE 64
+#define MAX_COLUMNS 128
+#define MAX_ROWS 256
+#define MAX_WEIGHTS (1 << 16)
+#define MAX_BIASES 1024
+#define WEIGHT_SHIFT 24
+
+enum { SCALE_FREE, SCALE_FREE_RECENT, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
+enum { LINEAR, RELU, TANH };
+
+struct layer {
+	__u32 rows, columns, weights, bias, activation;
+};
+
+/* Numbers have 24 bits after the point (ONE), rates (packets/s) 16. */
+struct policy {
+	__u32 observation, observed, actions, has_preference, dense, state, state_input;
+	__u32 sample, step_us, interval_q16, catch_up, gain_q8, paced, guard_rounds, floor;
+	__u32 crowd, unused;
+	__s64 guard_loss, preference, first_window, least_window, greatest_window;
+	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
+	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
+	__s64 factor[MAX_ACTIONS], offset[MAX_ACTIONS];
+	struct layer layers[MAX_LAYERS]; /* dense ones, the LSTM's, the head */
+	__s64 biases[MAX_BIASES];
+	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
+};
+
+struct control {
+	__u32 generation; /* slot generation & 1 is in use; 0: none */
+	__u32 operations, policies, stats; /* for users: numbers of the maps */
+	char name[16], label[64]; /* and names of the control and of the policy */
+};
+
+struct stats {
+	__u64 sockets, released, fallbacks, acks, decisions, ns, max_ns, limited;
+	__u64 guard_entries, guard_exits, guard_us, busy, busy_us, busy_start;
+};
+
+/* What was seen in a step: us and packets; Indigo's averages with 16 bits after the point. */
+struct interval {
+	__u64 duration, sent, acked, lost, rtt_sum, rtt_count, rtt_min, rtt_last, min_rtt, inflight;
+	__u64 delay, delivery_rate, send_rate;
+};
+
+/* What one acknowledgement tells the guard: us and packets. */
+struct acked {
+	__u64 now, acked, lost, inflight;
+	__u32 prior_delivered, delivered, state, limited;
+};
+
+struct guard {
+	__u64 packets, lost, share, since, epoch, turn; /* turn: ms */
+	__s64 greatest, reno;
+	__u32 round, reduced, bad, calm, entries, on;
+};
+
+struct connection {
+	struct interval now;
+	__u64 start, idle, age, window, least, least_before; /* us; 0: none yet */
+	__u64 recent_window, recent_least, recent_least_before;
+	__s64 delay, slow_delay, fast, slow, top, loss, quick, cwnd_fast, cwnd_slow, rtt;
+	__s64 cwnd, rate, answer;
+	__u32 generation, action, delivered, sent, lost, state, limited, unused;
+	struct guard guard;
+	__s64 observation[MAX_INPUTS], hidden[MAX_STATE], cell[MAX_STATE];
+	__s64 buffer[2 * MAX_ROWS + MAX_COLUMNS];
+};
+
+struct trial {
+	__u32 mode, unused;
+	__s64 draw;
+	struct acked ack;
+	struct connection connection;
+};

@@ -1,0 +1,385 @@
+"""A policy as a congestion control of the kernel's TCP: registered, reloaded, watched, removed.
+
+What is registered ends with the process that holds it, or, if it is pinned, when the pin goes;
+connections that are open then go on under the policy. Weights lie in two slots, of which the
+program reads the one that the generation names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.errors import ConfigError, KernelError
+from distrlcc.limits import limits
+from distrlcc.net import bpf
+from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.policy import kernel_layout as layout
+from distrlcc.processes import call_libc
+
+PROGRAM = Path(__file__).parent / "kernel" / layout.OBJECT
+"""The compiled program."""
+PINS = Path("/sys/fs/bpf/distrlcc")
+"""Where registrations are pinned, each under its control's name."""
+_BTF = Path("/sys/kernel/btf/vmlinux")
+_OLDEST_KERNEL = (6, 4)
+"""The first whose registrations end with the process that holds them."""
+_CAPABILITIES = {"CAP_BPF": 39, "CAP_NET_ADMIN": 12, "CAP_PERFMON": 38}
+_SYS_ADMIN = 21
+_LONGEST_NAME = 15
+_MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283}
+_ALL_READERS = 1
+"""MEMBARRIER_CMD_GLOBAL, which returns when all BPF programs that ran at its call have ended."""
+
+_SECTIONS = (layout.POLICIES, layout.CONTROL, layout.STATS)
+_NUMBERS = {
+    "operations": layout.OPERATIONS,
+    "policies": layout.POLICIES,
+    "stats": layout.STATS,
+}
+"""Maps by the fields of `layout.CONTROL_TYPE` that have their numbers."""
+_OLD_ARGUMENTS = 2
+_NOISE = re.compile(r"libbpf: |-- |processed \d+ insns|verification time|stack depth|\d+: ")
+"""Lines of libbpf and the verifier that do not say what is wrong."""
+_HINTS = {
+    errno.EPERM: ": run as root of the machine; in a container with --privileged",
+    errno.ENOMEM: ": raise the limit of locked memory, ulimit -l",
+}
+
+Record = NDArray[np.void]
+
+
+def problems() -> Iterator[str]:
+    """Yield what this machine lacks to load a policy, each with what to do about it."""
+    release = os.uname().release
+    numbers = tuple(map(int, re.findall(r"\d+", release)[:2]))
+    if numbers < _OLDEST_KERNEL:
+        oldest = ".".join(map(str, _OLDEST_KERNEL))
+        yield f"Linux {release} is too old: expected {oldest} or later; boot a newer kernel"
+    if not _BTF.is_file():
+        yield (
+            f"this kernel does not describe its types ({_BTF} is missing); boot one with "
+            "CONFIG_DEBUG_INFO_BTF=y, as the distributions' are"
+        )
+    try:
+        bpf.libbpf()
+    except KernelError as error:
+        yield str(error)
+    lacking = _missing_capabilities()
+    if lacking:
+        yield (
+            f"no right to load programs into the kernel (missing: {', '.join(lacking)}); run as "
+            f"root, or with {', '.join(_CAPABILITIES)}"
+        )
+
+
+def require_kernel() -> None:
+    """See that a policy can be loaded here.
+
+    Raises:
+        KernelError: It cannot.
+    """
+    for problem in problems():
+        raise KernelError(problem)
+
+
+def _missing_capabilities() -> list[str]:
+    status = Path("/proc/self/status").read_text()
+    held = int(status.partition("CapEff:")[2].split()[0], 16)
+    if held >> _SYS_ADMIN & 1:
+        held |= 1 << _CAPABILITIES["CAP_BPF"] | 1 << _CAPABILITIES["CAP_PERFMON"]
+    return [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+
+
+@dataclass
+class KernelControl:
+    """A policy that the kernel has, or a control that ended and whose connections go on."""
+
+    control: Record
+    """Of `layout.CONTROL_TYPE`, as the program sees it; so the next ones."""
+    policies: Record
+    """The two slots."""
+    counted: Record
+    """Of `layout.STATS_TYPE`."""
+    link: int | None = None
+    """The kernel's number of its registration; None: it has ended."""
+    loaded: bpf.BpfObject | None = None
+    """The program, in the process that loaded it."""
+    link_fd: int | None = None
+    """The registration, in the process that holds it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the congestion control."""
+        return str(self.control["name"].item(), "utf-8", "replace")
+
+    @property
+    def label(self) -> str:
+        """What its policy is called."""
+        return str(self.control["label"].item(), "utf-8", "replace")
+
+    @property
+    def pin(self) -> Path | None:
+        """Where it is pinned; None: nowhere that this process sees."""
+        path = PINS / self.name
+        return path if path.exists() else None
+
+    def counts(self) -> dict[str, int]:
+        """Return what the program has counted."""
+        return {name: int(self.counted[name]) for name in layout.STATS_TYPE.names or ()}
+
+    def holders(self) -> list[int]:
+        """Return the processes that hold its registration."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/fdinfo"):
+            with suppress(OSError):
+                if any(self._is_link(file) for file in path.iterdir()):
+                    found.append(int(path.parent.name))
+        return found
+
+    def _is_link(self, file: Path) -> bool:
+        with suppress(OSError):
+            return f"link_id:\t{self.link}\n" in file.read_text()
+        return False
+
+    def swap(self, policy: Record, label: str) -> None:
+        """Give it another policy, at once and whole: no step sees parts of two.
+
+        Args:
+            policy: Of `layout.POLICY`.
+            label: What it is called.
+        """
+        # Whoever still reads the other slot read the generation before the last swap.
+        _wait_for_readers()
+        generation = int(self.control["generation"]) + 1
+        self.policies[generation & 1] = policy
+        self.control["label"] = label.encode()[:63]
+        self.control["generation"] = generation
+
+    def close(self) -> None:
+        """End the registration that this process holds; a pinned one goes on."""
+        if self.link_fd is not None:
+            os.close(self.link_fd)
+        if self.loaded is not None:
+            self.loaded.close()
+        self.link_fd = self.loaded = self.link = None
+
+
+def _wait_for_readers() -> None:
+    """Wait until every program that runs at this moment has ended."""
+    number = _MEMBARRIER.get(platform.machine())
+    try:
+        if number is None:
+            raise OSError
+        call_libc("syscall", number, _ALL_READERS, 0, 0)
+    except OSError:  # another machine, or cores without ticks: none runs for so long
+        time.sleep(limits().tick)
+
+
+def register(
+    policy: Record, label: str, name: str, *, keep: bool = False, program: bytes | None = None
+) -> KernelControl:
+    """Load the program and register it as a congestion control.
+
+    Args:
+        policy: Of `layout.POLICY`.
+        label: What it is called in `registered`.
+        name: The control's.
+        keep: Whether it stays when this process has ended.
+        program: Another compiled program than the package's.
+
+    Raises:
+        ConfigError: The name is none, or taken.
+        KernelError: This machine lacks something, or the kernel refuses.
+    """
+    # Refuse what can be refused before anything is loaded.
+    check_name(name)
+    require_kernel()
+    if keep:
+        _require_pins()
+    elf = PROGRAM.read_bytes() if program is None else program
+    loaded = bpf.BpfObject(_renamed(elf, name))
+    made = link = None
+    try:
+        # Load it.
+        with _refusals("the kernel refuses the program"):
+            form = bpf.count_arguments("tcp_congestion_ops", "cong_control") == _OLD_ARGUMENTS
+            loaded.fill(layout.FORM, int(form).to_bytes(4, "little"))
+            loaded.load(linked=layout.OPERATIONS)
+        # It has its policy before anybody can choose it, and says what belongs to it.
+        made = _control(*map(loaded.map_fd, _SECTIONS))
+        for field_name, section in _NUMBERS.items():
+            made.control[field_name] = bpf.number_of(loaded.map_fd(section))
+        made.control["name"] = name.encode()
+        made.swap(policy, label)
+        # Register it.
+        with _refusals(f"the kernel refuses to register {name}"):
+            link = loaded.link(layout.OPERATIONS)
+            if keep:
+                PINS.mkdir(mode=0o700, exist_ok=True)
+                bpf.pin(link, PINS / name)
+    except BaseException:
+        if link is not None:
+            os.close(link)
+        loaded.close()
+        raise
+    made.link, made.link_fd, made.loaded = bpf.number_of(link), link, loaded
+    return made
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be a new control's name.
+
+    Raises:
+        ConfigError: It is none, or taken.
+    """
+    if not re.fullmatch(rf"[A-Za-z0-9_.]{{1,{_LONGEST_NAME}}}", name) or name in (".", ".."):
+        raise ConfigError(
+            f"--name {name!r}: expected 1 to {_LONGEST_NAME} letters, digits, underscores or dots"
+        )
+    if name in kernel_controls():
+        raise _taken(name)
+
+
+def _taken(name: str) -> ConfigError:
+    return ConfigError(
+        f"the kernel's TCP has a control named {name} already; take another --name, or, if it is "
+        f"ours, 'distrlcc kernel unload --name {name}'"
+    )
+
+
+def _require_pins() -> None:
+    """See that registrations can be pinned."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    if not any((place, kind) == (str(PINS.parent), "bpf") for _, place, kind, *_ in mounts):
+        raise KernelError(
+            f"nothing can be kept: no BPF file system at {PINS.parent}; "
+            f"mount -t bpf bpf {PINS.parent}"
+        )
+
+
+def _renamed(elf: bytes, name: str) -> bytes:
+    """Return the program with another name of its congestion control."""
+    begin, size = bpf.find_section(elf, ".struct_ops")
+    old = f"{layout.OPERATIONS}\0".encode().ljust(_LONGEST_NAME + 1, b"\0")
+    section = elf[begin : begin + size]
+    assert section.count(old) == 1
+    new = section.replace(old, name.encode().ljust(len(old), b"\0"))
+    return elf[:begin] + new + elf[begin + size :]
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Say in one line what the kernel refuses."""
+    try:
+        yield
+    except FileExistsError:
+        raise ConfigError(f"{what}: the name is taken; take another --name") from None
+    except OSError as error:
+        said = [line for line in bpf.libbpf().messages if line.strip()]
+        hint = _HINTS.get(error.errno or 0, "")
+        reason = next((line for line in said[::-1] if not _NOISE.match(line)), "")
+        more = f": {reason.strip()}" if reason and not hint else hint
+        raise KernelError(f"{what} ({error.strerror}){more}") from None
+
+
+def _control(policies: int, control: int, stats: int, link: int | None = None) -> KernelControl:
+    """Return what these maps hold."""
+    return KernelControl(
+        control=bpf.map_array(control).view(layout.CONTROL_TYPE).reshape(()),
+        policies=bpf.map_array(policies).view(layout.POLICY),
+        counted=bpf.map_array(stats).view(layout.STATS_TYPE).reshape(()),
+        link=link,
+    )
+
+
+def time_decision(policy: Record, *, repeat: int = 2000) -> float:
+    """Return how long a step's observation and decision take in the kernel, hot, ns.
+
+    Raises:
+        KernelError: This machine lacks something, or the kernel refuses the program.
+    """
+    require_kernel()
+    with closing(bpf.BpfObject(PROGRAM.read_bytes())) as trial:
+        with _refusals("the kernel refuses the program"):
+            trial.load_only(layout.TRIAL_PROGRAM, without=layout.OPERATIONS)
+        bpf.map_array(trial.map_fd(layout.POLICIES)).view(layout.POLICY)[0] = policy
+        begun = bpf.map_array(trial.map_fd(layout.TRIAL)).view(layout.TRIAL_TYPE)
+        begun["connection"]["cwnd"] = policy["first_window"]
+        begun["connection"]["rate"] = policy["first_rate"]
+        return trial.test_run(layout.TRIAL_PROGRAM, repeat=repeat)
+
+
+def loaded_controls() -> list[KernelControl]:
+    """Return the policies that the kernel has; those whose connections alone are left come last.
+
+    Raises:
+        KernelError: This machine lacks something, or this process is not root.
+    """
+    require_kernel()
+    found = []
+    try:
+        links = bpf.links_by_map()
+        for fd in bpf.maps_named(layout.CONTROL):
+            record = bpf.map_array(fd)
+            if len(record) != layout.CONTROL_TYPE.itemsize:
+                continue
+            control = record.view(layout.CONTROL_TYPE)[0]
+            with suppress(FileNotFoundError), ExitStack() as opened:
+                others = []
+                for section in ("policies", "stats"):
+                    others.append(bpf.open_map(int(control[section])))
+                    opened.callback(os.close, others[-1])
+                link = links.get(int(control["operations"]))
+                found.append(_control(others[0], fd, others[1], link))
+    except PermissionError:
+        raise KernelError(
+            "no right to see what others loaded into the kernel; run as root"
+        ) from None
+    return sorted(found, key=lambda one: (one.link is None, one.name))
+
+
+def find_control(name: str) -> KernelControl:
+    """Return the registered policy of a name.
+
+    Raises:
+        KernelError: There is none, or it cannot be seen.
+    """
+    found = [one for one in loaded_controls() if one.link is not None]
+    for one in found:
+        if one.name == name:
+            return one
+    names = ", ".join(one.name for one in found) or "none"
+    raise KernelError(f"no policy is in the kernel's TCP as {name} (there is: {names})")
+
+
+def remove(control: KernelControl) -> None:
+    """End a registration: take its pin away, and end the processes that hold it.
+
+    Raises:
+        KernelError: Something that cannot be seen from here holds it.
+    """
+    if control.pin is not None:
+        control.pin.unlink()
+    for pid in control.holders():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + limits().stop
+    while control.link in bpf.links_by_map().values():
+        if time.monotonic() > deadline:
+            raise KernelError(
+                f"{control.name} is still registered: held by processes "
+                f"{control.holders() or 'of another container'}; end them"
+            )
+        time.sleep(limits().tick)

@@ -1,0 +1,119 @@
+"""What the kernel's program and its users share: names, sizes and the C structs as NumPy types.
+
+Each type mirrors the struct of the same name in ``net/kernel/layout.h``. The program's object
+``net/kernel/distrlcc.bpf.o`` has these data sections, which can be mapped:
+
+- `POLICIES`: two `POLICY` slots. A user writes the one that is not in use, then the generation.
+- `CONTROL`: a `CONTROL_TYPE`. Slot ``generation & 1`` is in use; 0: none, sockets use CUBIC.
+- `STATS`: a `STATS_TYPE`, which the program counts.
+- `TRIAL`: a `TRIAL_TYPE`, the input and output of the test program.
+- `FORM`: a uint32 to be set before loading: 1 where the kernel's ``cong_control`` takes
+  ``(sk, rs)``, as before 6.10; 0 for ``(sk, ack, flag, rs)``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+OBJECT = "distrlcc.bpf.o"
+"""The compiled program's file."""
+OPERATIONS = "distrlcc"
+"""The struct_ops map."""
+TRIAL_PROGRAM = "trial"
+"""The program for BPF_PROG_TEST_RUN, of type tc, that loads only where it is asked for."""
+POLICIES, CONTROL, STATS = ".data.policies", ".data.control", ".data.stats"
+TRIAL, FORM = ".data.trial", ".rodata.form"
+
+ONE = 1 << 24
+"""1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point."""
+RATE_ONE = 1 << 16
+WEIGHT_SHIFT = 24
+"""Bits after a weight's point; 2^31 stands for 0."""
+MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 64
+MAX_LAYERS = MAX_DENSE + 2
+MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 128, 256, 1 << 16, 1024
+LINEAR, RELU, TANH = 0, 1, 2
+SPACES = {
+    "scale-free": 14,
+    "scale-free-recent": 23,
+    "indigo": 4,
+    "indigo-min-rtt": 5,
+    "aurora": 30,
+    "genet": 30,
+}
+"""Observation spaces that the program computes, in its order, and their sizes."""
+
+
+def _named(kind: str, names: str) -> list[tuple[str, str]]:
+    return [(name, kind) for name in names.split()]
+
+
+def _struct(*fields: tuple[str, str]) -> np.dtype[np.void]:
+    """Return a C struct; each argument is a type and the names of fields that have it."""
+    return np.dtype([field for kind, names in fields for field in _named(kind, names)], align=True)
+
+
+LAYER = _struct(("<u4", "rows columns weights bias activation"))
+POLICY = np.dtype(
+    [
+        *_named("<u4", "observation observed actions has_preference dense state state_input"),
+        *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 paced guard_rounds floor"),
+        *_named("<u4", "crowd unused"),
+        *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
+        *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
+        ("mean", "<i8", MAX_INPUTS),
+        ("inverse", "<i8", MAX_INPUTS),
+        ("factor", "<i8", MAX_ACTIONS),
+        ("offset", "<i8", MAX_ACTIONS),
+        ("layers", LAYER, MAX_LAYERS),
+        ("biases", "<i8", MAX_BIASES),
+        ("weights", "<u4", MAX_WEIGHTS + MAX_COLUMNS),
+    ],
+    align=True,
+)
+CONTROL_TYPE = np.dtype(
+    [*_named("<u4", "generation operations policies stats"), ("name", "S16"), ("label", "S64")],
+    align=True,
+)
+STATS_TYPE = _struct(
+    ("<u8", "sockets released fallbacks acks decisions ns max_ns limited"),
+    ("<u8", "guard_entries guard_exits guard_us busy busy_us busy_start"),
+)
+INTERVAL = _struct(
+    ("<u8", "duration sent acked lost rtt_sum rtt_count rtt_min rtt_last min_rtt inflight"),
+    ("<u8", "delay delivery_rate send_rate"),
+)
+ACKED = _struct(
+    ("<u8", "now acked lost inflight"), ("<u4", "prior_delivered delivered state limited")
+)
+GUARD = _struct(
+    ("<u8", "packets lost share since epoch turn"),
+    ("<i8", "greatest reno"),
+    ("<u4", "round reduced bad calm entries on"),
+)
+CONNECTION = np.dtype(
+    [
+        ("now", INTERVAL),
+        *_named("<u8", "start idle age window least least_before"),
+        *_named("<u8", "recent_window recent_least recent_least_before"),
+        *_named("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
+        *_named("<i8", "cwnd rate answer"),
+        *_named("<u4", "generation action delivered sent lost state limited unused"),
+        ("guard", GUARD),
+        ("observation", "<i8", MAX_INPUTS),
+        ("hidden", "<i8", MAX_STATE),
+        ("cell", "<i8", MAX_STATE),
+        ("buffer", "<i8", 2 * MAX_ROWS + MAX_COLUMNS),
+    ],
+    align=True,
+)
+TRIAL_TYPE = np.dtype(
+    [
+        ("mode", "<u4"),
+        ("unused", "<u4"),
+        ("draw", "<i8"),
+        ("ack", ACKED),
+        ("connection", CONNECTION),
+    ],
+    align=True,
+)

@@ -1,0 +1,189 @@
+"""A policy file as the numbers that the kernel's program computes with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.config import check_fields
+from distrlcc.errors import PolicyFileError
+from distrlcc.policy import kernel_layout as layout
+from distrlcc.policy.fixed_point import fixed
+from distrlcc.policy.numpy_policy import LOG_STD_RANGE
+from distrlcc.policy.policy_file import PolicyFile
+
+Struct = NDArray[np.void]
+_INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
+_WEIGHT_GREATEST = 100.0
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """How a policy is used in the kernel, beside what it learned."""
+
+    pacing: float = 1.25
+    """Pacing rate of a policy of windows, in windows per smoothed round trip; 0: bursts."""
+    guard_loss: float = 0.05
+    """Share of packets lost that hands a connection to CUBIC's rule; 0: never."""
+    guard_rounds: int = 3
+    """Round trips in a row that must be above it."""
+    floor: int = 4
+    """Least window, packets: of fewer, some wait for the receiver's timer."""
+    crowd: int = 128
+    """Busy connections from which on steps get longer, in proportion."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "pacing", 0, 16)
+        check_fields(self, "guard_loss", 0, 1)
+        check_fields(self, "guard_rounds", 1, 1000)
+        check_fields(self, "floor", 1, 100)
+        check_fields(self, "crowd", 1, 1_000_000)
+
+
+def quantise(
+    policy: PolicyFile,
+    actions: Any,
+    windows: tuple[float, float],
+    *,
+    preference: float | None = None,
+    options: KernelOptions | None = None,
+    name: str = "policy",
+) -> Struct:
+    """Return a policy as one `POLICY`.
+
+    Args:
+        policy: What the file holds.
+        actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
+        windows: Least and greatest window, packets.
+        preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
+        options: How it is used; None: as is best.
+        name: What messages call it.
+
+    Raises:
+        PolicyFileError: It does not fit.
+    """
+    spec, arrays, options = policy.spec, policy.arrays, options or KernelOptions()
+    _check(policy, actions, name)
+    # What the policy sees, and when.
+    to = np.zeros((), layout.POLICY)
+    to["observation"] = list(layout.SPACES).index(spec.observation)
+    to["observed"] = layout.SPACES[spec.observation]
+    told = spec.preference if preference is None else preference
+    to["has_preference"], to["preference"] = spec.preference is not None, fixed(told or 0.0)
+    to["mean"][: spec.observation_size] = fixed(arrays["normalizer.mean"])
+    inverse = fixed(1 / arrays["normalizer.std"].astype(float), 1 << _INVERSE_BITS)
+    to["inverse"][: spec.observation_size] = inverse
+    to["step_us"] = round(spec.step_ms * 1000)
+    to["interval_q16"] = round((spec.interval_rtts or 0.0) * 65536)
+    # What it does.
+    to["sample"] = policy.acting == "sample"
+    to["first_window"] = fixed(actions.initial[0])
+    to["least_window"], to["greatest_window"] = fixed(windows)
+    to["least_rate"] = fixed(actions.least_rate, layout.RATE_ONE)
+    if spec.action_kind == "discrete":
+        to["actions"] = spec.action_size
+        to["factor"][: spec.action_size] = fixed(actions.factors)
+        to["offset"][: spec.action_size] = fixed(actions.offsets)
+    else:
+        to["first_rate"] = fixed(actions.initial[1], layout.RATE_ONE)
+        to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
+        to["scale"] = fixed(actions.scale)
+        to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
+    # How it is used.
+    to["gain_q8"], to["paced"] = round((options.pacing or 1.0) * 256), options.pacing > 0
+    to["guard_loss"], to["guard_rounds"] = fixed(options.guard_loss), options.guard_rounds
+    to["floor"], to["crowd"], to["catch_up"] = options.floor, options.crowd, 8
+    _put_network(to, policy)
+    return to
+
+
+def _put_network(to: Struct, policy: PolicyFile) -> None:
+    """Lay the layers' weights out: dense ones, the LSTM's as one matrix, the head."""
+    for number, (weight, bias, activation) in enumerate(_layers(policy)):
+        rows, width = weight.shape
+        columns = _padded(width)
+        before = to["layers"][number - 1] if number else np.zeros((), layout.LAYER)
+        place = int(before["weights"] + before["rows"] * before["columns"])
+        first = int(before["bias"] + before["rows"])
+        matrix = np.full((rows, columns), 1 << 31)
+        matrix[:, :width] += fixed(weight, 1 << layout.WEIGHT_SHIFT)
+        to["weights"][place : place + matrix.size] = matrix.ravel()
+        to["biases"][first : first + rows] = fixed(bias)
+        to["layers"][number] = (rows, columns, place, first, activation)
+    spec = policy.spec
+    to["dense"], to["state"] = len(spec.dense), spec.state_size
+    to["state_input"] = _widths(policy)[len(spec.dense)]
+
+
+def _widths(policy: PolicyFile) -> tuple[int, ...]:
+    return (policy.spec.observation_size, *policy.spec.dense)
+
+
+def _padded(width: int) -> int:
+    return -(-width // 16) * 16
+
+
+def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
+    """Return each layer's weights, biases and activation."""
+    spec, arrays = policy.spec, policy.arrays
+    activation = layout.RELU if spec.activation == "relu" else layout.TANH
+    layers = [
+        (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"], activation)
+        for i in range(len(spec.dense))
+    ]
+    if spec.state_size:
+        both = np.concatenate([arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]], axis=1)
+        layers.append((both, arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"], layout.LINEAR))
+    layers.append((arrays["policy_head.weight"], arrays["policy_head.bias"], layout.LINEAR))
+    return layers
+
+
+def _check(policy: PolicyFile, actions: Any, name: str) -> None:
+    """Refuse what does not fit the program."""
+    spec = policy.spec
+    if spec.observation not in layout.SPACES:
+        raise PolicyFileError(
+            f"{name}: the kernel's program has no observation {spec.observation!r}; it has "
+            f"{', '.join(layout.SPACES)}"
+        )
+    sizes = [weight.shape for weight, _, _ in _layers(policy)]
+    expected = layout.SPACES[spec.observation] + spec.action_size + (spec.preference is not None)
+    for what, has, fits in (
+        ("inputs", spec.observation_size, layout.MAX_INPUTS),
+        ("dense layers", len(spec.dense), layout.MAX_DENSE),
+        ("LSTM cells", spec.state_size, layout.MAX_STATE),
+        ("inputs of a layer", max(_padded(columns) for _, columns in sizes), layout.MAX_COLUMNS),
+        ("outputs of a layer", max(rows for rows, _ in sizes), layout.MAX_ROWS),
+        ("weights", sum(rows * _padded(columns) for rows, columns in sizes), layout.MAX_WEIGHTS),
+        ("biases", sum(rows for rows, _ in sizes), layout.MAX_BIASES),
+        ("actions", spec.action_size, layout.MAX_ACTIONS if spec.action_kind == "discrete" else 1),
+    ):
+        if has > fits:
+            raise PolicyFileError(
+                f"{name}: {has} {what} do not fit the kernel's program, which has room for {fits}; "
+                "train a smaller network, or send with 'distrlcc send'"
+            )
+    if spec.observation_size != expected:
+        raise PolicyFileError(
+            f"{name}: {spec.observation_size} inputs, but {spec.observation!r} with its actions "
+            f"has {expected}; it is of another distrlcc, train it again"
+        )
+    if spec.action_kind == "discrete" and np.max(np.abs(actions.factors)) > _FACTOR_GREATEST:
+        raise PolicyFileError(
+            f"{name}: an action multiplies the window by {np.max(actions.factors):g}, the kernel's "
+            f"program by {_FACTOR_GREATEST:g} at most; take smaller factors"
+        )
+    greatest = max(float(np.abs(weight).max()) for weight, _, _ in _layers(policy))
+    if greatest >= _WEIGHT_GREATEST:
+        raise PolicyFileError(
+            f"{name}: a weight is {greatest:g}, the kernel's program has room for "
+            f"{_WEIGHT_GREATEST:g}; train it again, such weights are those of a run that diverged"
+        )
+    if policy.arrays["normalizer.std"].min() < _STD_LEAST:
+        raise PolicyFileError(
+            f"{name}: an input's standard deviation is {policy.arrays['normalizer.std'].min():g}, "
+            f"the kernel's program takes {_STD_LEAST:g} or more; train it again on more links"
+        )

@@ -1,0 +1,188 @@
+"""The kernel's program, by BPF_PROG_TEST_RUN: its integer twin bit for bit, and its guard."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.policy import kernel_layout as layout
+from distrlcc.policy.integer_policy import IntegerPolicy
+from distrlcc.policy.kernel_layout import ONE
+from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
+from distrlcc.policy.quantise import quantise
+from scripts.build_bpf import COMPILER, differences
+from tests.net.bpf_object import Trial
+from tests.policy.random_policies import make_spec, random_arrays
+
+pytestmark = pytest.mark.net
+STEP, BEGIN, GUARD = 0, 1, 2
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[Trial]:
+    loaded = Trial()
+    yield loaded
+    loaded.close()
+
+
+def random_policy(observation: str, action: str, **changes: object) -> PolicyFile:
+    size = layout.SPACES[observation] + getattr(ACTIONS[action], "size", 1)
+    discrete = hasattr(ACTIONS[action], "factors")
+    spec = make_spec(
+        observation=observation,
+        action=action,
+        action_kind="discrete" if discrete else "continuous",
+        action_size=ACTIONS[action].size,
+        observation_size=size + ("options" in changes),
+        **changes,
+    )
+    return PolicyFile(spec, random_arrays(spec, 0.4), "sample")
+
+
+PREFERENCE = {"preference": "0.25", "delay_weights": "0.05 5.0"}
+POLICIES = {
+    "best": load_policy(find_policy("best")),
+    "dagger": load_policy(find_policy("dagger")),
+    "preference": load_policy(find_policy("preference")),
+    "indigo": load_policy(find_policy("indigo")),
+    "distrlcc": load_policy(find_policy("distrlcc")),
+    "aurora": load_policy(find_policy("aurora")),
+    "genet": load_policy(find_policy("genet")),
+    "rates drawn, wide and recurrent": random_policy(
+        "genet", "fast-rate", kind="lstm", hidden=(64, 64), activation="tanh"
+    ),
+    "four layers": random_policy(
+        "aurora", "fine", hidden=(128, 128, 100, 17), options=PREFERENCE, activation="tanh"
+    ),
+}
+
+
+def test_the_sections_are_as_large_as_their_types(trial: Trial) -> None:
+    types = {
+        layout.POLICIES: np.dtype((layout.POLICY, 2)),
+        layout.CONTROL: layout.CONTROL_TYPE,
+        layout.STATS: layout.STATS_TYPE,
+        layout.TRIAL: layout.TRIAL_TYPE,
+    }
+    assert {name: trial.size(name) for name in types} == {n: t.itemsize for n, t in types.items()}
+
+
+def random_interval(rng: np.random.Generator, row: np.void) -> None:
+    """Fill a step's statistics: calm, silent, lossy, of RTTs near and far apart."""
+    now, acked = row["now"], int(rng.choice([0, 0, 1, 3, 40, 6000]))
+    least = int(rng.choice([300, 9_000, 60_000, 900_000]))
+    now["duration"] = rng.choice([1, 10_000, 10_000, 70_000])
+    now["acked"], now["lost"] = acked, rng.choice([0, 0, 2, 500])
+    now["sent"], now["inflight"] = rng.integers(0, 50), rng.choice([0, 7, 90, 30_000])
+    now["rtt_count"] = acked if rng.random() < 0.8 else acked // 2
+    now["rtt_sum"] = now["rtt_count"] * least + rng.integers(0, 10_000)
+    now["rtt_min"], now["rtt_last"] = least * (acked > 0), least + rng.integers(0, 50_000)
+    now["min_rtt"] = 0 if rng.random() < 0.1 else min(least, 8_000)
+    now["delay"], now["delivery_rate"] = rng.integers(0, 1 << 36), rng.integers(0, 1 << 36)
+    now["send_rate"] = rng.integers(0, 1 << 36)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
+    policy = POLICIES[name]
+    whole = quantise(policy, ACTIONS[policy.spec.action], (MIN_CWND, MAX_CWND))
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    memory["connection"] = np.zeros((), layout.CONNECTION)
+    rng, twin = np.random.default_rng(3), IntegerPolicy(whole, 1)
+    row, program = twin.rows[0], memory["connection"]
+    program["cwnd"], program["rate"] = row["cwnd"], row["rate"]
+    program["action"] = layout.MAX_ACTIONS
+    compared = [field for field in layout.CONNECTION.names or () if field != "buffer"]
+    for step in range(STEPS):
+        memory["mode"] = STEP if step else BEGIN
+        draw = rng.integers(0, 1 << 32) if whole["actions"] else rng.integers(-3 * ONE, 3 * ONE)
+        memory["draw"] = draw
+        row["limited"] = program["limited"] = step % 5 == 4
+        row["guard"]["on"] = program["guard"]["on"] = step % 7 == 6
+        program["now"] = row["now"]
+        trial.run()
+        twin.step([draw], None if step else np.arange(1))
+        for field in compared:
+            assert (program[field] == row[field]).all(), (step, field)
+        random_interval(rng, row)
+
+
+def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
+    policy = POLICIES["best"]
+    whole = quantise(policy, ACTIONS["fine"], (MIN_CWND, MAX_CWND))
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
+    memory["connection"] = np.zeros((), layout.CONNECTION)
+    memory["mode"] = GUARD
+    connection, ack = memory["connection"], memory["ack"]
+    connection["cwnd"] = 100 * ONE
+    clock = SimpleNamespace(us=1_000_000, delivered=0)
+
+    def round_trip(lost: int) -> float:
+        """Acknowledge a window within 50 ms, with some packets lost; return the window."""
+        before, clock.us = clock.delivered, clock.us + 50_000
+        clock.delivered += 100
+        for n, (acked, missed) in enumerate([(50, 0), (50 - lost, lost)]):
+            memory["ack"] = (clock.us + n, acked, missed, 100, before, clock.delivered, 0, 0)
+            trial.run()
+        return float(connection["cwnd"]) / ONE
+
+    assert ack["lost"] == 0
+    # A loss now and then, and two bad round trips, are the policy's matter.
+    for lost in (3, 0, 30, 30, 0, 3):
+        assert round_trip(lost) == 100
+    assert stats["guard_entries"] == 0
+    # Three bad round trips in a row are not.
+    assert round_trip(30) == round_trip(30) == 100
+    assert round_trip(30) == pytest.approx(70)
+    assert (connection["guard"]["on"], stats["guard_entries"]) == (1, 1)
+    # CUBIC: one reduction for a round trip's loss, then growth: concave to what it was.
+    assert round_trip(10) == pytest.approx(49, abs=1)
+    windows = []
+    while connection["guard"]["on"] and len(windows) < 100:
+        windows.append(round_trip(0))
+    assert windows == sorted(windows)
+    assert 49 < windows[-1] < 70
+    assert (len(windows), stats["guard_exits"]) == (8, 1)
+    assert stats["guard_us"] > 400_000
+    # Again, and it lasts twice as long.
+    for _ in range(3):
+        round_trip(30)
+    windows = []
+    while connection["guard"]["on"] and len(windows) < 100:
+        windows.append(round_trip(0))
+    assert len(windows) == 16
+
+
+def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: Trial) -> None:
+    whole = quantise(POLICIES["aurora"], ACTIONS["rate"], (MIN_CWND, MAX_CWND))
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
+    connection = memory["connection"]
+    connection["rate"], connection["now"]["rtt_last"] = 30_000 * layout.RATE_ONE, 50_000
+    for delivered in range(100, 2000, 100):
+        lost = 30 if delivered < 350 else 0
+        last = delivered - 100
+        memory["ack"] = (1_000_000 + 500 * delivered, 100, lost, 100, last, delivered, 0, 0)
+        trial.run()
+        if not connection["guard"]["on"] and delivered > 350:
+            break
+    # 70 packets and their growth, per 50 ms.
+    assert connection["rate"] / layout.RATE_ONE == pytest.approx(
+        connection["cwnd"] / ONE / 0.05, rel=1e-4
+    )
+    assert 70 < connection["cwnd"] / ONE < 100
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {COMPILER}")
+def test_what_is_committed_is_what_the_sources_give() -> None:
+    assert differences() == []

@@ -1,0 +1,435 @@
+"""The kernel's TCP under a policy: loaded and used as users do, killed, kept, swapped, refused."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.doctor.findings import Verdict
+from distrlcc.doctor.machine import check_kernel
+from distrlcc.errors import ConfigError, KernelError
+from distrlcc.evaluate.contender import contender_from_file
+from distrlcc.evaluate.kernel_policy import kernel_policy
+from distrlcc.net import bpf, kernel_tcp
+from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
+from distrlcc.net.namespace import enable_loopback, is_privileged, new_network
+from distrlcc.net.tcp_flow import kernel_controls
+
+pytestmark = pytest.mark.net
+
+LOAD = (sys.executable, "-m", "distrlcc", "kernel")
+# Any program: it knows nothing of us except the control's name.
+UPLOAD = """
+    import hashlib, os, socket, sys
+    flow = socket.create_connection((os.environ["MAHIMAHI_BASE"], {port}), timeout=20)
+    flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"{name}")
+    data = bytes(range(256)) * {blocks}
+    flow.sendall(data)
+    flow.shutdown(socket.SHUT_WR)
+    answer = flow.recv(64)
+    used = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode()
+    print(used, answer == hashlib.sha256(data).hexdigest().encode())
+"""
+# Half of the connections stay open from beginning to end, half are opened anew again and again.
+MANY = """
+    import json, os, socket, sys, threading
+    counts, errors, over = [0] * {count}, [], threading.Event()
+    def work(number):
+        flow = None
+        try:
+            while not over.is_set():
+                if flow is None:
+                    flow = socket.create_connection((os.environ["MAHIMAHI_BASE"], {port}), 20)
+                    try:
+                        flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"{name}")
+                    except FileNotFoundError:
+                        pass  # its holder was killed just now: the kernel's default
+                for _ in range(3):
+                    flow.sendall(bytes(6000))
+                    left = 6000
+                    while left:
+                        got = flow.recv(left)
+                        if not got:
+                            raise ConnectionError("closed")
+                        left -= len(got)
+                    counts[number] += 1
+                if number % 2:
+                    flow.close()
+                    flow = None
+        except OSError as error:
+            errors.append(f"{{number}}: {{error!r}}")
+    threads = [threading.Thread(target=work, args=(n,)) for n in range({count})]
+    for thread in threads:
+        thread.start()
+    for line in sys.stdin:
+        print(json.dumps([counts, errors]), flush=True)
+    over.set()
+    for thread in threads:
+        thread.join()
+    print(json.dumps([counts, errors]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def record() -> kernel_tcp.Record:
+    """A shipped policy as the kernel takes it, where this machine's takes one."""
+    for problem in kernel_tcp.problems():
+        pytest.skip(problem)
+    if not is_privileged():
+        pytest.skip("needs root: network namespaces")
+    return kernel_policy(contender_from_file("fair", set()))
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A control's name that no other test has; none is left behind, nor a word in the log."""
+    name = f"rl{os.getpid()}"
+    with Path("/dev/kmsg").open("rb", buffering=0) as log:
+        os.set_blocking(log.fileno(), False)
+        log.seek(0, os.SEEK_END)
+        yield name
+        assert name not in kernel_controls()
+        said = []
+        with suppress(BlockingIOError):
+            while True:
+                said.append(os.read(log.fileno(), 8192).decode(errors="replace"))
+    bad = ("BUG", "WARNING", "Oops", "bpf", "stall", "hung")
+    assert [line for line in said if any(word in line for word in bad)] == []
+
+
+@pytest.fixture
+def control(record: kernel_tcp.Record, name: str) -> Iterator[KernelControl]:
+    """A policy that this process holds."""
+    control = register(record, "fair", name)
+    yield control
+    control.close()
+
+
+@pytest.fixture
+def holder(record: kernel_tcp.Record, name: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """What starts a process that holds a policy, as users do."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*prefix: str) -> subprocess.Popen[str]:
+        words = [*prefix, *LOAD, "load", "fair", "--name", name]
+        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        stdout = started[-1].stdout
+        assert stdout is not None
+        assert f"control {name} (" in stdout.readline()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def network() -> Iterator[None]:
+    """A network of this test's own, with loopback alone."""
+    with new_network():
+        enable_loopback()
+        yield
+
+
+class Server:
+    """Accepts connections, and serves each with a thread."""
+
+    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
+        self._socket, self._serve = socket.create_server(("0.0.0.0", 0), backlog=256), serve
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _run(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            self._serve(connection)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _digest(connection: socket.socket) -> None:
+    digest = hashlib.sha256()
+    while data := connection.recv(1 << 16):
+        digest.update(data)
+    connection.sendall(digest.hexdigest().encode())
+
+
+def _echo(connection: socket.socket) -> None:
+    while data := connection.recv(1 << 16):
+        connection.sendall(data)
+
+
+def _command(*words: str, prefix: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [*prefix, *LOAD, *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def _connect() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname(), timeout=5)
+        far, _ = server.accept()
+    far.settimeout(5)
+    return near, far
+
+
+def _choose(flow: socket.socket, name: str) -> None:
+    flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+
+
+def _crosses(near: socket.socket, far: socket.socket, count: int = 100_000) -> None:
+    """See that bytes still come through."""
+    thread = threading.Thread(target=near.sendall, args=(bytes(count),))
+    thread.start()
+    while count:
+        count -= len(far.recv(count))
+    thread.join()
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emulator: Any) -> None:
+    process = holder()
+    with closing(Server(_digest)) as server:
+        code = UPLOAD.format(port=server.port, name=name, blocks=8000)
+        flags = "--up 12 --down 12 --delay 10 --queue droptail:packets=60"
+        code, out, err = emulator.run(flags, command=emulator.python(code))
+    assert (code, out) == (0, f"{name} True\n"), err
+    # What the kernel did is seen from outside, and said at the end.
+    code, out, _ = _command("status", "--json", "-")
+    figures = {one["name"]: one for one in json.loads(out)}[name]
+    assert figures["policy"] == "fair"
+    assert figures["held"] == f"held by process {process.pid}"
+    assert figures["sockets"] == 1
+    assert figures["decisions"] > 80  # 2 MB at 12 Mbit/s, 10 ms each
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out.splitlines()[-1][:12]) == (0, "1 connection")
+    assert name not in kernel_controls()
+
+
+def test_three_capabilities_are_enough_to_load(holder: Any, name: str) -> None:
+    rights = "setpriv --inh-caps=-all --bounding-set=-all,+bpf,+net_admin,+perfmon"
+    holder(*rights.split()).terminate()
+    _wait_until(lambda: name not in kernel_controls())
+
+
+def test_a_holder_that_is_killed_leaves_its_connections_and_nothing_else(
+    holder: Any, name: str, network: None
+) -> None:
+    process = holder()
+    near, far = _connect()
+    with near, far:
+        _choose(near, name)
+        process.kill()
+        process.wait()
+        _wait_until(lambda: name not in kernel_controls())
+        _crosses(near, far)
+        used = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert used.rstrip(b"\0").decode() == name
+        # It can be had again beside them.
+        holder().terminate()
+        _wait_until(lambda: name not in kernel_controls())
+        _crosses(near, far)
+    _wait_until(lambda: name not in [one.name for one in loaded_controls()])
+
+
+def test_a_network_keeps_its_default(control: KernelControl, name: str, network: None) -> None:
+    default = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    before = default.read_text()
+    default.write_text(name)
+    control.close()
+    assert name not in kernel_controls()
+    near, far = _connect()
+    with near, far:
+        used = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert used.rstrip(b"\0").decode() == name
+        _crosses(near, far)
+    assert before.strip() != name
+
+
+@pytest.mark.parametrize("hides", [False, True], ids=["libbpf", "pylibbpf"])
+def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hides: bool) -> None:
+    if hides and not bpf.bundled():
+        pytest.skip("pylibbpf is not installed")
+    load = shlex.join(LOAD)
+    lines = (
+        "mount -t bpf bpf /sys/fs/bpf",
+        f"{load} load fair --keep --name {name}",
+        f"{load} status",
+        f"{load} load dagger --swap --name {name}",
+        f"{load} unload --name {name}",
+    )
+    words = [*_hidden(*(_system_libbpf() if hides else ())), "sh", "-c", " && ".join(lines)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{name}: fair, kept, /sys/fs/bpf/distrlcc/{name}\n" in done.stdout
+    assert f"{name} runs dagger now, in place of fair\n{name} is gone; " in done.stdout
+
+
+@pytest.mark.parametrize("swaps", [60, pytest.param(1000, marks=pytest.mark.long)])
+def test_connections_live_while_weights_are_swapped_and_holders_die(
+    record: Any, holder: Any, name: str, emulator: Any, swaps: int
+) -> None:
+    other = kernel_policy(contender_from_file("best", set()))
+    process = holder()
+    with closing(Server(_echo)) as server:
+        code = MANY.format(count=64, port=server.port, name=name)
+        many = emulator.start("--up 24 --down 24 --delay 5", command=emulator.python(code))
+
+        def counts() -> list[int]:
+            many.stdin.write("\n")
+            many.stdin.flush()
+            counts, errors = json.loads(many.stdout.readline())
+            assert errors == []
+            return list(counts)
+
+        # All connections move bytes, before, while and after their holder dies.
+        _wait_until(lambda: min(counts()) > 0)
+        found = find_control(name)
+        for swap in range(swaps):
+            if swap == swaps // 2:
+                process.kill()
+                process.wait()
+                process = holder()
+                found = find_control(name)
+            found.swap(other if swap % 2 else record, f"swap {swap}")
+        before = counts()
+        _wait_until(lambda: all(a > b for a, b in zip(counts(), before, strict=True)))
+        assert found.counts()["decisions"] > 0
+        out, err = many.communicate(timeout=30)
+        assert json.loads(out)[1] == [], err
+
+
+LINK = """
+name = "short"
+duration_s = 2.5
+link = { rate_mbps = 12.032, delay_ms = 10.0, queue_packets = 60 }
+flows = [{ scheme = "agent" }]
+"""
+
+
+def test_a_policy_is_ranked_in_the_kernel_and_outside(
+    record: Any, emulator: Any, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "short.toml").write_text(LINK)
+    words = ["evaluate", "fair", "--world", "emulated", "--as", "kernel", "--against", ""]
+    words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
+    before = kernel_controls()
+    assert main([*words, "--json", str(tmp_path / "figures.json")]) == 0
+    assert kernel_controls() == before
+    schemes = json.loads((tmp_path / "figures.json").read_text())["schemes"]
+    assert {name: one["learned"] for name, one in schemes.items()} == {
+        "fair": True,
+        "kernel-fair": True,
+    }
+    page = (tmp_path / "report" / "sim-to-real.html").read_text()
+    assert re.search(r"kernel-fair is fair in this machine.{,9}s kernel: \d{3} decisions", page)
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("short, kernel-fair: "):  # in both worlds
+            assert " nan" not in line
+            assert re.search(r"simulated \d+\.\d\d \(", line)
+            break
+    else:
+        pytest.fail("no comparison with the simulator")
+
+
+@pytest.mark.parametrize("words", [["fair"], ["--world", "emulated", "--against", "cubic"]])
+def test_only_policies_on_emulated_links_go_into_the_kernel(words: list[str], capsys: Any) -> None:
+    assert main(["evaluate", *words, "--as", "kernel"]) == 2
+    assert "--as kernel is for a POLICY and --world emulated" in capsys.readouterr().err
+
+
+def test_a_name_is_registered_once(control: KernelControl, name: str) -> None:
+    code, out, err = _command("load", "fair", "--name", name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"distrlcc: error: the kernel's TCP has a control named {name} already")
+
+
+def _hidden(*paths: str) -> tuple[str, ...]:
+    """Return words before a command from which files and folders are hidden."""
+    mounts = (
+        f"mount -t tmpfs none {path}" if Path(path).is_dir() else f"mount --bind /dev/null {path}"
+        for path in paths
+    )
+    return ("unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh")
+
+
+def _system_libbpf() -> list[str]:
+    """Return where the system's libbpf lies, if there is one."""
+    with suppress(OSError):
+        ctypes.CDLL("libbpf.so.1")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return list({line.split()[-1] for line in lines if "/libbpf.so" in line})
+
+
+def _bundled_folders() -> list[str]:
+    return [str(Path(path).parent) for path in bpf.bundled()]
+
+
+NO_ROOT = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+REFUSALS = {
+    "no root": (lambda: NO_ROOT, "run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
+    "a user namespace's root": (lambda: ("unshare", "-Ur"), "run as root of the machine"),
+    "no BTF": (lambda: _hidden("/sys/kernel/btf"), "boot one with CONFIG_DEBUG_INFO_BTF=y"),
+    "old kernel": (lambda: ("setarch", "--uname-2.6"), "expected 6.4 or later"),
+    "no libbpf": (lambda: _hidden(*_system_libbpf(), *_bundled_folders()), "pip install pylibbpf"),
+    "nowhere to keep it": (lambda: _hidden("/sys/fs/bpf"), "mount -t bpf bpf /sys/fs/bpf"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_machine_that_cannot_gets_one_line(record: Any, name: str, what: str) -> None:
+    prefix, line = REFUSALS[what]
+    keep = ["--keep"] if "keep" in what else []
+    code, out, err = _command("load", "fair", *keep, "--name", name, prefix=prefix())
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("distrlcc: error: ")
+    assert line in err
+
+
+@pytest.mark.parametrize("name_", ["", "..", "a b", "a-b", "sixteen_letters_"])
+def test_names_that_are_none_are_refused(record: Any, name_: str) -> None:
+    with pytest.raises(ConfigError, match="expected 1 to 15"):
+        register(record, "fair", name_)
+
+
+def test_a_policy_that_is_not_there_cannot_be_unloaded(record: Any) -> None:
+    with pytest.raises(KernelError, match="as nobody"):
+        find_control("nobody")
+    with pytest.raises(KernelError, match="as cubic"):
+        find_control("cubic")  # the kernel's own
+
+
+def test_the_doctor_says_what_a_machine_lacks(record: Any) -> None:
+    assert check_kernel().verdict == Verdict.OK
