@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,19 +19,18 @@ from typing import Any
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.doctor.findings import Verdict
-from distrlcc.doctor.machine import check_kernel
-from distrlcc.errors import ConfigError, KernelError
 from distrlcc.evaluate.contender import contender_from_file
 from distrlcc.evaluate.kernel_policy import kernel_policy
 from distrlcc.net import bpf, kernel_tcp
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
-from distrlcc.net.namespace import enable_loopback, is_privileged, new_network
+from distrlcc.net.namespace import enable_loopback, new_network
 from distrlcc.net.tcp_flow import kernel_controls
+from tests.net import kernel_commands
+from tests.net.kernel_commands import LOAD, hidden, run_command, system_libbpf
 
 pytestmark = pytest.mark.net
+record, name = kernel_commands.record, kernel_commands.name
 
-LOAD = (sys.executable, "-m", "distrlcc", "kernel")
 # Any program: it knows nothing of us except the control's name.
 UPLOAD = """
     import hashlib, os, socket, sys
@@ -85,33 +81,6 @@ MANY = """
         thread.join()
     print(json.dumps([counts, errors]), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def record() -> kernel_tcp.Record:
-    """A shipped policy as the kernel takes it, where this machine's takes one."""
-    for problem in kernel_tcp.problems():
-        pytest.skip(problem)
-    if not is_privileged():
-        pytest.skip("needs root: network namespaces")
-    return kernel_policy(contender_from_file("fair", set()))
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    """A control's name that no other test has; none is left behind, nor a word in the log."""
-    name = f"rl{os.getpid()}"
-    with Path("/dev/kmsg").open("rb", buffering=0) as log:
-        os.set_blocking(log.fileno(), False)
-        log.seek(0, os.SEEK_END)
-        yield name
-        assert name not in kernel_controls()
-        said = []
-        with suppress(BlockingIOError):
-            while True:
-                said.append(os.read(log.fileno(), 8192).decode(errors="replace"))
-    bad = ("BUG", "WARNING", "Oops", "bpf", "stall", "hung")
-    assert [line for line in said if any(word in line for word in bad)] == []
 
 
 @pytest.fixture
@@ -183,13 +152,6 @@ def _echo(connection: socket.socket) -> None:
         connection.sendall(data)
 
 
-def _command(*words: str, prefix: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [*prefix, *LOAD, *words], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def _connect() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname(), timeout=5)
@@ -226,7 +188,7 @@ def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emul
         code, out, err = emulator.run(flags, command=emulator.python(code))
     assert (code, out) == (0, f"{name} True\n"), err
     # What the kernel did is seen from outside, and said at the end.
-    code, out, _ = _command("status", "--json", "-")
+    code, out, _ = run_command("status", "--json", "-")
     figures = {one["name"]: one for one in json.loads(out)}[name]
     assert figures["policy"] == "fair"
     assert figures["held"] == f"held by process {process.pid}"
@@ -290,7 +252,7 @@ def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hid
         f"{load} load dagger --swap --name {name}",
         f"{load} unload --name {name}",
     )
-    words = [*_hidden(*(_system_libbpf() if hides else ())), "sh", "-c", " && ".join(lines)]
+    words = [*hidden(*(system_libbpf() if hides else ())), "sh", "-c", " && ".join(lines)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert f"{name}: fair, kept, /sys/fs/bpf/distrlcc/{name}\n" in done.stdout
@@ -362,74 +324,3 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
             break
     else:
         pytest.fail("no comparison with the simulator")
-
-
-@pytest.mark.parametrize("words", [["fair"], ["--world", "emulated", "--against", "cubic"]])
-def test_only_policies_on_emulated_links_go_into_the_kernel(words: list[str], capsys: Any) -> None:
-    assert main(["evaluate", *words, "--as", "kernel"]) == 2
-    assert "--as kernel is for a POLICY and --world emulated" in capsys.readouterr().err
-
-
-def test_a_name_is_registered_once(control: KernelControl, name: str) -> None:
-    code, out, err = _command("load", "fair", "--name", name)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"distrlcc: error: the kernel's TCP has a control named {name} already")
-
-
-def _hidden(*paths: str) -> tuple[str, ...]:
-    """Return words before a command from which files and folders are hidden."""
-    mounts = (
-        f"mount -t tmpfs none {path}" if Path(path).is_dir() else f"mount --bind /dev/null {path}"
-        for path in paths
-    )
-    return ("unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh")
-
-
-def _system_libbpf() -> list[str]:
-    """Return where the system's libbpf lies, if there is one."""
-    with suppress(OSError):
-        ctypes.CDLL("libbpf.so.1")
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return list({line.split()[-1] for line in lines if "/libbpf.so" in line})
-
-
-def _bundled_folders() -> list[str]:
-    return [str(Path(path).parent) for path in bpf.bundled()]
-
-
-NO_ROOT = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-REFUSALS = {
-    "no root": (lambda: NO_ROOT, "run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
-    "a user namespace's root": (lambda: ("unshare", "-Ur"), "run as root of the machine"),
-    "no BTF": (lambda: _hidden("/sys/kernel/btf"), "boot one with CONFIG_DEBUG_INFO_BTF=y"),
-    "old kernel": (lambda: ("setarch", "--uname-2.6"), "expected 6.4 or later"),
-    "no libbpf": (lambda: _hidden(*_system_libbpf(), *_bundled_folders()), "pip install pylibbpf"),
-    "nowhere to keep it": (lambda: _hidden("/sys/fs/bpf"), "mount -t bpf bpf /sys/fs/bpf"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSALS)
-def test_a_machine_that_cannot_gets_one_line(record: Any, name: str, what: str) -> None:
-    prefix, line = REFUSALS[what]
-    keep = ["--keep"] if "keep" in what else []
-    code, out, err = _command("load", "fair", *keep, "--name", name, prefix=prefix())
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert err.startswith("distrlcc: error: ")
-    assert line in err
-
-
-@pytest.mark.parametrize("name_", ["", "..", "a b", "a-b", "sixteen_letters_"])
-def test_names_that_are_none_are_refused(record: Any, name_: str) -> None:
-    with pytest.raises(ConfigError, match="expected 1 to 15"):
-        register(record, "fair", name_)
-
-
-def test_a_policy_that_is_not_there_cannot_be_unloaded(record: Any) -> None:
-    with pytest.raises(KernelError, match="as nobody"):
-        find_control("nobody")
-    with pytest.raises(KernelError, match="as cubic"):
-        find_control("cubic")  # the kernel's own
-
-
-def test_the_doctor_says_what_a_machine_lacks(record: Any) -> None:
-    assert check_kernel().verdict == Verdict.OK

@@ -1,0 +1,76 @@
+"""What is said where a policy cannot be put into the kernel's TCP."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.doctor.findings import Verdict
+from distrlcc.doctor.machine import check_kernel
+from distrlcc.errors import ConfigError, KernelError
+from distrlcc.net import bpf
+from distrlcc.net.kernel_tcp import find_control, register
+from tests.net import kernel_commands
+from tests.net.kernel_commands import hidden, run_command, system_libbpf
+
+pytestmark = pytest.mark.net
+record, name = kernel_commands.record, kernel_commands.name
+
+
+def _bundled_folders() -> list[str]:
+    return [str(Path(path).parent) for path in bpf.bundled()]
+
+
+NO_ROOT = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+REFUSALS = {
+    "no root": (lambda: NO_ROOT, "run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
+    "a user namespace's root": (lambda: ("unshare", "-Ur"), "run as root of the machine"),
+    "no BTF": (lambda: hidden("/sys/kernel/btf"), "boot one with CONFIG_DEBUG_INFO_BTF=y"),
+    "old kernel": (lambda: ("setarch", "--uname-2.6"), "expected 6.4 or later"),
+    "no libbpf": (lambda: hidden(*system_libbpf(), *_bundled_folders()), "pip install pylibbpf"),
+    "nowhere to keep it": (lambda: hidden("/sys/fs/bpf"), "mount -t bpf bpf /sys/fs/bpf"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_machine_that_cannot_gets_one_line(record: Any, name: str, what: str) -> None:
+    prefix, line = REFUSALS[what]
+    keep = ["--keep"] if "keep" in what else []
+    code, out, err = run_command("load", "fair", *keep, "--name", name, prefix=prefix())
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("distrlcc: error: ")
+    assert line in err
+
+
+@pytest.mark.parametrize("name_", ["", "..", "a b", "a-b", "sixteen_letters_"])
+def test_names_that_are_none_are_refused(record: Any, name_: str) -> None:
+    with pytest.raises(ConfigError, match="expected 1 to 15"):
+        register(record, "fair", name_)
+
+
+def test_a_policy_that_is_not_there_cannot_be_unloaded(record: Any) -> None:
+    with pytest.raises(KernelError, match="as nobody"):
+        find_control("nobody")
+    with pytest.raises(KernelError, match="as cubic"):
+        find_control("cubic")  # the kernel's own
+
+
+def test_the_doctor_says_what_a_machine_lacks(record: Any) -> None:
+    assert check_kernel().verdict == Verdict.OK
+
+
+def test_a_name_is_registered_once(record: Any, name: str) -> None:
+    with closing(register(record, "fair", name)):
+        code, out, err = run_command("load", "fair", "--name", name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"distrlcc: error: the kernel's TCP has a control named {name} already")
+
+
+@pytest.mark.parametrize("words", [["fair"], ["--world", "emulated", "--against", "cubic"]])
+def test_only_policies_on_emulated_links_go_into_the_kernel(words: list[str], capsys: Any) -> None:
+    assert main(["evaluate", *words, "--as", "kernel"]) == 2
+    assert "--as kernel is for a POLICY and --world emulated" in capsys.readouterr().err
