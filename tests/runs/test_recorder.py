@@ -318,7 +318,10 @@ def test_a_former_leader_of_the_same_folder_is_refused(tmp_path: Path) -> None:
             for write in (lambda: old.save({"update": 2}), old.check, lambda: old.lead(3)):
                 with pytest.raises(FencedError, match="has taken"):
                     write()
+            killed = old.path / "checkpoints" / ".latest.safetensors.7-1-0a.tmp"
+            killed.touch()
             new.belong_to("another")  # it is begun again
+            assert not killed.exists()
             with pytest.raises(FencedError):
                 RunDirectory.check(old)
         assert load_checkpoint(old.checkpoint_path("latest")) == {"update": 1}

@@ -8,6 +8,7 @@ rename will fail. So each rename comes after a look, and each temporary file bef
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def mark_run(folder: Path, run: str) -> None:
     write_atomically(folder / _RUN, run.encode())
     for path in folder.glob(f"{_EPOCH}*"):
         path.unlink(missing_ok=True)
+    _remove_temporary(folder, sys.maxsize)
 
 
 class Leadership:
@@ -71,8 +73,7 @@ class Leadership:
         for path in folder.glob(f"{_EPOCH}*"):
             if _number(path) < epoch:
                 path.unlink(missing_ok=True)
-        for place in (folder, folder / "checkpoints"):
-            remove_temporary(place, epoch)
+        _remove_temporary(folder, epoch)
 
     def check(self) -> None:
         """Ask, between writing a temporary file and its rename, whether it is still this process.
@@ -87,6 +88,11 @@ class Leadership:
         newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
         if run != self._run or newest > self.epoch or not self._still_leads():
             raise FencedError(f"another process has taken {self._folder} over; this one ends")
+
+
+def _remove_temporary(folder: Path, epoch: int) -> None:
+    for place in (folder, folder / "checkpoints"):
+        remove_temporary(place, epoch)
 
 
 def _number(path: Path) -> int:
