@@ -45,9 +45,10 @@ def build(target: Path) -> None:
         OSError: There is no compiler.
         subprocess.CalledProcessError: It found an error.
     """
-    # Paths go into the object's debugging section, which is stripped: any folder gives the same.
+    # Paths of sources go into the object: they are made those of no folder.
     flags = ["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-D__TARGET_ARCH_x86"]
-    include = ["-I", str(FOLDER), "-idirafter", "/usr/include/x86_64-linux-gnu"]
+    flags += ["-fdebug-compilation-dir=.", f"-ffile-prefix-map={FOLDER}=."]
+    include = ["-I", ".", "-idirafter", "/usr/include/x86_64-linux-gnu"]
     source = FOLDER / SOURCE
     command = [COMPILER, *flags, *include, "-c", SOURCE, "-o", str(target)]
     subprocess.run(command, check=True, timeout=120, cwd=source.parent)
