@@ -284,7 +284,7 @@ def test_actors_and_their_trainer_are_started_again(cluster: Any, tmp_path: Path
         again = _run(words, run.out.parent)
         assert again.returncode == 0, again.stderr
         assert run.update() == done["update"] + 5
-        assert "policy: " in again.stdout
+        assert "policy: " in again.stdout, again.stderr
         assert "(raylet)" not in run.text + again.stdout + again.stderr
 
 

@@ -116,13 +116,14 @@ class Member:
         return None
 
     def _show(self) -> None:
-        asked, self._asked = self._asked, self._ask()
         try:
-            restarts, news = self._ray.get(asked, timeout=limits().stall)
+            restarts, news = self._ray.get(self._asked, timeout=limits().stall)
         except self._ray.exceptions.RayError as error:
+            self._asked = self._ask()
             if self.acts:  # else it is still being started again
                 self._lose(f"is gone: {death(error)}")
             return
+        self._asked = self._ask()  # not before: it could take the news of the one before
         if restarts > self._deaths:  # it died between two questions
             self._lose("is gone: its process died")
         self.said += show(news, self._progress)
