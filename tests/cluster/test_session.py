@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from distrlcc.processes import marked
+from distrlcc.processes import descendants, marked
 from tests.hosts import listening, wait_until
+from tests.parallel.commands import Command, updates
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
 
@@ -68,3 +71,25 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
         finally:
             process.kill()
     wait_until(lambda: not marked(f"{name}={value}"), 5.0, "the end of all its processes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["gcs_server", pytest.param("raylet", marks=pytest.mark.long)])
+def test_a_run_ends_with_its_ray(part: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train = shlex.split("-m distrlcc train quickstart --engine ray --no-tensorboard --out")
+    endless = shlex.split("--set num_envs=4 ppo.rollout_length=16 max_seconds=1e9")
+    command = Command(tmp_path, *train, str(out), *endless)
+    try:
+        wait_until(lambda: len(updates(out)) > 1, 60.0, "two updates")
+        processes = descendants(command.process.pid)
+        names = {Path(f"/proc/{each.pid}/comm").read_text().strip(): each for each in processes}
+        os.kill(names[part].pid, signal.SIGKILL)
+        # It ends long before Ray's own limit of a minute.
+        assert command.process.wait(30.0) == 3
+        told = [line for line in command.said if line.startswith("distrlcc: error: ")]
+        assert len(told) == 1
+        assert f"Ray is gone: its {part} on this machine died; go on from" in told[0]
+        wait_until(lambda: not any(each.alive() for each in processes), 5.0, "the end of all")
+    finally:
+        command.process.kill()

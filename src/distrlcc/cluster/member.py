@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.cluster.placement import Reservation, reserve
-from distrlcc.cluster.session import death, last_line, ray_session, require_ray
+from distrlcc.cluster.session import dead_part, death, last_line, ray_session, require_ray
 from distrlcc.errors import DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
@@ -198,7 +198,7 @@ class Driver:
 
         Raises:
             MemberGoneError: The run fails with one.
-            DistrlccError: What one raised, if that ends the run.
+            DistrlccError: What one raised, if that ends the run; or this process's own Ray died.
         """
         # Remove the members that have ended.
         first, latest = self.members[:planned], -1
@@ -212,6 +212,10 @@ class Driver:
                 latest = now
                 for member in self.members:
                     member.lives = member.most_lives
+            # Without Ray nothing can be started or stopped.
+            if dead := dead_part(require_ray()):
+                why = f"Ray is gone: its {dead} on this machine died"
+                raise GroupError(f"{why}; go on from the last checkpoint with: {self.again}")
             # Stop waiting once the time to end is over.
             if not self._in_time(first[0].name):
                 break

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from distrlcc.cluster.session import require_ray
+from distrlcc.cluster.session import dead_part, require_ray
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 from distrlcc.runs.run_config import Needs, ResourcesConfig
@@ -105,7 +105,8 @@ def reserve(
             planned[learners:] + [_options(worker, "SPREAD")] * (most - workers),
         )
     finally:
-        ray.util.remove_placement_group(group)
+        if not dead_part(ray):
+            ray.util.remove_placement_group(group)
 
 
 def share_of_cores(cores: list[float], named: float, unnamed: int) -> float:

@@ -174,6 +174,15 @@ def _shut_down(ray: Any) -> None:
         signal.signal(signal.SIGINT, old)
 
 
+def dead_part(ray: Any) -> str:
+    """Return the part of this process's own Ray that died and that a run cannot do without.
+
+    Without its server Ray would wait for 60 s, and then end this process.
+    """
+    dead = [name for name, _ in ray._private.worker._global_node.dead_processes()]
+    return next((name for name in dead if name in {"gcs_server", "raylet"}), "")
+
+
 def _resolve(address: str) -> str:
     """Return HOST:PORT of a cluster's head."""
     if address != AUTO:
