@@ -195,7 +195,7 @@ def tcp_rate(seconds: float) -> Figures:
     link = ["emulate", "--up", "10000", "--down", "10000", "--outside"]
     outer = f"sh -c 'exec {tcp} sink $MAHIMAHI_BASE 4730 120'"
     inner = ["sh", "-c", f"exec {tcp} send $MAHIMAHI_BASE 4730 cubic {seconds:g}"]
-    told = json.loads(_output([*_DISTRLCC, *link, outer, "--", *inner], seconds)[0])
+    (told,) = json.loads(_output([*_DISTRLCC, *link, outer, "--", *inner], seconds)[0])
     return {"mbps": float(told["acked_bytes"]) * 8e-6 / float(told["seconds"])}
 
 

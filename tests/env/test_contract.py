@@ -165,7 +165,7 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
     (EnvConfig, {"action_delay_steps": 101}, "action_delay_steps"),
-    (EnvConfig, {"agents": 99}, "agents is 99: expected 1 to 16"),
+    (EnvConfig, {"agents": 99}, "agents is 99: expected 1 to 32"),
     (EnvConfig, {"agents": 4, "world": "emulated"}, "links have one agent each"),
     (RewardConfig, {"name": "indigo"}, "unknown reward"),
     (RewardConfig, {"delay_weights": (0.5,)}, "least and the greatest"),

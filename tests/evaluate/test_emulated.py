@@ -114,7 +114,7 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
     assert [flow.port - FIRST_PORT for flow in (first, second, third)] == [0, 1, 2]
     sender = first.sender(tmp_path)
     assert (sender.name, sender.start_s) == ("flow 1 (kernel-reno)", 1.5)
-    where, how = ("$MAHIMAHI_BASE", str(FIRST_PORT)), ("reno", "6.5", "hold")
+    where, how = ("$MAHIMAHI_BASE", str(FIRST_PORT)), ("reno", "6.5", "1")
     assert sender.words[-6:] == (*where, *how, str(tmp_path / "sent-1.json"))
     words = " ".join(second.sender(tmp_path).words)
     assert "send $MAHIMAHI_BASE:24731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
@@ -229,6 +229,8 @@ def test_the_command_ends_with_what_is_there(
         (["--against", "vegas", "--links", "1"], "no run succeeded: vegas on slow failed: no room"),
         (["--against", "cubic", "--series", "nowhere"], "--series nowhere: no such link"),
         (["--world", "simulated", "--others", "kernel"], "--others is for --world emulated"),
+        (["--world", "simulated", "--flows", "4"], "--flows is for --world emulated"),
+        (["--flows", "4,99"], "argument --flows: '99' is not a whole number from 1 to 32"),
     ):
         assert main([*words, *more]) == 2
         assert refusal in capsys.readouterr().err
@@ -244,7 +246,7 @@ def _start_sink() -> int:
 
 
 def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
-    sent = send("127.0.0.1", _start_sink(), "reno", 0.3)
+    (sent,) = send("127.0.0.1", _start_sink(), "reno", 0.3)
     assert sent["control"] == "reno"
     columns = sent["samples_columns"]
     for name in ("time_s", "acked_bytes", "sent_packets"):

@@ -234,7 +234,7 @@ def test_both_kinds_of_senders_are_read(tmp_path: Path) -> None:
         "sent_packets": [10, 1000, 2000],
         "retransmitted_packets": [0, 10, 20],
     }
-    path.write_text(json.dumps({"samples_columns": columns}))
+    path.write_text(json.dumps([{"samples_columns": columns}]))
     found = read_sender_log(path, kernel=True).over(np.array([1.0, 2.0]))
     assert (found["mean_cwnd_packets"][0], found["mean_smoothed_rtt_ms"][0]) == (50.0, 26.5)
     assert found["retransmitted_share"] == pytest.approx([0.01])

@@ -302,21 +302,34 @@ flows = [{ scheme = "agent" }]
 
 
 def test_a_policy_is_ranked_in_the_kernel_and_outside(
-    record: Any, emulator: Any, tmp_path: Path, capsys: Any
+    record: Any, emulator: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "short.toml").write_text(LINK)
+    monkeypatch.setattr("distrlcc.evaluate.parallel_flows.SECONDS", 3.0)
     words = ["evaluate", "fair", "--world", "emulated", "--as", "kernel", "--against", ""]
     words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
+    words += ["--flows", "3"]
     before = kernel_controls()
     assert main([*words, "--json", str(tmp_path / "figures.json")]) == 0
     assert kernel_controls() == before
-    schemes = json.loads((tmp_path / "figures.json").read_text())["schemes"]
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    schemes, (together,) = figures["schemes"], figures["flows"]
     assert {name: one["learned"] for name, one in schemes.items()} == {
         "fair": True,
         "kernel-fair": True,
     }
+    # Three flows at once share what the link carries.
+    assert (together["sender"], together["flows"]) == ("kernel-fair", 3)
+    for world in ("emulated", "simulated"):
+        did = together[world]
+        assert 10.0 < did["mbps"] < 96.1
+        assert did["mean_rtt_ms"] > 20.0
+        assert did["lost"] < 0.2
+        assert 0.34 < did["jain"] <= 1.0
+    assert "3 flows of kernel-fair: " in (tmp_path / "report" / "report.html").read_text()
     page = (tmp_path / "report" / "sim-to-real.html").read_text()
-    assert re.search(r"kernel-fair is fair in this machine.{,9}s kernel: \d{3} decisions", page)
+    assert "<tr><td>3</td><td>kernel-fair</td>" in page.replace("\n", "")
+    assert re.search(r"kernel-fair is fair in this machine.{,9}s kernel: \d{3,} decisions", page)
     for line in capsys.readouterr().out.splitlines():
         if line.startswith("short, kernel-fair: "):  # in both worlds
             assert " nan" not in line

@@ -28,6 +28,7 @@ from distrlcc.files import require_writable, write_atomically
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
     from distrlcc.evaluate.emulated import Measured
+    from distrlcc.evaluate.parallel_flows import ParallelFlows
     from distrlcc.net.kernel_tcp import KernelControl
     from distrlcc.sim.scenario import Scenario
 
@@ -52,6 +53,11 @@ def add_arguments(parser: Parser) -> None:
     add("--others", text, choices=("ours", "kernel"))
     text = "kernel: put each POLICY into the kernel's TCP as well, and measure it as kernel-POLICY"
     add("--as WHAT", text, choices=("kernel",), dest="also")
+    text = (
+        "measure what is in the kernel's TCP as N flows at once, too, as iperf3 -P does, on a link "
+        "of 96 Mbit/s, 10 ms one way and a queue of 300 packets; such as 1,4,32"
+    )
+    add("--flows N,…", text, _counts, default="")
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
     text = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
     add("--trace FILE", text, list)
@@ -70,6 +76,8 @@ def run(args: Namespace) -> int:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
         args.against = EMULATED_AGAINST if real else AGAINST
+    if args.flows and not real:
+        raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
     args.seeds = args.seeds or (1 if real else 5)
     contenders = contenders_of(args, real=real)
     scenarios = _scenarios(args)
@@ -124,11 +132,14 @@ def _evaluate(
     summary = summarise(scores)
     table = console(args.json)
     print_table(summary, table)
-    figures, notes = to_json(summary), list[str]()
+    figures = to_json(summary)
+    notes: list[str] = []
+    parallel: list[ParallelFlows] = []
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     failures = [line for one in measured for line in one.failures]
     if real:
         from distrlcc.evaluate.kernel_policy import kernel_work
+        from distrlcc.evaluate.parallel_flows import measure_parallel
         from distrlcc.evaluate.sim_to_real import compare, render
 
         models = [contender.simulated() for contender in contenders]
@@ -138,8 +149,11 @@ def _evaluate(
             if model is not None
         ]
         rows = compare(pairs)
+        kernels = [contender for contender in contenders if contender.is_kernel]
+        parallel = measure_parallel(kernels, args.flows, show=lambda line: note(f"{line} ..."))
+        figures["flows"] = [one.to_json() for one in parallel]
         notes = _notes(contenders, scenarios, args.others) + list(map(kernel_work, controls))
-        for line in (*rows, *notes):
+        for line in (*rows, *parallel, *notes):
             print(line, file=table.file)
         late = [run for one in measured for run in one.late]
         figures["late_runs"] = [asdict(run) for run in late]
@@ -165,12 +179,12 @@ def _evaluate(
             seeds=tuple(range(args.seeds)),
             versions=package_versions(),
             date=f"{datetime.now(UTC):%Y-%m-%d}",
-            notes=(first, *([said] if real else []), *notes, *failures),
+            notes=(first, *([said] if real else []), *map(str, parallel), *notes, *failures),
         )
         series = [one for each in measured for one in each.series]
         page = write_report(args.out, scores, series, info)
         if real:
-            beside = render(rows, [*notes, *summary.link_notes()])
+            beside = render(rows, [*notes, *summary.link_notes()], parallel)
             write_atomically(args.out / "sim-to-real.html", beside.encode())
         print(f"report: {page}", file=table.file)
     return 1 if failures else 0
@@ -293,6 +307,12 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     if not contenders:
         raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
     return contenders
+
+
+def _counts(text: str) -> list[int]:
+    from distrlcc.env.config import MAX_AGENTS
+
+    return list(dict.fromkeys(map(whole(1, MAX_AGENTS), names_in(text))))
 
 
 def _preferences(text: str) -> list[float]:

@@ -14,7 +14,7 @@ from distrlcc.errors import ConfigError, unknown_name
 
 WORLDS = ("simulated", "emulated")
 LEAST_EMULATED_MS = 2.0
-MAX_AGENTS = 16
+MAX_AGENTS = 32
 """Agents on one link: the simulator looks at all of a link's flows for each event."""
 
 

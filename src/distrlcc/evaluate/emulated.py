@@ -12,11 +12,12 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -61,6 +62,8 @@ class RealFlow:
     seed: int
     cwnd: float | None = None
     """Window of the scheme ``fixed``, packets."""
+    count: int = 1
+    """How many connections at once; more than one only of the kernel's TCP."""
 
     @property
     def name(self) -> str:
@@ -80,8 +83,9 @@ class RealFlow:
         """Return what runs behind the link."""
         contender, figures, seconds = self.contender, str(self.figures(folder)), f"{self.seconds:g}"
         if contender.is_kernel:
-            said = ("send", BASE, str(self.port), contender.scheme, seconds, "hold", figures)
-            return Part(self.name, (*_TCP, *said), self.start_s)
+            where = ("send", BASE, str(self.port), contender.scheme)
+            words = (*_TCP, *where, seconds, str(self.count), figures)
+            return Part(self.name, words, self.start_s)
         window = () if self.cwnd is None else ("--cwnd", f"{self.cwnd:g}")
         what = ("send", f"{BASE}:{self.port}", *contender.words(), *window)
         wait = f"{limits().join:g}"
@@ -95,7 +99,8 @@ class RealFlow:
         patience = min(self.start_s + self.seconds + limits().start, _MOST_PATIENCE_SECONDS)
         name = f"the receiver of {self.name}"
         if self.contender.is_kernel:
-            return Part(name, (*_TCP, "sink", BASE, str(self.port), f"{patience:g}"))
+            said = ("sink", BASE, str(self.port), f"{patience:g}", str(self.count))
+            return Part(name, (*_TCP, *said))
         listen = ("--timeout", f"{patience:g}", "--listen", f"{BASE}:{self.port}")
         return Part(name, (*_DISTRLCC, "receive", "--count", "1", *listen))
 
@@ -164,8 +169,7 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         place = Path(folder)
         whole, own, first = place / "up.log", place / "own.log", flows[0]
         ports = {FIRST_PORT: own} if len(scenario.flows) > 1 else {}
-        words = emulation(scenario, flows, place, log=whole, port_logs=ports)
-        _run(words, scenario.duration_s + 2 * limits().start)
+        emulate_flows(scenario, flows, place, log=whole, port_logs=ports)
         # What the senders report, and the link's log.
         late = [
             float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
@@ -179,13 +183,30 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 
 
+def emulate_flows(
+    scenario: Scenario,
+    flows: Sequence[RealFlow],
+    folder: Path,
+    *,
+    log: Path,
+    port_logs: Mapping[int, Path] = MappingProxyType({}),
+) -> None:
+    """Emulate a link and run flows over it; see `emulation`.
+
+    Raises:
+        LinkError: A sender or the emulator failed.
+    """
+    words = emulation(scenario, flows, folder, log=log, port_logs=port_logs)
+    _run(words, scenario.duration_s + 2 * limits().start)
+
+
 def emulation(
     scenario: Scenario,
     flows: Sequence[RealFlow],
     folder: Path,
     *,
     log: Path,
-    port_logs: dict[int, Path],
+    port_logs: Mapping[int, Path],
 ) -> list[str]:
     """Write inputs into a folder; return the command that emulates a link and runs flows over it.
 

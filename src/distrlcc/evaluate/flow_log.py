@@ -210,9 +210,9 @@ class SenderLog:
 
 
 def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
-    """Read the JSON of `distrlcc.net.tcp_flow`, the kernel's, or of ``distrlcc send --json``."""
+    """Read JSON: `distrlcc.net.tcp_flow`'s first flow, or that of ``distrlcc send --json``."""
     found = json.loads(path.read_text(encoding="utf-8"))
-    steps = found["samples_columns" if kernel else "steps_columns"]
+    steps = found[0]["samples_columns"] if kernel else found["steps_columns"]
     names = ["time_s", "cwnd_packets", "smoothed_rtt_ms", "sent_packets", "retransmitted_packets"]
     if not kernel:
         names = ["time", "cwnd", "smoothed_rtt"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distrlcc.evaluate.parallel_flows import ParallelFlows
 from distrlcc.evaluate.report import template
 from distrlcc.evaluate.scores import SchemeScores, defined_mean
 
@@ -87,7 +88,13 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
     return sorted(found, key=lambda one: one.link)
 
 
-def render(rows: Sequence[WorldComparison], notes: Sequence[str] = ()) -> str:
-    """Return the page's HTML: the table, and sentences under it."""
+def render(
+    rows: Sequence[WorldComparison],
+    notes: Sequence[str] = (),
+    parallel: Sequence[ParallelFlows] = (),
+) -> str:
+    """Return the page's HTML: a table, sentences under it, and several flows' table."""
     bounds = {"throughput_bound": THROUGHPUT_BOUND, "rtt_bound": RTT_BOUND}
-    return template("sim_to_real.html.jinja").render(rows=rows, notes=notes, **bounds)
+    return template("sim_to_real.html.jinja").render(
+        rows=rows, parallel=parallel, notes=notes, **bounds
+    )

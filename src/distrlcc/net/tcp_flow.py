@@ -1,24 +1,25 @@
-"""A flow of the kernel's TCP under a named congestion control, and the sink that it fills.
+"""Flows of the kernel's TCP under a named congestion control, and the sink that they fill.
 
-python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 60
-python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [hold [FILE]]
+python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 60 [FLOWS]
+python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [FLOWS [FILE]]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
-object, or writes it to FILE: the control, the seconds, the bytes that were acknowledged, and
-``samples_columns``, what `TcpSample` has, each 10 ms. ``sink`` waits for so many s for a sender and
-its bytes; ``hold`` waits as in `distrlcc.net.command_group`.
+array, or writes it to FILE: of each flow the control, the seconds, the bytes that were
+acknowledged, and ``samples_columns``, what `TcpSample` has, each 10 ms. Where there is a FILE it
+waits first as in `distrlcc.net.command_group`. ``sink`` waits for so many s for a sender and its
+bytes.
 """
 
 from __future__ import annotations
 
 import json
-import select
+import selectors
 import socket
 import struct
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,79 +54,84 @@ def kernel_controls() -> list[str]:
     return Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
 
 
-def sink(host: str, port: int, patience_s: float) -> None:
-    """Receive one connection's bytes until its end, or until none come for ``patience_s``.
+def sink(host: str, port: int, patience_s: float, flows: int = 1) -> None:
+    """Receive so many connections' bytes until their end, or until none come for ``patience_s``.
 
     Raises:
-        LinkError: It cannot listen there, or no sender comes.
+        LinkError: It cannot listen there, or a sender does not come.
     """
     try:
-        server = socket.create_server((host, port))
+        server = socket.create_server((host, port), backlog=flows)
     except OSError as error:
         raise LinkError(f"cannot listen on {host}:{port} ({error.strerror})") from None
-    with server:
-        server.settimeout(patience_s)
-        try:
-            connection, _ = server.accept()
-        except TimeoutError:
-            raise LinkError(f"no sender came to {host}:{port} in {patience_s:.0f} s") from None
-        with connection:
-            connection.settimeout(patience_s)
-            with suppress(ConnectionResetError):  # how the sender ends, see there
-                while connection.recv(1 << 20):
-                    pass
+    with ExitStack() as opened:
+        selector = opened.enter_context(selectors.DefaultSelector())
+        opened.enter_context(server).settimeout(patience_s)
+        for _ in range(flows):
+            try:
+                connection = opened.enter_context(server.accept()[0])
+            except TimeoutError:
+                raise LinkError(f"no sender came to {host}:{port} in {patience_s:.0f} s") from None
+            connection.setblocking(False)
+            selector.register(connection, selectors.EVENT_READ)
+        while selector.get_map() and (ready := selector.select(patience_s)):
+            for key, _ in ready:
+                received = b""
+                with suppress(ConnectionResetError):  # how the sender ends, see there
+                    received = key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+                if not received:
+                    selector.unregister(key.fileobj)
 
 
 def send(
-    host: str, port: int, control: str, seconds: float, on_open: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+    host: str,
+    port: int,
+    control: str,
+    seconds: float,
+    flows: int = 1,
+    on_open: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
     """Send to a sink as fast as a congestion control lets us; return what the module describes.
 
     There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
-    end's. ``on_open`` is called when it is connected; the flow begins when it returns.
+    end's. ``on_open`` is called when all are connected; the flows begin when it returns.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
     """
-    flow = _connect(host, port)
-    with flow:
-        # Set the control, and read it back.
-        try:
-            flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-        except OSError as error:
-            raise LinkError(
-                f"the kernel's TCP cannot use {control} ({error.strerror}); it has "
-                f"{', '.join(kernel_controls())}"
-            ) from None
-        answer = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        used = answer.rstrip(b"\0").decode()
-        if used != control:
-            raise LinkError(f"asked for {control}, the kernel took {used}")
+    with ExitStack() as opened:
+        selector = opened.enter_context(selectors.DefaultSelector())
+        sockets = [opened.enter_context(_connect(host, port, control)) for _ in range(flows)]
+        for flow in sockets:
+            selector.register(flow, selectors.EVENT_WRITE)
         # Send until the time is over.
-        flow.setblocking(False)
         on_open()
-        samples: list[TcpSample] = []
+        samples: list[list[TcpSample]] = []
         begin = now = time.monotonic()
         due = begin
         while now < begin + seconds:
             if now >= due:
-                samples.append(_read_sample(flow, time_s=now - begin))
+                samples.append([_read_sample(flow, time_s=now - begin) for flow in sockets])
                 due += _SAMPLE_SECONDS
-            writable = select.select([], [flow], [], max(min(due, begin + seconds) - now, 0.0))[1]
-            if writable:
+            for key, _ in selector.select(max(min(due, begin + seconds) - now, 0.0)):
                 with suppress(BlockingIOError):
-                    flow.send(_CHUNK)
+                    key.fileobj.send(_CHUNK)  # type: ignore[union-attr]
             now = time.monotonic()
-        samples.append(_read_sample(flow, time_s=now - begin))
+        samples.append([_read_sample(flow, time_s=now - begin) for flow in sockets])
         # What is queued here would still have to cross the link: it is thrown away.
-        flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    columns = zip(TcpSample._fields, zip(*samples, strict=True), strict=True)
-    return {
-        "control": used,
-        "seconds": now - begin,
-        "acked_bytes": samples[-1].acked_bytes,
-        "samples_columns": {name: list(column) for name, column in columns},
-    }
+        for flow in sockets:
+            flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return [
+        {
+            "control": control,
+            "seconds": now - begin,
+            "acked_bytes": own[-1].acked_bytes,
+            "samples_columns": dict(
+                zip(TcpSample._fields, map(list, zip(*own, strict=True)), strict=True)
+            ),
+        }
+        for own in zip(*samples, strict=True)
+    ]
 
 
 def _read_sample(flow: socket.socket, *, time_s: float) -> TcpSample:
@@ -136,30 +142,46 @@ def _read_sample(flow: socket.socket, *, time_s: float) -> TcpSample:
     return TcpSample(time_s, rtt / 1e3, cwnd, sent, again, acked)
 
 
-def _connect(host: str, port: int) -> socket.socket:
+def _connect(host: str, port: int, control: str) -> socket.socket:
+    """Return a connection that does not block, under a control that was set and read back."""
     deadline = time.monotonic() + limits().join
     while True:
         try:
-            return socket.create_connection((host, port), timeout=limits().join)
+            flow = socket.create_connection((host, port), timeout=limits().join)
+            break
         except OSError as error:
             if time.monotonic() > deadline:
                 raise LinkError(f"no TCP sink at {host}:{port} ({error})") from None
             time.sleep(limits().tick)
+    try:
+        flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+    except OSError as error:
+        flow.close()
+        raise LinkError(
+            f"the kernel's TCP cannot use {control} ({error.strerror}); it has "
+            f"{', '.join(kernel_controls())}"
+        ) from None
+    used = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+    if used != control:
+        flow.close()
+        raise LinkError(f"asked for {control}, the kernel took {used}")
+    flow.setblocking(False)
+    return flow
 
 
 if __name__ == "__main__":
+    what, host, port, *rest = sys.argv[1:]
     try:
-        if sys.argv[1] == "sink":
-            sink(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+        if what == "sink":
+            sink(host, int(port), float(rest[0]), *map(int, rest[1:]))
         else:
-            host, port, control, seconds, *hold = sys.argv[2:]
-            wait = partial(wait_for_start, sys.stdout) if hold else lambda: None
-            sent = send(host, int(port), control, float(seconds), wait)
-            text = json.dumps(sent) + "\n"
-            if hold[1:]:
-                Path(hold[1]).write_text(text, encoding="utf-8")
+            flows, file = int(rest[2]) if rest[2:] else 1, rest[3:]
+            wait = partial(wait_for_start, sys.stdout) if file else lambda: None
+            text = json.dumps(send(host, int(port), rest[0], float(rest[1]), flows, wait))
+            if file:
+                Path(file[0]).write_text(f"{text}\n", encoding="utf-8")
             else:
-                sys.stdout.write(text)
+                sys.stdout.write(f"{text}\n")
     except LinkError as error:
         sys.stderr.write(f"distrlcc: error: {error}\n")
         sys.exit(error.exit_code)
