@@ -27,8 +27,9 @@ class KernelOptions:
     pacing: float = 1.25
     """Pacing rate of a policy of windows, in windows per smoothed round trip; 0: bursts."""
     guard_loss: float = 0.05
-    """Share of packets lost that hands a connection to CUBIC's rule; 0: never."""
-    guard_rounds: int = 3
+    """Share of packets lost that hands a connection to CUBIC's rule, half of it where packets
+    queue; 0: never."""
+    guard_rounds: int = 2
     """Round trips in a row that must be above it."""
     floor: int = 4
     """Least window, packets: of fewer, some wait for the receiver's timer."""

@@ -2,6 +2,7 @@
 /* The guard: a connection that loses more than a bound for some epochs in a row follows CUBIC's rule
  * (RFC 9438, without slow start) until it has lost less than half of that for long enough: the
  * longer, the more often it was so. An epoch is a round trip, or more until it has EPOCH_PACKETS.
+ * Where packets queue, half the bound is enough: what is lost then is hardly lost at random.
  */
 #define EPOCH_PACKETS 64
 #define CALM_EPOCHS 8
@@ -78,7 +79,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 {
 	struct policy *p;
 	struct guard *g;
-	__u64 times;
+	__u64 times, bound;
 
 	if (!c || !a)
 		return 0;
@@ -100,7 +101,8 @@ __noinline int guard(struct connection *c, struct acked *a)
 	g->share = (g->lost << SHIFT) / (g->packets | !g->packets);
 	g->round = a->delivered;
 	g->packets = g->lost = 0;
-	g->bad = g->share > p->guard_loss ? g->bad + 1 : 0;
+	bound = p->guard_loss >> (2 * c->now.rtt_last > 3 * c->now.min_rtt);
+	g->bad = g->share > bound ? g->bad + 1 : 0;
 	g->calm = 2 * g->share < p->guard_loss ? g->calm + 1 : 0;
 	/* In, or out. */
 	times = g->entries < 6 ? g->entries : 6;
