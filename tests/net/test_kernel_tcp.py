@@ -24,7 +24,7 @@ from distrlcc.evaluate.kernel_policy import kernel_policy
 from distrlcc.net import bpf, kernel_tcp
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
 from distrlcc.net.namespace import enable_loopback, new_network
-from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.net.tcp_flow import kernel_controls, send, sink
 from tests.net import kernel_commands
 from tests.net.kernel_commands import LOAD, hidden, run_command, system_libbpf
 
@@ -238,6 +238,17 @@ def test_a_network_keeps_its_default(control: KernelControl, name: str, network:
         assert used.rstrip(b"\0").decode() == name
         _crosses(near, far)
     assert before.strip() != name
+
+
+def test_steps_end_in_time_though_each_window_is_acknowledged_at_once(
+    control: KernelControl, name: str, network: None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    threading.Thread(target=sink, args=("127.0.0.1", port, 10.0), daemon=True).start()
+    (sent,) = send("127.0.0.1", port, name, 0.6)
+    # Between two windows nothing is on its way, for microseconds.
+    assert control.counts()["decisions"] > 0.7 * sent["seconds"] / 0.01
 
 
 @pytest.mark.parametrize("hides", [False, True], ids=["libbpf", "pylibbpf"])

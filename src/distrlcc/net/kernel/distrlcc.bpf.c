@@ -301,6 +301,7 @@ int cong_control(__u64 *arguments)
 	a.lost = (__u32)(tp->lost - c->lost);
 	c->delivered = a.delivered = tp->delivered;
 	c->lost = tp->lost;
+	c->heard = a.now;
 	a.inflight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	a.prior_delivered = rs->prior_delivered;
 	a.limited = rs->is_app_limited;
@@ -344,14 +345,17 @@ void BPF_PROG(set_state, struct sock *sk, __u8 state)
 SEC("struct_ops")
 void BPF_PROG(cwnd_event, struct sock *sk, enum tcp_ca_event event)
 {
+	__u64 now = tcp_sk(sk)->tcp_mstamp;
 	struct connection *c;
 
-	/* After idleness the step begins anew: nobody waited for an acknowledgement. */
+	/* After idleness the step begins anew: nobody waited for an acknowledgement. A window that
+	 * was acknowledged before the next packet's turn is no idleness.
+	 */
 	if (event != CA_EVENT_TX_START)
 		return;
 	c = bpf_sk_storage_get(&connections, sk, 0, 0);
-	if (c)
-		c->start = tcp_sk(sk)->tcp_mstamp;
+	if (c && (__u32)now - c->heard > POLICY_OF(c)->step_us)
+		c->start = now;
 }
 
 SEC(".struct_ops")

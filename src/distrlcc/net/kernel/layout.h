@@ -66,7 +66,7 @@ struct connection {
 	__u64 recent_window, recent_least, recent_least_before;
 	__s64 delay, slow_delay, fast, slow, top, loss, quick, cwnd_fast, cwnd_slow, rtt;
 	__s64 cwnd, rate, answer;
-	__u32 generation, action, delivered, sent, lost, state, limited, unused;
+	__u32 generation, action, delivered, sent, lost, state, limited, heard; /* heard: us */
 	struct guard guard;
 	__s64 observation[MAX_INPUTS], hidden[MAX_STATE], cell[MAX_STATE];
 	__s64 buffer[2 * MAX_ROWS + MAX_COLUMNS];
