@@ -172,12 +172,15 @@ class ChaosRun:
         server = fork_server(launcher)
         below = [process.pid for process in descendants(launcher)]
         tunnels = [pid for pid in below if b"parallel.tunnel" in _read(pid, "cmdline")]
+        # An actor that is no worker yet has no name to be missed by.
+        joined = self.said() if self.topology == "ray-actors" else ""
+        others = [pid for pid in ranks if pid != leader]
         found = {
             "launcher": [launcher],
             "leader": [leader] if leader else ranks,
             "all": ranks,
             "server": [server] if server else [],
-            "rank": [pid for pid in ranks if pid != leader],
+            "rank": [pid for pid in others if not joined or f"(process {pid} on" in joined],
             "tunnel": tunnels,
             "helper": [pid for pid in below if pid not in (*ranks, *tunnels, server)],
         }[role]
