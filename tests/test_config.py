@@ -85,7 +85,7 @@ def test_equal_values_give_equal_texts_and_differences_name_dotted_keys() -> Non
 
 def test_override_sets_each_type() -> None:
     before = Train("x", gail=Gail())
-    top = ["recipe=2024-01-02", "seed = 7", "updates=1e3", "span=[1, 2.5]", "names=['a', \"b\"]"]
+    top = ["recipe=2024-01-02", "seed = 7", "updates=1e3", "span=[1, 2.5]", "names=['a', \"b\", 3]"]
     ppo = ["lr=1", "kl=3e-2", "clip=none", "schedule=[[0, 1], [10, 0.5]]", "kind=lstm"]
     ppo += ["steps=[[0, 1], [1e6, 1e-4]]", "shuffle=False"]
     dotted = [f"ppo.{each}" for each in ppo]
@@ -95,7 +95,7 @@ def test_override_sets_each_type() -> None:
         seed=7,
         updates=1000,
         span=(1.0, 2.5),
-        names=("a", "b"),
+        names=("a", "b", "3"),
         ppo=Ppo(
             1.0,
             kl=0.03,

@@ -299,8 +299,13 @@ def _parse(hint: Any, text: str) -> Any:
 
 
 def _whole(hint: Any, value: Any) -> Any:
-    """Make whole floats ints where a type asks for one: 1e6 is how people write a million."""
+    """Make whole floats ints where a type asks for one, as 1e6 is how people write a million.
+
+    So are whole numbers names where a type asks for one: links may be called 3.
+    """
     options = _options(hint)
+    if type(value) is int and str in options and int not in options:
+        return str(value)
     if isinstance(value, float) and value.is_integer() and int in options and float not in options:
         return int(value)
     arrays = [get_args(option) for option in options if get_origin(option) is tuple]

@@ -100,7 +100,7 @@ def group_options(args: Namespace) -> GroupOptions:
     )
 
 
-def read_nodes(path: str) -> list[list[str]]:
+def read_nodes(path: str) -> list[list[int | str]]:
     """Read each machine's links from a TOML file."""
     data = read_toml(path)
     nodes = data.get("nodes") if set(data) == {"nodes"} else None
@@ -112,4 +112,4 @@ def read_nodes(path: str) -> list[list[str]]:
                 f"{path}: {entry!r} is no link; expected Indigo's link id or a name, such as 3 or "
                 '"random"'
             )
-    return [[str(entry) for entry in node] for node in nodes]
+    return nodes
