@@ -19,14 +19,15 @@ from tests.parallel.commands import Command, updates
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
 
 CODE = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from distrlcc.cluster.session import ray_session, require_ray
 require_ray()
 before = dict(os.environ)
 with ray_session(cpus=1):
     during = dict(os.environ)
+    plain = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 after = dict(os.environ)
-print(json.dumps([after == before, during["RAY_AUTH_MODE"]]), flush=True)
+print(json.dumps([after == before, during["RAY_AUTH_MODE"], plain]), flush=True)
 with ray_session(cpus=1) as ray:
     @ray.remote
     class Actor:
@@ -56,8 +57,8 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
     ):
         try:
             assert process.stdout is not None
-            # After a session the environment is as before.
-            assert json.loads(process.stdout.readline()) == [True, "token"], log.read_text()
+            # After a session the environment is as before; Ray leaves signals to us.
+            assert json.loads(process.stdout.readline()) == [True, "token", True], log.read_text()
             assert process.stdout.readline() == "127.0.0.1\n", log.read_text()
             pids = [each.pid for each in marked(f"{name}={value}")]
             titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]

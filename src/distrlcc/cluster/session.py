@@ -30,6 +30,7 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.limits import limits
 from distrlcc.processes import keeper
 from distrlcc.runs.identity import identity, package_version
+from distrlcc.runs.stopper import SIGNALS
 
 AUTO = "auto"
 """Address of the cluster that runs on this machine."""
@@ -96,10 +97,13 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
             stack.enter_context(_kept(f"{KEPT}={told[KEPT]}"))
             stack.enter_context(_own_group(ray._private.services))
         stack.enter_context(_environment(ray, told | bound_to(parse_address(head)[0])))
-        # Connect; a local Ray that was slow to start is started once more.
+        # Connect, and keep SIGTERM; a local Ray that was slow to start is started once more.
+        handler = signal.getsignal(signal.SIGTERM)
         for last in (False, True):
             try:
                 ray.init(**arguments)
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, handler)
                 break
             except Exception as error:  # Ray raises that class itself
                 _shut_down(ray)
@@ -163,15 +167,17 @@ def _environment(ray: Any, told: dict[str, str]) -> Iterator[None]:
 
 
 def _shut_down(ray: Any) -> None:
-    """End the connection; Ctrl-C must not interrupt it, or Ray stays."""
+    """End the connection; a signal must not interrupt it, or Ray stays."""
     if threading.current_thread() is not threading.main_thread():
         ray.shutdown()
         return
-    old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ray's own parts send SIGTERM, too, as they end; its handler would make 15 of our exit code.
+    old = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     try:
         ray.shutdown()
     finally:
-        signal.signal(signal.SIGINT, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def dead_part(ray: Any) -> str:

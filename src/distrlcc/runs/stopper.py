@@ -8,6 +8,8 @@ import time
 from types import FrameType
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""By which users and systems end a run."""
 _AGAIN_SECONDS = 0.3
 """A signal that comes so soon after the first is the same, sent to process and group."""
 
@@ -29,7 +31,7 @@ class Stopper:
 
     def __enter__(self) -> Stopper:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in SIGNALS:
                 if self._launched and number == signal.SIGINT:
                     continue
                 self._old[number] = signal.signal(number, self._handle)
