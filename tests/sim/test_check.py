@@ -60,6 +60,21 @@ MUTANTS = {
     "the sending rate leaves out a packet": ("(sent - seq) * MEGA", "(sent - seq - 1) * MEGA"),
     "the delivery rate starts with the flow": ("(delivered - prior) * MEGA", "delivered * MEGA"),
     "losses are counted twice": ("step_lost += lost", "step_lost += 2 * lost"),
+    "ACKs jitter by their loss": ("number + JITTER_FLOW", "number"),
+    "ACKs come before their tick": ("(back + wait + tick - 1) // tick", "(back + wait) // tick"),
+    "a held ACK jitters alone": ("until + wait +", "until +"),
+    "the second of two does not release the first": (
+        "ring[slot, col.R_ACK_TIME] = ack_at\n    ",
+        "pass\n    ",
+    ),
+    "a packet after a gap is held": ("if not whole:", "if False:"),
+    "packets are held for too long": ("back + col.DELAYED", "back + 1 + col.DELAYED"),
+    "a packet as the time is over is held too": (
+        "back <= flow[col.HELD_UNTIL]",
+        "back < flow[col.HELD_UNTIL]",
+    ),
+    "the ACK of one that was alone is overtaken": ("last_ack = flow[col.HELD_ACK]", "pass"),
+    "packets come after later ones": ("back = max(back, flow[col.NEWEST])", "pass"),
     "sends after the stop": (f"elif now < stop:\n{DEEP}    p", f"else:\n{DEEP}    p"),
 }
 

@@ -1,5 +1,7 @@
 """Laws that every simulator of a bottleneck keeps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,40 @@ def test_random_loss_has_its_probability() -> None:
     simulator, _ = _run(Link(rate_mbps=50, delay_ms=5, loss=0.1), Flow(cwnd=60), steps=1000)
     row = simulator.flows[0]
     assert row[col.RANDOM_LOST] / row[col.SENT] == pytest.approx(0.1, rel=0.06)
+
+
+def _ack_times(link: Link, window: int, ms: int) -> list[float]:
+    """Return when ACKs of a first window come, ms."""
+    simulator = Simulator(1, 1, log_packets=100)
+    simulator.load(0, Scenario("acks", link, (Flow(cwnd=window),)))
+    simulator.advance(ms * 1_000_000)
+    return [round(time * 1e-6, 3) for time in simulator.log[1 : window + 1, 3].tolist()]
+
+
+def test_acks_are_delayed_and_bunched_as_computed_by_hand() -> None:
+    # A packet a ms, so that ACKs would come at 21, 22, 23, ... ms.
+    link = Link(rate_mbps=12.032, delay_ms=10)
+    assert _ack_times(link, 3, 1) == [21.0, 22.0, 23.0]
+    # Every second packet, and the fifth alone after 40 ms.
+    delayed = replace(link, delayed_acks=True)
+    assert _ack_times(delayed, 5, 1) == [22.0, 22.0, 24.0, 24.0, 65.0]
+    # The fourth of a queue of three is dropped, so nothing tells that it is missing until later.
+    assert _ack_times(replace(delayed, queue_packets=3), 4, 1) == [22.0, 22.0, 63.0, -0.0]
+    # In bunches at multiples of 8 ms: 24, 24, 24, 24, 32.
+    assert _ack_times(replace(link, ack_tick_ms=8), 5, 1) == [24.0, 24.0, 24.0, 24.0, 32.0]
+
+
+def test_acks_jitter_uniformly_and_none_overtakes() -> None:
+    # So far apart that none waits for the one before it.
+    slow = Link(rate_mbps=12.032 / 50, delay_ms=10, ack_jitter_ms=30)
+    times = np.array(_ack_times(slow, 60, 1))
+    waits = times - (20 + 50 * np.arange(1, 61))
+    assert 0 <= waits.min() < 3
+    assert 27 < waits.max() < 30
+    assert waits.mean() == pytest.approx(15, abs=3)
+    fast = np.array(_ack_times(replace(slow, rate_mbps=12.032), 60, 1))
+    assert (np.diff(fast) >= 0).all()
+    assert (np.diff(fast) == 0).sum() > 20
 
 
 def test_a_trace_wraps() -> None:

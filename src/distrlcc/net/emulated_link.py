@@ -19,6 +19,7 @@ from distrlcc.sim.reference import (
     capacity,
     conditions_at,
     lost_at_random,
+    time_of_ack,
 )
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
@@ -83,7 +84,8 @@ class EmulatedLink:
         delay, loss = conditions_at(self.scenario.link, time)
         if loss and lost_at_random(self.scenario.seed, flow, packet.seq, loss):
             return
-        due = self._last[flow] = max(time + 2 * delay + self._extra[flow], self._last[flow])
+        due = time_of_ack(self.scenario, flow, packet.seq, time + 2 * delay + self._extra[flow])
+        due = self._last[flow] = max(due, self._last[flow])
         deliveries.append(Delivery(flow, packet.seq, packet.size, due))
 
     def used(self, *, now: int) -> float:

@@ -112,7 +112,16 @@ def load_scenario(name: str) -> Scenario:
 
 
 def uplink(link: Link) -> DirectionConfig:
-    """Return the direction that data take; the simulator's packets count 1504 bytes of the rate."""
+    """Return the direction that data take; the simulator's packets count 1504 bytes of the rate.
+
+    Raises:
+        ConfigError: The link shapes ACKs.
+    """
+    if link.shapes_acks:
+        raise ConfigError(
+            "ack_jitter_ms, ack_tick_ms and delayed_acks are for the simulator; a receiver of real "
+            "packets has ACKs of its own"
+        )
     limits = (link.queue_packets, link.queue_bytes)
     kind = "infinite" if limits == (None, None) else "droptail"
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)

@@ -102,15 +102,30 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
         ]
         rates[-1] = rate
         changes = tuple(replace(c, rate_mbps=r) for c, r in zip(changes, rates, strict=True))
+    # How ACKs come back.
+    shaped: dict[str, Any] = {}
+    if rng.random() < 0.7:
+        jitter, tick = (float(rng.integers(0, 50)) if even else choose(0.1, 100) for _ in range(2))
+        shaped = {
+            "ack_jitter_ms": jitter * float(rng.random() < 0.5),
+            "ack_tick_ms": tick * float(rng.random() < 0.5),
+            "delayed_acks": bool(rng.random() < 0.5),
+        }
     # A trace takes no rate.
     if kind == "trace":
         seed = int(rng.integers(20))
         trace = f"cellular:{seed}" if rng.random() < 0.7 else f"poisson:6:{seed}"
         start = float(rng.integers(0, 60)) if even else float(rng.uniform(0, 60))
         return Link(
-            trace=trace, trace_start_s=start, delay_ms=delay, loss=loss, changes=changes, **queue
+            trace=trace,
+            trace_start_s=start,
+            delay_ms=delay,
+            loss=loss,
+            changes=changes,
+            **queue,
+            **shaped,
         )
-    return Link(rate_mbps=rate, delay_ms=delay, loss=loss, changes=changes, **queue)
+    return Link(rate_mbps=rate, delay_ms=delay, loss=loss, changes=changes, **queue, **shaped)
 
 
 def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:

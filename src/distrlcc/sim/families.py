@@ -62,6 +62,21 @@ def varied_link(split: str, index: int) -> Scenario:
     return Scenario(f"random/{split}/{index}", link, seed=index)
 
 
+def jittering_link(split: str, index: int) -> Scenario:
+    """Random links whose ACKs jitter by up to 1 to 6 ms; some come in bunches or are delayed.
+
+    On a quarter they come each 1 to 8 ms, on a quarter for every second packet, for 10 s.
+    """
+    u = draws("jitter", split, index, 6)
+    shaped = replace(
+        random_link(u),
+        ack_jitter_ms=round(between(u[3], 1.0, 6.0), 3),
+        ack_tick_ms=round(between(u[5], 1.0, 8.0), 3) if u[4] < 0.25 else 0.0,
+        delayed_acks=u[4] > 0.75,
+    )
+    return Scenario(f"jitter/{split}/{index}", shaped, seed=index)
+
+
 def changing_link(split: str, index: int) -> Scenario:
     """Random links whose rate and delay step every 1.5 to 4 s."""
     u = draws("dynamic", split, index, 44)

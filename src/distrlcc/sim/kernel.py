@@ -11,6 +11,9 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - After the queue, a packet is lost when a hash of (seed, flow, sequence number) says so.
 - Delay and loss are those of the schedule's row in force at the departure. The ACK comes at
   departure + 2 * delay + the flow's own share, never before the flow's previous ACK.
+- A link may shape ACKs. A receiver that delays them holds that of a packet until its next packet
+  comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
+  share of the jitter that is a hash of the newest packet's name, and for the next tick.
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
   packet each ``floor(1e9 / rate)`` ns. One second without send or ACK sends one packet anyway.
@@ -44,6 +47,9 @@ PACKET_BITS = PACKET_BYTES * 8
 PACKET_WORK = PACKET_BITS * NANOSECONDS
 MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
 
+JITTER_FLOW = 1 << 20
+"""Added to a flow's number where a hash is an ACK's jitter and not a packet's loss."""
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
@@ -58,6 +64,47 @@ def loss_hash(seed: int, flow: int, seq: int) -> Any:
     z = (z ^ (z >> _U30)) * _MIX1
     z = (z ^ (z >> _U27)) * _MIX2
     return np.int64((z ^ (z >> _U31)) >> _U1)
+
+
+@njit
+def acknowledge(
+    link: Any, flow: Any, ring: Any, tail: int, number: int, seq: int, back: int, last_ack: int
+) -> Any:
+    """Return when a packet is acknowledged on a link that shapes ACKs, and the newest such time.
+
+    ``back`` is when its ACK would come without any wait, ``tail`` its record in the ring. The time
+    of a packet that the receiver holds may change when the next one comes: then a third value is
+    the row of the log that has it, else 0.
+    """
+    back = max(back, flow[col.NEWEST])
+    whole = seq == flow[col.EXPECTED]
+    flow[col.NEWEST] = back
+    flow[col.EXPECTED] = seq + 1
+    share = loss_hash(link[col.LOSS_SEED], number + JITTER_FLOW, seq) >> 33  # 30 bits
+    wait = (link[col.ACK_JITTER] * share) >> 30
+    tick = link[col.ACK_TICK]
+    ack_at = max((back + wait + tick - 1) // tick * tick, last_ack)
+    if link[col.DELAYED_ACKS] == 0:
+        return ack_at, ack_at, 0
+    # The second of two: both are acknowledged.
+    if flow[col.HELD] > 0 and back <= flow[col.HELD_UNTIL]:
+        slot = flow[col.RING_START] + ((flow[col.HELD] - 1) & flow[col.RING_MASK])
+        ring[slot, col.R_ACK_TIME] = ack_at
+        flow[col.HELD] = 0
+        return ack_at, ack_at, flow[col.HELD_LOG]
+    # The one before was acknowledged alone; this one is held, if nothing is missing before it.
+    if flow[col.HELD] > 0:
+        last_ack = flow[col.HELD_ACK]
+        flow[col.HELD] = 0
+    ack_at = max(ack_at, last_ack)
+    if not whole:
+        return ack_at, ack_at, 0
+    until = back + col.DELAYED_ACK_NS
+    ack_at = max((until + wait + tick - 1) // tick * tick, last_ack)
+    flow[col.HELD] = tail + 1
+    flow[col.HELD_UNTIL] = until
+    flow[col.HELD_ACK] = ack_at
+    return ack_at, last_ack, 0
 
 
 @njit
@@ -251,6 +298,7 @@ def advance(
         row_loss = losses[n, segment]
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
+        shapes_acks = link[col.SHAPES_ACKS] == 1
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
         # step and set the oracles' windows.
@@ -457,7 +505,17 @@ def advance(
                             random_lost += 1
                         else:
                             ack_at = max(departure + row_rtt + extra, last_ack)
-                            last_ack = ack_at
+                            if shapes_acks:
+                                back = departure + row_rtt + extra
+                                ack_at, last_ack, changed = acknowledge(
+                                    link, flows[f], ring, tail, best_flow, sent, back, last_ack
+                                )
+                                if log is not None:
+                                    if changed > 0:
+                                        log[changed, 3] = ack_at
+                                    flows[f, col.HELD_LOG] = log[0, 0] + 1
+                            else:
+                                last_ack = ack_at
                             slot = ring_start + (tail & ring_mask)
                             ring[slot, col.R_ACK_TIME] = ack_at
                             ring[slot, col.R_SEND_TIME] = now

@@ -9,6 +9,9 @@ FOREVER = 1 << 62
 TIMEOUT_NS = 1_000_000_000
 """A flow that neither sent nor got an ACK for this long sends one packet (as Indigo's sender)."""
 
+DELAYED_ACK_NS = 40_000_000
+"""A receiver that delays ACKs holds one for so long at most (as Linux at first)."""
+
 # Link parameters and state, int64 [N, LINK_COLUMNS].
 NOW = 0  # time reached
 LIMIT = 1  # queue limit in packets, the one in service counted; FOREVER: infinite
@@ -33,7 +36,11 @@ STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 +
 STEP_START = 20  # when the present step started
 STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
 SERVICE = 22  # unchanging rate link: transmission time of a packet, ns
-LINK_COLUMNS = 23
+ACK_JITTER = 23  # an ACK waits for less than this, by a hash, ns
+ACK_TICK = 24  # ... and then for the next multiple of this, ns; 1: for none
+DELAYED_ACKS = 25  # 1: the receiver acknowledges every second packet
+SHAPES_ACKS = 26  # 1: any of the three
+LINK_COLUMNS = 27
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0
@@ -68,7 +75,14 @@ STEP_RTT_MAX = 26
 DROPPED = 27  # by the queue
 RANDOM_LOST = 28  # by the link
 QUEUEING_SUM = 29  # queueing delay of the acknowledged packets, ns
-FLOW_COLUMNS = 30
+# ... of its receiver, where the link shapes ACKs:
+NEWEST = 30  # when an ACK of the newest packet that it got would come without any wait
+EXPECTED = 31  # sequence number after that packet's
+HELD = 32  # 1 + ring record of the packet that it has not acknowledged; 0: none
+HELD_UNTIL = 33  # when it does so at the latest, as NEWEST counts
+HELD_ACK = 34  # ACK time of that record until then
+HELD_LOG = 35  # row of the log that has the packet
+FLOW_COLUMNS = 36
 
 # One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
 R_ACK_TIME = 0

@@ -26,18 +26,25 @@ from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 
 # Ties at one time, in order.
-LINK, BOUNDARY, ACK, PACED, TIMER, BEGIN = range(6)
+LINK, BOUNDARY, RECEIVED, RELEASE, ACK, PACED, TIMER, BEGIN = range(8)
+_DELAYED_ACK = 40_000_000
+_JITTER_FLOW = 1 << 20
 _PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
 
 
-def lost_at_random(seed: int, flow: int, seq: int, probability: float) -> bool:
-    """Tell whether the link loses a packet: SplitMix64 of its name against the probability."""
+def _hash(seed: int, flow: int, seq: int) -> int:
+    """Return 63 bits of SplitMix64 of a packet's name."""
     z = (seed + (flow << 40) + seq) & _MASK
     z = (z + 0x9E3779B97F4A7C15) * 0x94D049BB133111EB & _MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
-    return (z ^ (z >> 31)) >> 1 < min(int(probability * 2.0**63), 2**63 - 1)
+    return (z ^ (z >> 31)) >> 1
+
+
+def lost_at_random(seed: int, flow: int, seq: int, probability: float) -> bool:
+    """Tell whether the link loses a packet: a hash of its name against the probability."""
+    return _hash(seed, flow, seq) < min(int(probability * 2.0**63), 2**63 - 1)
 
 
 @dataclass(slots=True)
@@ -75,6 +82,9 @@ class _Flow:
         """Of the newest step."""
         self.packets: list[Record] = []
         self.last_ack = self.queueing = 0
+        # Its receiver, where ACKs are shaped.
+        self.newest = self.expected = 0
+        self.unacknowledged: int | None = None
         self.planned = dict.fromkeys((PACED, TIMER), NEVER)
         """Events that stand in the heap: the earliest of each kind."""
 
@@ -132,16 +142,23 @@ class Reference:
                 self._link_event()
             else:
                 _, kind, number, _, seq = heapq.heappop(self._events)
-                self._flow_event(kind, self.flows[number], seq)
+                if kind in (RECEIVED, RELEASE):
+                    self._receive(kind, self.flows[number], time, seq)
+                else:
+                    self._flow_event(kind, self.flows[number], seq)
         self.now = end
         for flow in self.flows:
             if flow.sender is not None:
                 flow.stats = flow.sender.take_interval(now=end)
 
     def drain(self) -> None:
-        """Let every queued packet depart, with nothing sent any more."""
+        """Let every queued packet depart and be acknowledged, with nothing sent any more."""
         while any(r.departure == NEVER for r in self.records):
             self._link_event()
+        while self._events:
+            time, kind, number, _, seq = heapq.heappop(self._events)
+            if kind in (RECEIVED, RELEASE):
+                self._receive(kind, self.flows[number], time, seq)
 
     def _push(self, time: int, kind: int, flow: _Flow, seq: int = 0) -> None:
         heapq.heappush(self._events, (time, kind, flow.number, next(self._count), seq))
@@ -158,8 +175,35 @@ class Reference:
         delay, loss = conditions_at(self.scenario.link, time)
         if lost_at_random(self.scenario.seed, packet.flow, packet.seq, loss):
             return
-        record.ack = flow.last_ack = max(time + 2 * delay + flow.extra, flow.last_ack)
-        self._push(record.ack, ACK, flow, packet.seq)
+        back = time + 2 * delay + flow.extra
+        if self.scenario.link.shapes_acks:
+            flow.newest = max(back, flow.newest)
+            self._push(flow.newest, RECEIVED, flow, packet.seq)
+        else:
+            self._acknowledge(flow, packet.seq, back)
+
+    def _receive(self, kind: int, flow: _Flow, time: int, seq: int) -> None:
+        """Let a receiver take a packet, or release the one that it holds: times of its ACKs."""
+        link = self.scenario.link
+        if kind == RELEASE:
+            if flow.unacknowledged != seq:
+                return
+            packets = [seq]
+        else:
+            whole, flow.expected = seq == flow.expected, seq + 1
+            if link.delayed_acks and whole and flow.unacknowledged is None:
+                flow.unacknowledged = seq
+                self._push(time + _DELAYED_ACK, RELEASE, flow, seq)
+                return
+            packets = [seq] if flow.unacknowledged is None else [flow.unacknowledged, seq]
+        flow.unacknowledged = None
+        time = time_of_ack(self.scenario, flow.number, seq, time)
+        for each in packets:
+            self._acknowledge(flow, each, time)
+
+    def _acknowledge(self, flow: _Flow, seq: int, time: int) -> None:
+        flow.packets[seq].ack = flow.last_ack = max(time, flow.last_ack)
+        self._push(flow.last_ack, ACK, flow, seq)
 
     def _flow_event(self, kind: int, flow: _Flow, seq: int) -> None:
         sender = flow.sender
@@ -223,6 +267,15 @@ def build_link(link: Link) -> RateLink | TraceLink:
             built.step()
         return built
     return RateLink(rate_schedule(link), queue)
+
+
+def time_of_ack(scenario: Scenario, flow: int, seq: int, time: int) -> int:
+    """Return when a packet's ACK comes that came at ``time`` without jitter and ticks, ns."""
+    link = scenario.link
+    share = _hash(scenario.seed, flow + _JITTER_FLOW, seq) >> 33  # 30 bits
+    time += round(link.ack_jitter_ms * 1e6) * share >> 30
+    tick = round(link.ack_tick_ms * 1e6) or 1
+    return -(-time // tick) * tick
 
 
 def rate_schedule(link: Link) -> list[tuple[int, int]]:

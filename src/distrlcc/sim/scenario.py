@@ -71,6 +71,13 @@ class Link:
     """Droptail limit in packets, the one in service counted."""
     queue_bytes: int | None = None
     """Droptail limit in bytes; with both limits the smaller holds, with neither none."""
+    ack_jitter_ms: float = 0.0
+    """Each ACK waits for a time of its own, uniform from 0 to this, ms; none overtakes another."""
+    ack_tick_ms: float = 0.0
+    """ACKs come at multiples of this time, ms, so in bunches; 0: at any time."""
+    delayed_acks: bool = False
+    """Whether the receiver acknowledges every second packet (RFC 1122), and one alone after 40 ms,
+    but a packet after a gap at once."""
     changes: tuple[Change, ...] = ()
     """Changes in order of time."""
     best_cwnd: float | None = None
@@ -86,6 +93,7 @@ class Link:
         check_fields(self, "loss", 0, 1)
         check_fields(self, "queue_packets", 1, MAX_QUEUE_PACKETS)
         check_fields(self, "queue_bytes", PACKET_BYTES, MAX_QUEUE_PACKETS * PACKET_BYTES)
+        check_fields(self, "ack_jitter_ms ack_tick_ms", 0, 1e3)
         check_fields(self, "best_cwnd", 1, 1e9)
         times = [change.at_s for change in self.changes]
         if times != sorted(set(times)):
@@ -95,6 +103,11 @@ class Link:
             raise ConfigError("link.changes: a trace link takes no rate_mbps")
         if rates and rates[-1] == 0:
             raise ConfigError("link.changes: the last rate_mbps is 0; expected one above 0")
+
+    @property
+    def shapes_acks(self) -> bool:
+        """Whether ACKs jitter, come in bunches or are delayed."""
+        return self.ack_jitter_ms > 0 or self.ack_tick_ms > 0 or self.delayed_acks
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Use::
     simulator = Simulator(n_links=256)
     for n, scenario in enumerate(scenarios):
         simulator.load(n, scenario)
-    simulator.set_window(windows)          # [N, K] packets, for the agents' flows
+    simulator.control[:, CWND] = windows   # [N * K] packets; read of agents' flows
     simulator.advance(10_000_000)          # 10 ms
     stats = simulator.stats()              # IntervalStats of [N * K]
 
@@ -118,6 +118,9 @@ class Simulator:
         limits = link.queue_packets, link.queue_bytes and link.queue_bytes // PACKET_BYTES
         row[col.LIMIT] = limit = min(limit or col.FOREVER for limit in limits)
         row[col.LOSS_SEED] = scenario.seed
+        row[col.ACK_JITTER] = round(link.ack_jitter_ms * 1e6)
+        row[col.ACK_TICK] = max(round(link.ack_tick_ms * 1e6), 1)
+        row[col.DELAYED_ACKS], row[col.SHAPES_ACKS] = link.delayed_acks, link.shapes_acks
         self._load_schedule(n, link)
         rate = max(int(self.rates[n, 0]), 1)
         row[col.SERVICE] = -(-PACKET_BYTES * 8 * NANOSECONDS // rate)
