@@ -5,7 +5,7 @@ import pytest
 
 from distrlcc.config import from_toml, to_toml
 from distrlcc.errors import ConfigError, DistrlccError
-from distrlcc.sim.families import SHARED, bdp_packets
+from distrlcc.sim.families import HARD, SHARED, bdp_packets
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
@@ -43,6 +43,33 @@ def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
     assert max(lossy) <= 0.01
     for split in ("train", "validation"):
         assert not {s.link for s in SUITES["random"].scenarios(split, 512)} & set(links)
+
+
+def test_hard_links_are_what_their_names_say() -> None:
+    links = {name: [s.link for s in SUITES[name].scenarios("test")] for name in HARD}
+    assert {len(each) for each in links.values()} == {64}
+    for link in links["shallow"]:
+        bdp = bdp_packets(link.rate_mbps or 0.0, 2 * link.delay_ms)
+        assert 2 <= (link.queue_packets or 0) <= max(2, 0.3 * bdp + 0.5)
+    assert all(0.2 <= (link.rate_mbps or 0.0) <= 2 for link in links["slow"])
+    assert all(100 <= (link.rate_mbps or 0.0) <= 1000 for link in links["fast"])
+    assert all(1 <= link.ack_jitter_ms <= 6 for link in links["jitter"])
+    bunched, paired = (
+        sum(map(bool, each))
+        for each in zip(*((k.ack_tick_ms, k.delayed_acks) for k in links["jitter"]), strict=True)
+    )
+    assert 8 <= bunched <= 24
+    assert 8 <= paired <= 24
+    for link in links["silent"]:
+        (begins,) = link.changes
+        assert link.rate_mbps == 0
+        assert 0.3 <= begins.at_s <= 2
+        assert 5 <= (begins.rate_mbps or 0) <= 100
+    for link in links["falls"]:
+        (fall,) = link.changes
+        assert 0.099 <= (fall.rate_mbps or 0) / (link.rate_mbps or 1) <= 0.251
+    for name, each in links.items():
+        assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)
 
 
 def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
             ROUND_RATE * float(rng.choice([0.0, 0.25, 1.0, 4.0])) if even else choose(0.2, 30.0)
             for _ in changes
         ]
-        rates[-1] = rate
+        rates[-1], rate = rate, rate * (rng.random() < 0.8)
         changes = tuple(replace(c, rate_mbps=r) for c, r in zip(changes, rates, strict=True))
     # How ACKs come back.
     shaped: dict[str, Any] = {}
@@ -218,9 +218,9 @@ def _compare_queue(simulator: Simulator, reference: Reference, end: int) -> str 
     accepted = [r for r in reference.records if r.departure >= 0]
     queue = sum(r.departure > end for r in accepted)
     got, used = simulator.results[0, col.QUEUE], simulator.results[0, col.TOTAL_USED]
-    # A rate link's queue counts the packet in service in part.
+    # A rate link's queue counts the packet in service in part, and each may last up to 1 ns more.
     slack = 0.0 if reference.scenario.link.trace is not None else 1.0
-    if not queue - slack - 1e-6 <= got <= queue + 1e-6:
+    if not queue - slack - 1e-6 <= got <= queue + 1e-4:
         return f"{reference.scenario.name}, queue: kernel {got}, reference {queue}"
     if abs(got + used - len(accepted)) > 1e-6:
         return f"{reference.scenario.name}, used: kernel {used}, accepted {len(accepted)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -62,19 +62,65 @@ def varied_link(split: str, index: int) -> Scenario:
     return Scenario(f"random/{split}/{index}", link, seed=index)
 
 
-def jittering_link(split: str, index: int) -> Scenario:
-    """Random links whose ACKs jitter by up to 1 to 6 ms; some come in bunches or are delayed.
+@dataclass(frozen=True)
+class Wide:
+    """Constant links of a range: each value is log-uniform."""
 
-    On a quarter they come each 1 to 8 ms, on a quarter for every second packet, for 10 s.
-    """
-    u = draws("jitter", split, index, 6)
-    shaped = replace(
-        random_link(u),
-        ack_jitter_ms=round(between(u[3], 1.0, 6.0), 3),
-        ack_tick_ms=round(between(u[5], 1.0, 8.0), 3) if u[4] < 0.25 else 0.0,
-        delayed_acks=u[4] > 0.75,
+    rate_mbps: tuple[float, float] = (5.0, 100.0)
+    rtt_ms: tuple[float, float] = (10.0, 100.0)
+    queue_bdp: tuple[float, float] = (0.5, 4.0)
+
+    def link(self, u: list[float]) -> Link:
+        """Return the link of three uniforms; its queue holds two packets or more."""
+        rate, rtt = (
+            round(between(v, *r), 3) for v, r in zip(u, (self.rate_mbps, self.rtt_ms), strict=False)
+        )
+        queue = max(2, round(between(u[2], *self.queue_bdp) * bdp_packets(rate, rtt)))
+        return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
+
+
+def _jitter(link: Link, u: list[float]) -> Link:
+    """ACKs jitter by up to 1-6 ms; on a quarter they come each 1-8 ms, on a quarter in pairs."""
+    return replace(
+        link,
+        ack_jitter_ms=round(between(u[0], 1.0, 6.0), 3),
+        ack_tick_ms=round(between(u[1], 1.0, 8.0), 3) if u[2] < 0.25 else 0.0,
+        delayed_acks=u[2] > 0.75,
     )
-    return Scenario(f"jitter/{split}/{index}", shaped, seed=index)
+
+
+def _silence(link: Link, u: list[float]) -> Link:
+    """Nothing leaves in the first 0.3 to 2 s."""
+    begins = Change(round(0.3 + 1.7 * u[0], 3), rate_mbps=link.rate_mbps)
+    return replace(link, rate_mbps=0.0, changes=(begins,))
+
+
+def _fall(link: Link, u: list[float]) -> Link:
+    """After 3 s the rate falls to a quarter to a tenth."""
+    left = round((link.rate_mbps or 0.0) * between(u[0], 0.1, 0.25), 3)
+    return replace(link, changes=(Change(3.0, rate_mbps=left),))
+
+
+def _as_it_is(link: Link, u: list[float]) -> Link:
+    return link
+
+
+HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
+    "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), _as_it_is),
+    "slow": (Wide((0.2, 2.0), (20.0, 200.0)), _as_it_is),
+    "fast": (Wide((100.0, 1000.0), (5.0, 100.0), (0.2, 2.0)), _as_it_is),
+    "jitter": (Wide(), _jitter),
+    "silent": (Wide(), _silence),
+    "falls": (Wide(), _fall),
+}
+"""Suites of what is hard for a policy that has not met it."""
+
+
+def hard_link(name: str, split: str, index: int) -> Scenario:
+    """Return a link of one of the suites `HARD`."""
+    wide, change = HARD[name]
+    u = draws(name, split, index, 6)
+    return Scenario(f"{name}/{split}/{index}", change(wide.link(u), u[3:]), seed=index)
 
 
 def changing_link(split: str, index: int) -> Scenario:

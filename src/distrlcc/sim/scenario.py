@@ -58,7 +58,7 @@ class Link:
     """A bottleneck: a rate or a trace, a delay, a queue, random loss, a schedule of changes."""
 
     rate_mbps: float | None = None
-    """Constant rate, Mbit/s; or give `trace`."""
+    """Rate, Mbit/s; 0 is silence until a change; or give `trace`."""
     trace: str | None = None
     """A mahimahi trace file, or a generator's name (see `distrlcc.sim.trace`)."""
     trace_start_s: float = 0.0
@@ -87,7 +87,8 @@ class Link:
     def __post_init__(self) -> None:
         if (self.rate_mbps is None) == (self.trace is None):
             raise ConfigError("link: give either rate_mbps or trace")
-        check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS)
+        if self.rate_mbps != 0:
+            check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS)
         check_fields(self, "trace_start_s", 0, 1e7)
         check_fields(self, "delay_ms", 0, MAX_DELAY_MS)
         check_fields(self, "loss", 0, 1)
@@ -101,8 +102,8 @@ class Link:
         rates = [c.rate_mbps for c in self.changes if c.rate_mbps is not None]
         if rates and self.trace is not None:
             raise ConfigError("link.changes: a trace link takes no rate_mbps")
-        if rates and rates[-1] == 0:
-            raise ConfigError("link.changes: the last rate_mbps is 0; expected one above 0")
+        if [self.rate_mbps, *rates][-1] == 0:
+            raise ConfigError("link: the last rate_mbps is 0; expected one above 0")
 
     @property
     def shapes_acks(self) -> bool:

@@ -102,7 +102,7 @@ SUITES: dict[str, Suite] = {
     "random": Suite(families.varied_link, TEST_LINKS),
     "dynamic": Suite(families.changing_link, TEST_LINKS),
     "cellular": Suite(families.cellular_link, 64),
-    "jitter": Suite(families.jittering_link, 64),
+    **{name: Suite(partial(families.hard_link, name), 64) for name in families.HARD},
     "genet": Suite(families.genet_link, TEST_LINKS),
     "aurora": Suite(families.training_link, TEST_LINKS),
     "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),
