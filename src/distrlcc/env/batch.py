@@ -125,7 +125,7 @@ class AgentBatch(ABC):
                 held[1] = self.actions.initial[1]
         self.mean_rate[n] = mean_rate_mbps(scenario) * _PACKETS_PER_MBIT
         self._searched[n] = link.best_cwnd or 0.0
-        service = 0.0 if link.rate_mbps is None else 1 / (link.rate_mbps * _PACKETS_PER_MBIT)
+        service = 1 / (link.rate_mbps * _PACKETS_PER_MBIT) if link.rate_mbps else 0.0
         self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
         self.observations.reset(np.array([n]))
         self._previous[n] = 0.0

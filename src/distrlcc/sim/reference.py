@@ -321,9 +321,9 @@ def service_at(link: Link, departure: int) -> int:
     """Return the transmission time at the rate that a packet departed at, ns; 0 on a trace."""
     if link.trace is not None:
         return 0
-    # Nothing departs in an outage.
+    # Nothing departs in an outage, nor before the first rate.
     rates = [rate for at, rate in rate_schedule(link) if rate and at < departure]
-    return -(-_PACKET_BITS // rates[-1])
+    return -(-_PACKET_BITS // rates[-1]) if rates else 0
 
 
 def conditions_at(link: Link, time: int) -> tuple[int, float]:
