@@ -90,6 +90,15 @@ def test_acks_jitter_uniformly_and_none_overtakes() -> None:
     assert (np.diff(fast) == 0).sum() > 20
 
 
+def test_nothing_is_used_in_silence() -> None:
+    # 300 packets wait for a rate at which each takes a part of a ns more than the rate says.
+    link = Link(rate_mbps=0.0, delay_ms=5, changes=(Change(1.0, rate_mbps=77.7),))
+    simulator, totals = _run(link, Flow(cwnd=300), steps=99)
+    assert simulator.results[0, col.QUEUE] == pytest.approx(300, abs=1e-3)
+    assert totals == {"used": 0.0, "capacity": 0.0}
+    assert (simulator.results[:, col.USED] >= 0).all()
+
+
 def test_a_trace_wraps() -> None:
     link = Link(trace="poisson:5:1", delay_ms=10)
     long, _ = _run(link, Flow(cwnd=100), steps=7000)

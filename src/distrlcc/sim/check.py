@@ -222,6 +222,6 @@ def _compare_queue(simulator: Simulator, reference: Reference, end: int) -> str 
     slack = 0.0 if reference.scenario.link.trace is not None else 1.0
     if not queue - slack - 1e-6 <= got <= queue + 1e-4:
         return f"{reference.scenario.name}, queue: kernel {got}, reference {queue}"
-    if abs(got + used - len(accepted)) > 1e-6:
+    if abs(got + used - len(accepted)) > 1e-4:
         return f"{reference.scenario.name}, used: kernel {used}, accepted {len(accepted)}"
     return None

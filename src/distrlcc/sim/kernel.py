@@ -724,8 +724,10 @@ def advance(
             if rates[n, row] > 0:
                 base += float(PACKET_WORK) / float(rates[n, row])
         link_results[n, col.CAPACITY] = capacity
-        link_results[n, col.USED] = accepted - queue - link_results[n, col.TOTAL_USED]
-        link_results[n, col.TOTAL_USED] = accepted - queue
+        # A queue counts a little more than its packets, as each departs in a whole ns.
+        used = max(accepted - queue, link_results[n, col.TOTAL_USED])
+        link_results[n, col.USED] = used - link_results[n, col.TOTAL_USED]
+        link_results[n, col.TOTAL_USED] = used
         link_results[n, col.QUEUE] = queue
         link_results[n, col.BASE_RTT] = base / NANOSECONDS
         if with_best:
