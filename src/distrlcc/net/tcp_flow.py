@@ -77,12 +77,18 @@ def sink(host: str, port: int, patience_s: float) -> None:
 
 
 def send(
-    host: str, port: int, control: str, seconds: float, on_open: Callable[[], None] = lambda: None
+    host: str,
+    port: int,
+    control: str,
+    seconds: float,
+    on_open: Callable[[], None] = lambda: None,
+    on_sample: Callable[[socket.socket], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Send to a sink as fast as a congestion control lets us; return what the module describes.
 
     There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
     end's. ``on_open`` is called when it is connected; the flow begins when it returns.
+    ``on_sample`` is called with its socket after each sample.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
@@ -110,6 +116,7 @@ def send(
         while now < begin + seconds:
             if now >= due:
                 samples.append(_read_sample(flow, time_s=now - begin))
+                on_sample(flow)
                 due += _SAMPLE_SECONDS
             writable = select.select([], [flow], [], max(min(due, begin + seconds) - now, 0.0))[1]
             if writable:
