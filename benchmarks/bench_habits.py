@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +35,7 @@ from distrlcc.limits import limits
 from distrlcc.net.link_config import uplink
 from distrlcc.policy.kernel_layout import ONE, SPACES
 from distrlcc.policy.policy_file import load_policy
-from distrlcc.sim.scenario import Link, Scenario
+from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite
 
 LINKS = (
@@ -70,8 +70,15 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add("--suite SUITE", "links, as 'distrlcc evaluate' takes them (default: three)")
     parser.add("--seconds S", "length of each run", number(1.0, 600.0), 10.0)
-    parser.add("--out FILE", "write the distributions as a plot, .png or .svg", Path)
+    parser.add("--out FILE", "write the distributions as a plot, .png or .svg", _picture)
     add_json(parser, "the distances")
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
+        raise ArgumentTypeError(f"{text!r}: expected a .png or .svg in a folder that exists")
+    return path
 
 
 def run(args: Namespace) -> int:
@@ -111,7 +118,8 @@ def measure(contender: Contender, scenario: Scenario) -> dict[str, Seen]:
         if link.rate_mbps and not link.changes and times:
             (place / "link.up").write_text("".join(f"{time}\n" for time in times))
             link = replace(link, rate_mbps=None, trace=str(place / "link.up"))
-        (place / "link.toml").write_text(to_toml(replace(scenario, link=link)), encoding="utf-8")
+        alone = replace(scenario, link=link, flows=(Flow("agent"),))
+        (place / "link.toml").write_text(to_toml(alone), encoding="utf-8")
         found = {"kernel": _in_kernel(contender, place, scenario.duration_s)}
         for name, changes in SIMULATED.items():
             found[name] = _simulated(contender, place, scenario.duration_s, changes)
@@ -143,10 +151,11 @@ def _simulated(contender: Contender, folder: Path, seconds: float, changes: dict
         **changes,
     )
     options: dict[str, Any] = {"with_labels": False, "autoreset": False, "split": "test"}
+    if contender.preference is not None:
+        options["preferences"] = np.full(_RUNS, contender.preference)
     env = LinkVectorEnv(_RUNS, config, seed=0, **options)
-    env.reset()
     actor, rows = contender.actor(_RUNS, 0), []
-    observation = env.batch.first_observation(np.arange(_RUNS))
+    observation, _ = env.reset()
     while not env.over.any():
         observation, *_ = env.step(actor.act(observation))
         rows.append(observation[:, : env.batch.observations.size])
