@@ -12,6 +12,7 @@ COMMANDS = {
     "actors": "what workers deliver to a trainer",
     "tune": "population-based training beside as many independent members",
     "net": "real packets: the sender, its steps, the emulator, links in real time",
+    "habits": "what a policy sees in the kernel's TCP, beside the simulator",
     "chaos": "random faults over every way of training, and what is lost by them",
     "cluster": "a Ray cluster of two network namespaces: joining, losing, joining again",
 }

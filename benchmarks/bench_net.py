@@ -195,11 +195,11 @@ def tcp_rate(seconds: float) -> Figures:
     link = ["emulate", "--up", "10000", "--down", "10000", "--outside"]
     outer = f"sh -c 'exec {tcp} sink $MAHIMAHI_BASE 4730 120'"
     inner = ["sh", "-c", f"exec {tcp} send $MAHIMAHI_BASE 4730 cubic {seconds:g}"]
-    (told,) = json.loads(_output([*_DISTRLCC, *link, outer, "--", *inner], seconds)[0])
+    (told,) = json.loads(output([*_DISTRLCC, *link, outer, "--", *inner], seconds)[0])
     return {"mbps": float(told["acked_bytes"]) * 8e-6 / float(told["seconds"])}
 
 
-def _output(words: list[str], seconds: float) -> tuple[str, float]:
+def output(words: list[str], seconds: float) -> tuple[str, float]:
     """Return what a command prints, and its process's own CPU time, s."""
     limit = seconds + limits().join
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
@@ -238,7 +238,7 @@ def _emulate(mbps: float, seconds: float) -> tuple[float, float, float]:
         inner = f"exec {ours} send $MAHIMAHI_BASE:4730 --wait 20 --scheme fixed --cwnd {window}"
         inner += f" --seconds {seconds:g}"
         words = [*_DISTRLCC, *link, "--log", str(log), "--outside", outer, "--", "sh", "-c", inner]
-        _, own = _output(words, seconds)
+        _, own = output(words, seconds)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         events = read_log(log).events

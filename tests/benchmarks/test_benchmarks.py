@@ -144,6 +144,7 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
         ("tune --out b --seeds 1,1", "expected different whole numbers"),
         ("net --rates x", "expected different numbers from 0.1"),
         ("engines --engines rpc", "unknown engine 'rpc'"),
+        ("habits --out plot.gif", "expected a .png or .svg"),
     ],
 )
 def test_wrong_flags_are_one_line_before_anything_is_measured(

@@ -126,6 +126,10 @@ SHARED = EnvConfig(
 WORLDS: dict[str, tuple[EnvConfig, str]] = {
     "alone": (EnvConfig(("random", "cellular", "dynamic"), (1, 1, 1), episode_s=0.3), "oracle"),
     "disturbed": (EnvConfig(action_delay_steps=3, jitter_ms=4.0, episode_s=0.6), "oracle"),
+    "kernel": (
+        EnvConfig(("random", "cellular"), kernel=True, jitter_ms=1.0, episode_s=0.6),
+        "oracle",
+    ),
     "preference": (EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))), "oracle"),
     "demonstrated": (EnvConfig(episode_s=0.5), "cubic"),
     "shared": (SHARED, "oracle"),
@@ -164,6 +168,8 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"episode_s": float("nan")}, "episode_s"),
     (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
+    (EnvConfig, {"kernel": True, "world": "emulated"}, "leave .* kernel out"),
+    (EnvConfig, {"kernel": True, "agents": 2}, "jitter_ms and kernel are for links of one agent"),
     (EnvConfig, {"action_delay_steps": 101}, "action_delay_steps"),
     (EnvConfig, {"agents": 99}, "agents is 99: expected 1 to 32"),
     (EnvConfig, {"agents": 4, "world": "emulated"}, "links have one agent each"),

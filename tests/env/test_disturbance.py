@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distrlcc.config import from_toml, to_toml
+from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.vector import LinkVectorEnv
@@ -16,6 +18,7 @@ from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.held_out import HeldOut
 from distrlcc.runs.run_config import HeldOutConfig
+from distrlcc.sim.scenario import Link, Scenario
 from tests.env.steps import interval_stats, steps
 
 PLAIN = EnvConfig(episode_s=0.6, suites=("random", "dynamic"))
@@ -31,6 +34,8 @@ def test_off_it_changes_nothing_and_on_it_does() -> None:
     assert LinkVectorEnv(2, PLAIN).batch.disturbance is None
     late = _roll(replace(PLAIN, action_delay_steps=3))
     assert any((a[0] != b[0]).any() for a, b in zip(_roll(PLAIN), late, strict=True))
+    old = to_toml(PLAIN).replace("kernel = false\n", "")
+    assert from_toml(EnvConfig, old) == PLAIN
 
 
 def test_jitter_moves_what_is_measured_alone() -> None:
@@ -43,15 +48,15 @@ def test_jitter_moves_what_is_measured_alone() -> None:
     assert moved > 50
 
 
-def _begun(n: int, delay: int, jitter_ms: float) -> Disturbance:
-    disturbance = Disturbance(np.arange(n), delay, jitter_ms)
+def _begun(n: int, **changes: Any) -> Disturbance:
+    disturbance = Disturbance(np.arange(n), EnvConfig(**changes))
     disturbance.begin(np.arange(n), np.uint64(5), np.zeros(n, np.int64))
     return disturbance
 
 
 def test_actions_take_effect_as_much_later_as_drawn() -> None:
     n = 64
-    late = _begun(n, 3, 0.0)
+    late = _begun(n, action_delay_steps=3)
     stats = interval_stats(n, duration=1.0)
     delays = np.full(n, -1)
     for t in range(12):
@@ -66,7 +71,7 @@ def test_actions_take_effect_as_much_later_as_drawn() -> None:
 def test_measurements_add_up_and_are_never_too_short() -> None:
     n, count = 32, 400
     rng = np.random.default_rng(0)
-    noise = _begun(n, 0, 8.0)
+    noise = _begun(n, jitter_ms=8.0)
     acked = rng.integers(0, 9, (count, n)).astype(float)
     low = 0.02 + 0.01 * rng.random((count, n))
     least, total, waited = np.full(n, np.inf), np.zeros(n), np.zeros(n)
@@ -96,9 +101,59 @@ def test_measurements_add_up_and_are_never_too_short() -> None:
     assert np.ptp(mean_wait) > 0.003  # episodes differ
 
 
+def test_the_kernel_acknowledges_pairs_and_a_single_packet_after_40_ms() -> None:
+    kernel, seen = _begun(1, kernel=True), []
+    for acked in (3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0):
+        more = {"rtt_min": 0.02, "rtt_max": 0.02} if acked else {}
+        stats = interval_stats(1, duration=0.01, acked=acked, inflight=9.0, rtt_last=0.02, **more)
+        got = kernel.measured(replace(stats, rtt_sum=stats.acked * 0.02))
+        columns = got.acked, got.inflight, got.rtt_sum, got.rtt_last, got.min_rtt
+        seen.append([float(column[0]) for column in columns])
+    assert seen == [
+        [2, 10, pytest.approx(0.04), 0.02, 0.02],
+        [2, 10, pytest.approx(0.04), 0.02, 0.02],
+        *[[0, 10, 0, 0.02, 0.02]] * 3,
+        [1, 9, pytest.approx(0.06), pytest.approx(0.06), 0.02],
+        [0, 10, 0, pytest.approx(0.06), 0.02],  # a step without an acknowledgement
+        [2, 9, pytest.approx(0.04), 0.02, 0.02],
+    ]
+
+
+def test_windows_in_the_kernel_are_whole_paced_and_not_below_four() -> None:
+    kernel = _begun(3, kernel=True)
+    chosen, held = np.array([[9.9, 2.2, 9.9], [0.0, 0.0, 500.0]]), np.full((2, 3), 7.0)
+    # Before the first sample nothing is paced except what has a rate.
+    expected = [[9.0, 4.0, 9.0], [0.0, 0.0, 500.0]]
+    np.testing.assert_array_equal(kernel.in_force(chosen, held), expected)
+    stats = interval_stats(3, duration=0.01, acked=np.array([2.0, 3.0, 2.0]), rtt_last=0.05)
+    stats = replace(stats, rtt_sum=0.05 * stats.acked, rtt_min=np.full(3, 0.05))
+    np.testing.assert_array_equal(kernel.measured(stats).cwnd, [9.9, 2.2, 9.9])
+    # The second one's third packet waits for a fourth: it fills the window meanwhile.
+    expected = [[9.0, 3.0, 9.0], [1.25 * 9 / 0.05, 1.25 * 4 / 0.05, 500.0]]
+    np.testing.assert_allclose(kernel.in_force(chosen, held), expected)
+
+
+def test_in_the_kernel_actions_of_silent_steps_add_up_until_an_acknowledgement() -> None:
+    # The first pair's second packet is acknowledged at 100 + 2 * 12.032 ms, in the 13th step.
+    config = EnvConfig(action="fine", kernel=True)
+    batch = LinkBatch(1, config)
+    batch.load(0, Scenario("slow", Link(rate_mbps=1.0, delay_ms=50.0, queue_packets=100)))
+    batch.disturbance = _begun(1, kernel=True)
+    grow = np.array([6])
+    for step in range(1, 14):
+        batch.step(grow)
+        # The first action is in force at once; seven more are kept, and others are not made up.
+        assert batch.chosen()[0][0] == pytest.approx(10 * 1.1 ** min(step, 8))
+        assert batch.held()[0][0] == 11.0
+        assert batch.windows()[0] == batch.chosen()[0][0]
+    batch.step(grow)
+    assert batch.chosen()[0][0] == pytest.approx(10 * 1.1**9)
+    assert batch.held()[0][0] == np.floor(10 * 1.1**9) == 23.0
+
+
 def test_held_out_links_are_not_disturbed() -> None:
     few = replace(recipe("quickstart"), held_out=HeldOutConfig(links=3, seconds=0.3))
-    noisy = replace(few, env=replace(few.env, action_delay_steps=2, jitter_ms=3.0))
+    noisy = replace(few, env=replace(few.env, action_delay_steps=2, jitter_ms=3.0, kernel=True))
     spec = PolicySpec("scale-free", 20, "multiplicative", "discrete", 6)
     weights = PPO(PPOConfig(), spec).weights()
     assert HeldOut(noisy, spec).score(weights) == HeldOut(few, spec).score(weights)

@@ -333,8 +333,8 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
     assert (together["sender"], together["flows"]) == ("kernel-fair", 3)
     for world in ("emulated", "simulated"):
         did = together[world]
-        assert 10.0 < did["mbps"] < 96.1
-        assert did["mean_rtt_ms"] > 20.0
+        assert 3.0 < did["mbps"] < 96.1
+        assert did["mean_rtt_ms"] >= 20.0
         assert did["lost"] < 0.2
         assert 0.34 < did["jain"] <= 1.0
     assert "3 flows of kernel-fair: " in (tmp_path / "report" / "report.html").read_text()

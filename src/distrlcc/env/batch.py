@@ -155,13 +155,13 @@ class AgentBatch(ABC):
         return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
 
     def _act(self, actions: NDArray[Any]) -> None:
-        cwnd, pacing = self.held()
+        before = self.chosen()
         if self.disturbance is None:
-            self.hold(*self.actions.apply(actions, cwnd, pacing))
+            self.hold(*self.actions.apply(actions, *before))
             return
         actions, due = self.disturbance.due(actions)
-        new_cwnd, new_pacing = self.actions.apply(actions, cwnd, pacing)
-        self.hold(np.where(due, new_cwnd, cwnd), np.where(due, new_pacing, pacing))
+        chosen = np.where(due, self.actions.apply(actions, *before), before)
+        self.hold(*self.disturbance.in_force(chosen, np.stack(self.held())))
 
     def _paid(self, stats: IntervalStats) -> Floats:
         view, paid = self.view(), self.config.reward
@@ -171,9 +171,14 @@ class AgentBatch(ABC):
             reward = self._reward(stats, view, paid)
         return with_fairness(with_window(reward, stats, view, paid), view, paid)
 
+    def chosen(self) -> tuple[Floats, Floats]:
+        """Return the windows and rates that the next actions change, ``[N]``: mostly those held."""
+        held = self.held()
+        return held if self.disturbance is None else self.disturbance.chosen(*held)
+
     def windows(self) -> Floats:
         """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""
-        cwnd, pacing = self.held()
+        cwnd, pacing = self.chosen()
         paced = np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
         return np.where(pacing > 0, paced, cwnd)
 
@@ -358,7 +363,7 @@ class LinkBatch(AgentBatch):
         if self.agents > 1:
             first = self.base_rtt.reshape(-1, self.agents)[:, 0][self._link]
             best = best * self.base_rtt / first
-        return self.actions.label(self.best_cwnd(best), *self.held(), self.base_rtt)
+        return self.actions.label(self.best_cwnd(best), *self.chosen(), self.base_rtt)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
@@ -420,7 +425,7 @@ class DemonstrationBatch(LinkBatch):
 
     def labels(self) -> NDArray[Any]:
         """Return the actions that follow the scheme, ``[N]``."""
-        return self.actions.label(self.target(), *self.held(), self._rtt())
+        return self.actions.label(self.target(), *self.chosen(), self._rtt())
 
     def target(self) -> Floats:
         """Return the windows that the scheme's sending amounts to, packets ``[N]``.

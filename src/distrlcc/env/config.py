@@ -47,6 +47,8 @@ class EnvConfig:
     """Actions take effect so many steps later, at most; each episode draws its own delay."""
     jitter_ms: float = 0.0
     """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
+    kernel: bool = False
+    """Whether the policy sees and acts as in the kernel's TCP; see `Disturbance`."""
 
     def __post_init__(self) -> None:
         # Names that exist.
@@ -77,8 +79,8 @@ class EnvConfig:
         # What does not go together.
         if self.agents > 1 and self.disturbed:
             raise ConfigError(
-                f"agents is {self.agents}: action_delay_steps and jitter_ms are for links of one "
-                "agent; take 0 for both, or agents=1"
+                f"agents is {self.agents}: action_delay_steps, jitter_ms and kernel are for links "
+                "of one agent; leave them out, or take agents=1"
             )
         if self.world == "emulated":
             self._check_emulated()
@@ -103,18 +105,18 @@ class EnvConfig:
             )
         if self.disturbed:
             raise ConfigError(
-                "world emulated has its own jitter and delays: set action_delay_steps and "
-                "jitter_ms to 0"
+                "world emulated has its own jitter and delays: leave action_delay_steps, "
+                "jitter_ms and kernel out"
             )
 
     @property
     def disturbed(self) -> bool:
-        """Whether actions are delayed or measurements jitter."""
-        return self.action_delay_steps > 0 or self.jitter_ms > 0
+        """Whether anything stands between the agents and their links."""
+        return self.action_delay_steps > 0 or self.jitter_ms > 0 or self.kernel
 
     def undisturbed(self) -> EnvConfig:
-        """Return the same without either, as held-out links are scored."""
-        return replace(self, action_delay_steps=0, jitter_ms=0.0)
+        """Return the same without that, as held-out links are scored."""
+        return replace(self, action_delay_steps=0, jitter_ms=0.0, kernel=False)
 
     @property
     def weights(self) -> tuple[float, ...]:

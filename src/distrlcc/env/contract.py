@@ -32,6 +32,7 @@ def check_all() -> Iterator[tuple[str, str | None]]:
     yield "every suite, intervals of RTTs", check(config)
     late = EnvConfig(action_delay_steps=3, jitter_ms=3.0, episode_s=0.3)
     yield "late actions, jitter", check(late)
+    yield "the kernel's habits", check(EnvConfig(kernel=True, episode_s=0.3))
     prices = RewardConfig(delay_weights=(0.05, 5.0))
     yield "preferences", check(EnvConfig(reward=prices, episode_s=0.3))
 

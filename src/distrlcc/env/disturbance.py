@@ -1,4 +1,4 @@
-"""What a host does to a sender, for training: actions that come late, and round trips that jitter.
+"""What a host does to a sender, for training: late actions, jittering RTTs, the kernel's TCP.
 
 Each episode draws its own strength, so that one policy meets quiet and busy hosts. Every draw is
 named by (seed, environment's global index, episode, step): one process and many see the same.
@@ -8,6 +8,16 @@ and never shortens one. A step's waits are taken as exponential with a mean of t
 log-normal around the episode's: of ``m`` samples the least waits for ``mean / m``, the greatest for
 ``mean * H(m)``. Acknowledgements that wait beyond the step's end are counted in the next step. The
 link, and so the reward, know nothing of it.
+
+The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
+
+- Every second packet is acknowledged, a single one after 40 ms. Until then it fills the window.
+- A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
+  the window in force stays meanwhile.
+- That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
+
+Left out are application-limited steps, the guard, retransmissions, whole microseconds (too small
+to matter) and Indigo's averages, which stay those of single packets.
 """
 
 from __future__ import annotations
@@ -18,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.env.config import EnvConfig
 from distrlcc.seeding import normal, uniform
 from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
 
@@ -29,17 +40,23 @@ _SPREAD = 1.0
 _EULER = 0.5772156649015329
 _DELAY, _STRENGTH, _STEP = 3, 4, 5
 """Names of draws, beside the environment's own."""
+FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
+"""The kernel's program: least window, windows per round trip, actions that it makes up for."""
+_DELAYED_ACK_S = 0.04
 _STATE = "waiting delay age episode strength least last late late_rtt"
+_KERNEL_STATE = " chosen silent srtt odd waited"
 
 
 class Disturbance:
     """Delays the actions of N agents, and disturbs what they measure."""
 
-    def __init__(self, indices: Indices, action_delay_steps: int, jitter_ms: float) -> None:
-        """Take global indices ``[N]``, the greatest delay, and the greatest mean wait, ms."""
+    def __init__(self, indices: Indices, config: EnvConfig) -> None:
+        """Take global indices ``[N]``, and which disturbances there are."""
         n = len(indices)
-        self._indices, self._jitter = indices, jitter_ms * 1e-3
-        self._size = action_delay_steps + 1
+        self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
+        self._changing = _STATE + _KERNEL_STATE * config.kernel
+        self._size = config.action_delay_steps + 1
+        self._patience = CATCH_UP if config.kernel else np.iinfo(np.int64).max
         self._waiting: NDArray[Any] = np.zeros((self._size, n))
         self._rows = np.arange(n)
         self._delay = np.zeros(n, np.int64)
@@ -47,6 +64,10 @@ class Disturbance:
         self._episode = np.zeros(n, np.int64)
         self._strength, self._least, self._last = np.zeros(n), np.zeros(n), np.zeros(n)
         self._late, self._late_rtt = np.zeros(n), np.zeros(n)
+        self._chosen = np.zeros((2, n))  # windows and rates; 0 before the first action
+        self._silent = np.zeros(n, np.int64)  # steps since an acknowledgement
+        self._srtt = np.zeros(n)
+        self._odd, self._waited = np.zeros(n), np.zeros(n)  # a packet that waits for a second
         self._key = np.uint64(0)
 
     def begin(self, which: Indices, key: np.uint64, episodes: Indices) -> None:
@@ -58,21 +79,80 @@ class Disturbance:
         self._strength[which] = strength * self._jitter
         for values in (self._age, self._least, self._last, self._late, self._late_rtt):
             values[which] = 0
+        for values in (self._silent, self._srtt, self._odd, self._waited):
+            values[which] = 0
+        self._chosen[:, which] = 0
 
     def due(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Take actions ``[N]``; return those that take effect now, and where there is one."""
         self._waiting = self._waiting.astype(actions.dtype, copy=False)
         self._waiting[self._age % self._size, self._rows] = actions
         taken = self._waiting[(self._age - self._delay) % self._size, self._rows]
-        return taken, self._age >= self._delay
+        return taken, (self._age >= self._delay) & (self._silent < self._patience)
+
+    def chosen(self, cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
+        """Return the windows and rates that actions have led to, of links that have these."""
+        begun = self._chosen.any(axis=0)
+        return np.where(begun, self._chosen[0], cwnd), np.where(begun, self._chosen[1], pacing)
+
+    def in_force(self, chosen: Floats, held: Floats) -> Floats:
+        """Take chosen windows and rates ``[2, N]``; return those that links are to have."""
+        if not self._kernel:
+            return chosen
+        self._chosen = chosen
+        cwnd, pacing = chosen
+        whole = np.maximum(np.floor(cwnd), FLOOR)
+        rate = np.where(self._srtt > 0, PACING * whole / np.maximum(self._srtt, 1e-6), 0.0)
+        new = np.stack([whole - self._odd, np.where(pacing > 0, pacing, rate)])
+        return np.where(self._silent > 0, held, new)
 
     def measured(self, stats: IntervalStats) -> IntervalStats:
         """Return what the senders measure of a step, and count it."""
-        age, self._age = self._age, self._age + 1
-        if not self._jitter:
+        if self._kernel:
+            stats = self._acknowledged(stats)
+        if self._jitter:
+            stats = self._jittered(stats)
+        self._age += 1
+        seen = stats.acked > 0
+        self._silent = np.where(seen, 0, self._silent + 1)
+        if not (self._kernel or self._jitter):
             return stats
+        # The newest and the least sample, of those that were measured.
+        self._last = np.where(seen, stats.rtt_last, self._last)
+        fresh = seen & ((self._least == 0.0) | (stats.rtt_min < self._least))
+        self._least = np.where(fresh, stats.rtt_min, self._least)
+        # Smoothed by an eighth for each acknowledgement (RFC 6298), of two packets.
+        weight = np.where(self._srtt > 0, 1.0 - 0.875 ** (stats.acked / 2), 1.0)
+        mean = stats.rtt_sum / np.maximum(stats.acked, 1)
+        self._srtt += np.where(seen, weight * (mean - self._srtt), 0.0)
+        return replace(stats, rtt_last=self._last, min_rtt=self._least)
+
+    def _acknowledged(self, stats: IntervalStats) -> IntervalStats:
+        """Return what the acknowledgements of pairs of packets tell, to a policy in the kernel."""
+        still = (self._odd > 0) & (stats.acked == 0)
+        self._waited = np.where(still, self._waited + stats.duration, 0.0)
+        packets = stats.acked + self._odd
+        alone = self._waited >= _DELAYED_ACK_S - 1e-9
+        acked = np.where(alone, 1.0, packets - packets % 2)
+        seen, self._odd = acked > 0, packets - acked
+        # A pair has the second packet's round trip, a single one its own and the wait.
+        late = stats.rtt_last + _DELAYED_ACK_S
+        mean = np.where(alone, late, stats.rtt_sum / np.maximum(stats.acked, 1))
+        return replace(
+            stats,
+            acked=acked,
+            rtt_sum=mean * acked,
+            rtt_min=np.where(seen, np.where(alone, late, stats.rtt_min), 0.0),
+            rtt_max=np.where(seen, np.where(alone, late, stats.rtt_max), 0.0),
+            rtt_last=np.where(alone, late, stats.rtt_last),
+            cwnd=self._chosen[0],
+            pacing_rate=self._chosen[1],
+            inflight=stats.inflight + self._odd,
+        )
+
+    def _jittered(self, stats: IntervalStats) -> IntervalStats:
         # The step's mean wait, and the acknowledgements that it carries into the next step.
-        z = normal(self._key, self._indices, self._episode, _STEP, age)
+        z = normal(self._key, self._indices, self._episode, _STEP, self._age)
         mean = self._strength * np.exp(_SPREAD * z - 0.5 * _SPREAD**2)
         late = np.floor(stats.acked * np.minimum(mean / stats.duration, 1.0))
         rtt = stats.rtt_sum / np.maximum(stats.acked, 1)
@@ -86,29 +166,24 @@ class Disturbance:
         high = np.where(carried, np.maximum(stats.rtt_max, before), stats.rtt_max)
         self._late, self._late_rtt = late, late * rtt
         samples = np.maximum(acked, 1.0)
-        low = np.where(seen, low + mean / samples, 0.0)
         harmonic = np.maximum(np.log(samples) + _EULER + 0.5 / samples, 1.0)
-        self._last = np.where(seen, stats.rtt_last + mean, self._last)
-        fresh = seen & ((self._least == 0.0) | (low < self._least))
-        self._least = np.where(fresh, low, self._least)
         return replace(
             stats,
             acked=acked,
             rtt_sum=np.where(seen, rtt_sum, 0.0),
-            rtt_min=low,
+            rtt_min=np.where(seen, low + mean / samples, 0.0),
             rtt_max=np.where(seen, high + mean * harmonic, 0.0),
-            rtt_last=self._last,
-            min_rtt=self._least,
+            rtt_last=stats.rtt_last + mean,
             inflight=stats.inflight + late,
             delay_ewma=stats.delay_ewma + np.where(seen, mean * 1e3, 0.0),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes."""
-        return copy_arrays(self, _STATE)
+        return copy_arrays(self, self._changing)
 
     def load_state_dict(self, state: dict[str, Any], key: np.uint64) -> None:
         """Take a `state_dict` of the same size; the key is the environments'."""
         self._waiting = np.array(state["waiting"])  # of the actions' type
-        restore_arrays(self, _STATE, state)
+        restore_arrays(self, self._changing, state)
         self._key = key

@@ -124,9 +124,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._link = np.arange(num_envs) // self.agents
         self._preferences = preferences
         if self.config.disturbed:
-            self.batch.disturbance = Disturbance(
-                self._indices, self.config.action_delay_steps, self.config.jitter_ms
-            )
+            self.batch.disturbance = Disturbance(self._indices, self.config)
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
         # Of links; the rest is of agents.

@@ -90,11 +90,13 @@ def send(
     seconds: float,
     flows: int = 1,
     on_open: Callable[[], None] = lambda: None,
+    on_sample: Callable[[socket.socket], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Send to a sink as fast as a congestion control lets us; return what the module describes.
 
     There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
     end's. ``on_open`` is called when all are connected; the flows begin when it returns.
+    ``on_sample`` is called with the first one's socket after each sample.
 
     Raises:
         LinkError: The kernel does not have the control, or the sink is not there.
@@ -112,6 +114,7 @@ def send(
         while now < begin + seconds:
             if now >= due:
                 samples.append([_read_sample(flow, time_s=now - begin) for flow in sockets])
+                on_sample(sockets[0])
                 due += _SAMPLE_SECONDS
             for key, _ in selector.select(max(min(due, begin + seconds) - now, 0.0)):
                 with suppress(BlockingIOError):

@@ -1,0 +1,35 @@
+"""Send under a policy in the kernel, and write its record of the connection each 10 ms.
+
+python -m benchmarks.record_connection 100.64.0.1 4730 distrlcc 10 FILE
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from socket import socket
+
+import numpy as np
+
+from distrlcc.net import bpf
+from distrlcc.net.tcp_flow import send
+from distrlcc.policy.kernel_layout import CONNECTION
+
+
+def record(host: str, port: int, control: str, seconds: float, file: Path) -> None:
+    """Send as fast as the policy lets us, and write an array of `CONNECTION`."""
+    kept: list[bytes] = []
+
+    def keep(flow: socket) -> None:
+        for fd in bpf.maps_named("connections"):
+            with suppress(FileNotFoundError):  # another policy's
+                kept.append(bpf.socket_record(fd, flow.fileno()))
+
+    send(host, port, control, seconds, on_sample=keep)
+    np.save(file, np.frombuffer(b"".join(kept), CONNECTION))
+
+
+if __name__ == "__main__":
+    host, port, control, seconds, file = sys.argv[1:]
+    record(host, int(port), control, float(seconds), Path(file))
