@@ -16,12 +16,23 @@ from distrlcc.config import to_toml
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import CheckpointError
+from distrlcc.errors import CheckpointError, KernelError
+from distrlcc.net.kernel_world import require_world
 from distrlcc.sim.scenario import Flow, Link, Scenario
 
 pytestmark = pytest.mark.net
 
 KEEP = 2  # the action that leaves the window as it is
+World = Literal["emulated", "kernel"]
+
+
+@pytest.fixture(autouse=True)
+def _machine(request: pytest.FixtureRequest) -> None:
+    if "[kernel]" in request.node.name:
+        try:
+            require_world(1)
+        except KernelError as error:
+            pytest.skip(str(error))
 
 
 def _pid(env: LinkVectorEnv) -> int:
@@ -31,8 +42,9 @@ def _pid(env: LinkVectorEnv) -> int:
     return pid
 
 
-def test_the_contract_holds() -> None:
-    config = EnvConfig(suites=("random", "dynamic"), episode_s=0.15, world="emulated")
+@pytest.mark.parametrize("world", ["emulated", "kernel"])
+def test_the_contract_holds(world: World) -> None:
+    config = EnvConfig(suites=("random", "dynamic"), episode_s=0.15, world=world)
     env = LinkVectorEnv(3, config, seed=1)
     observation, info = env.reset()
     assert observation.shape == (3, env.batch.observation_size)
@@ -129,8 +141,9 @@ def _descriptors(env: LinkVectorEnv) -> int:
     return len(os.listdir(f"/proc/{_pid(env)}/fd"))
 
 
-def test_episodes_leave_no_sockets_and_an_end_no_process() -> None:
-    config = EnvConfig(suites=("indigo/3", "cellular"), episode_s=0.05, world="emulated")
+@pytest.mark.parametrize("world", ["emulated", pytest.param("kernel", marks=pytest.mark.long)])
+def test_episodes_leave_no_sockets_and_an_end_no_process(world: World) -> None:
+    config = EnvConfig(suites=("indigo/3", "cellular"), episode_s=0.05, world=world)
     env = LinkVectorEnv(2, config, seed=1)
     env.reset()
     env.step(np.full(2, KEEP))

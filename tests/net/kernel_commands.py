@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from distrlcc.evaluate.contender import contender_from_file
 from distrlcc.evaluate.kernel_policy import kernel_policy
 from distrlcc.net import kernel_tcp
-from distrlcc.net.namespace import is_privileged
+from distrlcc.net.namespace import enable_loopback, is_privileged, new_network
 from distrlcc.net.tcp_flow import kernel_controls
 
 LOAD = (sys.executable, "-m", "distrlcc", "kernel")
@@ -46,6 +48,30 @@ def name() -> Iterator[str]:
                 said.append(os.read(log.fileno(), 8192).decode(errors="replace"))
     bad = ("BUG", "WARNING", "Oops", "bpf", "stall", "hung")
     assert [line for line in said if any(word in line for word in bad)] == []
+
+
+@pytest.fixture
+def network() -> Iterator[None]:
+    """A network of this test's own, with loopback alone."""
+    with new_network():
+        enable_loopback()
+        yield
+
+
+def connect() -> tuple[socket.socket, socket.socket]:
+    """Return a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname(), timeout=5)
+        far, _ = server.accept()
+    far.settimeout(5)
+    return near, far
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def run_command(*words: str, prefix: tuple[str, ...] = ()) -> tuple[int, str, str]:

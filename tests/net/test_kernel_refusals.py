@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,25 @@ def test_a_machine_that_cannot_gets_one_line(record: Any, name: str, what: str) 
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("distrlcc: error: ")
     assert line in err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["a user namespace's root", "no BTF"])
+def test_links_of_the_kernel_are_refused_before_anything_is_written(
+    record: Any, tmp_path: Path, what: str
+) -> None:
+    words = (sys.executable, "-m", "distrlcc", "train", "quickstart", "--world", "kernel")
+    out = tmp_path / "run"
+    done = subprocess.run(
+        [*REFUSALS[what][0](), *words, "--out", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("distrlcc: error: ")
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("name_", ["", "..", "a b", "a-b", "sixteen_letters_"])

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,13 +23,12 @@ from distrlcc.evaluate.contender import contender_from_file
 from distrlcc.evaluate.kernel_policy import kernel_policy
 from distrlcc.net import bpf, kernel_tcp
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
-from distrlcc.net.namespace import enable_loopback, new_network
 from distrlcc.net.tcp_flow import kernel_controls, send, sink
 from tests.net import kernel_commands
-from tests.net.kernel_commands import LOAD, hidden, run_command, system_libbpf
+from tests.net.kernel_commands import LOAD, connect, hidden, run_command, system_libbpf, wait_until
 
 pytestmark = pytest.mark.net
-record, name = kernel_commands.record, kernel_commands.name
+record, name, network = kernel_commands.record, kernel_commands.name, kernel_commands.network
 
 # Any program: it knows nothing of us except the control's name.
 UPLOAD = """
@@ -111,14 +109,6 @@ def holder(record: kernel_tcp.Record, name: str) -> Iterator[Callable[..., subpr
         process.communicate()
 
 
-@pytest.fixture
-def network() -> Iterator[None]:
-    """A network of this test's own, with loopback alone."""
-    with new_network():
-        enable_loopback()
-        yield
-
-
 class Server:
     """Accepts connections, and serves each with a thread."""
 
@@ -153,14 +143,6 @@ def _echo(connection: socket.socket) -> None:
         connection.sendall(data)
 
 
-def _connect() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        near = socket.create_connection(server.getsockname(), timeout=5)
-        far, _ = server.accept()
-    far.settimeout(5)
-    return near, far
-
-
 def _choose(flow: socket.socket, name: str) -> None:
     flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
@@ -172,13 +154,6 @@ def _crosses(near: socket.socket, far: socket.socket, count: int = 100_000) -> N
     while count:
         count -= len(far.recv(count))
     thread.join()
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emulator: Any) -> None:
@@ -204,27 +179,27 @@ def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emul
 def test_three_capabilities_are_enough_to_load(holder: Any, name: str) -> None:
     rights = "setpriv --inh-caps=-all --bounding-set=-all,+bpf,+net_admin,+perfmon"
     holder(*rights.split()).terminate()
-    _wait_until(lambda: name not in kernel_controls())
+    wait_until(lambda: name not in kernel_controls())
 
 
 def test_a_holder_that_is_killed_leaves_its_connections_and_nothing_else(
     holder: Any, name: str, network: None
 ) -> None:
     process = holder()
-    near, far = _connect()
+    near, far = connect()
     with near, far:
         _choose(near, name)
         process.kill()
         process.wait()
-        _wait_until(lambda: name not in kernel_controls())
+        wait_until(lambda: name not in kernel_controls())
         _crosses(near, far)
         used = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         assert used.rstrip(b"\0").decode() == name
         # It can be had again beside them.
         holder().terminate()
-        _wait_until(lambda: name not in kernel_controls())
+        wait_until(lambda: name not in kernel_controls())
         _crosses(near, far)
-    _wait_until(lambda: name not in [one.name for one in loaded_controls()])
+    wait_until(lambda: name not in [one.name for one in loaded_controls()])
 
 
 def test_a_network_keeps_its_default(control: KernelControl, name: str, network: None) -> None:
@@ -233,7 +208,7 @@ def test_a_network_keeps_its_default(control: KernelControl, name: str, network:
     default.write_text(name)
     control.close()
     assert name not in kernel_controls()
-    near, far = _connect()
+    near, far = connect()
     with near, far:
         used = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         assert used.rstrip(b"\0").decode() == name
@@ -289,7 +264,7 @@ def test_connections_live_while_weights_are_swapped_and_holders_die(
             return list(counts)
 
         # All connections move bytes, before, while and after their holder dies.
-        _wait_until(lambda: min(counts()) > 0)
+        wait_until(lambda: min(counts()) > 0)
         found = find_control(name)
         for swap in range(swaps):
             if swap == swaps // 2:
@@ -299,7 +274,7 @@ def test_connections_live_while_weights_are_swapped_and_holders_die(
                 found = find_control(name)
             found.swap(other if swap % 2 else record, f"swap {swap}")
         before = counts()
-        _wait_until(lambda: all(a > b for a, b in zip(counts(), before, strict=True)))
+        wait_until(lambda: all(a > b for a, b in zip(counts(), before, strict=True)))
         assert found.counts()["decisions"] > 0
         out, err = many.communicate(timeout=30)
         assert json.loads(out)[1] == [], err

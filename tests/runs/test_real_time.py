@@ -15,9 +15,12 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import KernelError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.ppo import PPO
 from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.net.kernel_world import require_world
+from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
@@ -70,6 +73,22 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
         np.testing.assert_allclose(before[name], after[name], atol=1e-6, err_msg=name)
     policy.unlink()
     _train(tuned, "--resume", "--set", "total_steps=256")
+
+
+def test_ppo_trains_on_the_kernels_tcp(tmp_path: Path) -> None:
+    try:
+        require_world(4)
+    except KernelError as error:
+        pytest.skip(str(error))
+    before = kernel_controls()
+    words = ("train", "quickstart", "--world", "kernel", "--out", str(tmp_path / "run"))
+    settings = (*OF_PPO, "total_steps=256", "held_out.every=99")
+    assert main([*words, "--no-tensorboard", "--set", *settings]) == 0
+    lines = rows(tmp_path / "run")
+    assert [row["steps"] for row in lines] == [128, 256]
+    assert all(row["episodes"] > 0 and row["utilisation"] > 0.1 for row in lines)
+    assert load_policy(tmp_path / "run" / "policy.safetensors").spec.action_size == 6
+    assert kernel_controls() == before
 
 
 def test_updates_whose_steps_were_late_are_refused_and_named_each_time(tmp_path: Path) -> None:

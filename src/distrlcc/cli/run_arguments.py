@@ -29,10 +29,10 @@ def add_run_arguments(parser: Parser) -> None:
     add("--storage URL", text, default="")
     add("--seed", "short for --set seed=N", int, key="seed")
     text = (
-        "where the links are: in the simulator, or emulated for real packets in real time; short "
-        "for --set env.world="
+        "where the links are: in the simulator, or emulated for real packets in real time, our own "
+        "over UDP or the kernel's TCP; short for --set env.world="
     )
-    add("--world", text, key="env.world", choices=("simulated", "emulated"))
+    add("--world", text, key="env.world", choices=("simulated", "emulated", "kernel"))
     add("--no-tensorboard", "write no event files", bool)
 
 

@@ -12,7 +12,7 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, unknown_name
 
-WORLDS = ("simulated", "emulated")
+WORLDS = ("simulated", "emulated", "kernel")
 LEAST_EMULATED_MS = 2.0
 MAX_AGENTS = 32
 """Agents on one link: the simulator looks at all of a link's flows for each event."""
@@ -41,8 +41,9 @@ class EnvConfig:
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
     """Whether first episodes start at different ages, so that not all end at once."""
-    world: Literal["simulated", "emulated"] = "simulated"
-    """``emulated``: real packets through emulated links in real time; scores stay simulated."""
+    world: Literal["simulated", "emulated", "kernel"] = "simulated"
+    """``emulated``: real packets through emulated links in real time; scores stay simulated.
+    ``kernel``: the same, and the agents' flows are the kernel's own TCP; needs root."""
     action_delay_steps: int = 0
     """Actions take effect so many steps later, at most; each episode draws its own delay."""
     jitter_ms: float = 0.0
@@ -82,31 +83,32 @@ class EnvConfig:
                 f"agents is {self.agents}: action_delay_steps, jitter_ms and kernel are for links "
                 "of one agent; leave them out, or take agents=1"
             )
-        if self.world == "emulated":
-            self._check_emulated()
+        if self.world != "simulated":
+            self._check_real()
 
-    def _check_emulated(self) -> None:
+    def _check_real(self) -> None:
+        world = f"world {self.world}"
         if not hasattr(select, "epoll"):
-            raise ConfigError("world emulated needs Linux; take world=simulated here")
+            raise ConfigError(f"{world} needs Linux; take world=simulated here")
         if self.agents > 1:
             raise ConfigError(
-                f"world emulated: agents is {self.agents}, but its links have one agent each; "
+                f"{world}: agents is {self.agents}, but its links have one agent each; "
                 "take agents=1, or world=simulated"
             )
         if self.interval_rtts:
             raise ConfigError(
-                "world emulated: real links' steps end together, so interval_rtts must be 0; "
+                f"{world}: real links' steps end together, so interval_rtts must be 0; "
                 "set step_ms alone"
             )
         if self.step_ms < LEAST_EMULATED_MS:
             raise ConfigError(
-                f"world emulated: step_ms is {self.step_ms:g}; expected {LEAST_EMULATED_MS:g} or "
+                f"{world}: step_ms is {self.step_ms:g}; expected {LEAST_EMULATED_MS:g} or "
                 "more, as no policy acts sooner in real time"
             )
         if self.disturbed:
             raise ConfigError(
-                "world emulated has its own jitter and delays: leave action_delay_steps, "
-                "jitter_ms and kernel out"
+                f"{world} has its own jitter and delays: leave action_delay_steps, jitter_ms and "
+                "kernel out"
             )
 
     @property

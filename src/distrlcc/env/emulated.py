@@ -3,7 +3,8 @@
 What an agent sees, does and is paid for is the simulator's; the truth about a link (what it could
 carry and did, its base round trip, the oracle's window) comes from its scenario. The links run in
 a process of their own, which starts with the first scenario. Steps of all links end together, and
-time goes on while a policy thinks: see `distrlcc.net.emulated_world`.
+time goes on while a policy thinks: see `distrlcc.net.emulated_world`, and, for agents that are the
+kernel's own TCP (``world="kernel"``), `distrlcc.net.kernel_world`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from distrlcc.env.batch import AgentBatch, Floats
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import CheckpointError, ConfigError
+from distrlcc.net import emulated_world, kernel_world
 from distrlcc.net.emulated_world import StepResult, WorldProcess
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import PACKET_BYTES, IntervalStats
@@ -32,8 +34,15 @@ class EmulatedBatch(AgentBatch):
     resumable = False
 
     def __init__(self, n: int, config: EnvConfig) -> None:
-        """Set up N links; see `AgentBatch`."""
+        """Set up N links; see `AgentBatch`.
+
+        Raises:
+            KernelError: They are to be the kernel's TCP, which this machine does not allow.
+        """
         super().__init__(n, config)
+        self._module = emulated_world if config.world == "emulated" else kernel_world
+        if self._module is kernel_world:
+            kernel_world.require_world(n)
         self._held = np.zeros((2, n))
         self._best = np.ones(n)
         self._step_ns = round(config.step_ms * 1e6)
@@ -64,7 +73,7 @@ class EmulatedBatch(AgentBatch):
                 "false, or take world=simulated"
             )
         if self._world is None:
-            self._world = WorldProcess(len(self._best))
+            self._world = WorldProcess(len(self._best), self._module.__name__)
         self._world.load(n, scenario)
         flow = scenario.flows[0]
         self._held[:, n] = (

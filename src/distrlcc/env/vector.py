@@ -134,7 +134,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums = np.zeros((num_envs, 7))
 
     def _build_batch(self, expert: str) -> AgentBatch:
-        emulated, flows, labels = self.config.world == "emulated", self._n_flows, self._with_labels
+        emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
         if expert != "oracle" and (emulated or self.agents > 1):
             raise ConfigError(
                 f"expert {expert!r}: emulated links, and links of several agents, have the "

@@ -57,6 +57,7 @@ _VETH_ADDRESS = b"\x02dlcc\x01"
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 17, 20, 24
+_RTM_NEWRULE, _RTM_DELRULE = 32, 33
 _NLM_F_REQUEST_ACK, _NLM_F_CREATE_EXCL = 0x5, 0x600
 _NLMSG_ERROR = 2
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN = 1, 3, 4, 13
@@ -65,6 +66,8 @@ _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_OIF = 1, 4
 _MAIN_TABLE, _BOOT, _LINK_SCOPE, _UNICAST = 254, 3, 253, 1
+_LOCAL_TABLE, _TO_TABLE, _FIB_RULE_INVERT = 255, 1, 0x2
+_FRA_PRIORITY, _FRA_FWMARK, _FRA_FWMASK = 6, 10, 16
 
 
 @dataclass(frozen=True)
@@ -254,6 +257,28 @@ def open_inner(block: Block) -> End:
     with suppress(OSError):  # read-only in some containers; then links do not nest
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     return device
+
+
+def send_marked_out() -> None:
+    """Let marked packets (SO_MARK) leave by an inner end though they are for this very network.
+
+    Raises:
+        LinkError: The kernel does not allow it.
+    """
+    unmarked = _attribute(_FRA_FWMARK, bytes(4)) + _attribute(_FRA_FWMASK, b"\xff" * 4)
+    try:
+        _rule(_RTM_NEWRULE, 2, _LOCAL_TABLE)
+        _rule(_RTM_NEWRULE, 1, _MAIN_TABLE, unmarked, flags=_FIB_RULE_INVERT)
+        _rule(_RTM_DELRULE, 0, _LOCAL_TABLE)
+        Path(f"/proc/sys/net/ipv4/conf/{INNER_NAME}/accept_local").write_text("1")
+    except OSError as error:
+        raise _refused("inner", error) from None
+
+
+def _rule(kind: int, priority: int, table: int, match: bytes = b"", *, flags: int = 0) -> None:
+    rule = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, table, 0, 0, _TO_TABLE, flags)
+    rule += _attribute(_FRA_PRIORITY, struct.pack("=I", priority)) + match
+    _request(kind, rule, _NLM_F_CREATE_EXCL if kind == _RTM_NEWRULE else 0)
 
 
 def _open(

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,7 @@ import numpy as np
 from distrlcc.errors import DistrlccError, LinkError
 from distrlcc.limits import limits
 from distrlcc.net.flows import RelayLink, SendingFlow, Timers
+from distrlcc.net.kernel_flow import TcpFlow
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
@@ -79,25 +80,31 @@ class StepResult(NamedTuple):
         return cls(IntervalStats(*columns[:count]), Truth(*columns[count:]), action_delay, lateness)
 
 
-class _Place:
-    def __init__(self, scenario: Scenario, timers: Timers) -> None:
-        self.relay = RelayLink(scenario, timers)
+class Place:
+    """A link and its flows."""
+
+    def __init__(self, scenario: Scenario, timers: Timers, agent: TcpFlow | None = None) -> None:
+        """Open the flows' sockets; ``agent`` is the first flow where it is no `SendingFlow`."""
+        self.relay = RelayLink(scenario, timers, agent)
         seed = scenario.seed * 64
-        self.flows = [
-            SendingFlow(flow, far.session, far.socket.address, timers, seed=seed + far.number)
-            for flow, far in zip(scenario.flows, self.relay.flows, strict=True)
-        ]
+        self.flows: list[TcpFlow | SendingFlow] = [*filter(None, [agent])]
+        for far in self.relay.relayed:
+            flow, own = scenario.flows[far.number], seed + far.number
+            near = SendingFlow(flow, far.session, far.socket.address, timers, seed=own)
+            self.flows.append(near)
         self.begun = False
         self._since = 0  # when its present step began, ns of the link's time
         self._used = 0.0
 
     def begin(self, now: int) -> None:
+        """Begin the scenario's time."""
         self.begun = True
         self.relay.begin(now=now)
         for flow in self.flows:
             flow.begin(now=now)
 
     def hold(self, cwnd: float, pacing: float, now: int) -> None:
+        """Set the agent's window and pacing rate, and end a silence."""
         self.flows[0].hold(cwnd, pacing, now=now)
         for flow in self.flows:
             flow.wake(now=now)
@@ -107,8 +114,7 @@ class _Place:
         self.relay.advance(now)
         link, time, since = self.relay.link, now - self.relay.origin, self._since
         used = link.used(now=time)
-        stats = self.flows[0].take_interval(now=now)
-        seen = [0.0] * len(_STATS) if stats is None else [getattr(stats, n)[0] for n in _STATS]
+        seen = self.flows[0].take_interval(now=now)
         seen[0] = (time - since) / NANOSECONDS
         truth = [
             link.offered(since, time),
@@ -120,7 +126,15 @@ class _Place:
         self._since, self._used = time, used
         return seen + truth
 
+    def readers(self) -> Iterator[tuple[int, Callable[[int], None]]]:
+        """Yield the sockets' descriptors, each with what reads it."""
+        for flow in self.flows:
+            yield flow.socket.fileno(), flow.receive
+        for far in self.relay.relayed:
+            yield far.socket.fileno(), partial(self.relay.receive, far)
+
     def close(self) -> None:
+        """Close the sockets."""
         for flow in self.flows:
             flow.close()
         self.relay.close()
@@ -132,7 +146,7 @@ class EmulatedWorld:
     def __init__(self, n: int) -> None:
         """Start without links; all N must be loaded before the first `act`."""
         self._stepping = False
-        self._places: list[_Place | None] = [None] * n
+        self._places: list[Place | None] = [None] * n
         self._timers = Timers()
         self._poll = select.epoll()
         self._readers: dict[int, Callable[[int], None]] = {}
@@ -159,10 +173,9 @@ class EmulatedWorld:
             TraceError: The trace cannot be read.
         """
         self._unload(n)
-        place = self._places[n] = _Place(scenario, self._timers)
-        for flow, far in zip(place.flows, place.relay.flows, strict=True):
-            self.watch(flow.socket.fileno(), flow.receive)
-            self.watch(far.socket.fileno(), partial(place.relay.receive, far))
+        place = self._places[n] = self._open(n, scenario)
+        for descriptor, reader in place.readers():
+            self.watch(descriptor, reader)
 
     def act(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> None:
         """Begin a step of ``step`` ns with the agents' windows and pacing rates, ``[N]``."""
@@ -217,11 +230,13 @@ class EmulatedWorld:
         place, self._places[n] = self._places[n], None
         if place is None:
             return
-        for near, far in zip(place.flows, place.relay.flows, strict=True):
-            for socket in (near.socket, far.socket):
-                del self._readers[socket.fileno()]
-                self._poll.unregister(socket)
+        for descriptor, _ in place.readers():
+            del self._readers[descriptor]
+            self._poll.unregister(descriptor)
         place.close()
+
+    def _open(self, n: int, scenario: Scenario) -> Place:
+        return Place(scenario, self._timers)
 
 
 class WorldProcess:
@@ -232,9 +247,10 @@ class WorldProcess:
     Use from one thread at a time.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, module: str = __name__) -> None:
+        """Start the process of ``n`` links; ``module`` calls `main` with a kind of world."""
         self._connection, child = Pipe()
-        command = [sys.executable, "-m", __name__, str(child.fileno()), str(n)]
+        command = [sys.executable, "-m", module, str(child.fileno()), str(n)]
         with child:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=[child.fileno()]
@@ -302,11 +318,10 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def serve(connection: Connection, n: int) -> None:
+def serve(connection: Connection, world: EmulatedWorld) -> None:
     """Run the process: turn until the owner is gone."""
     # What the owner sends is read as the world turns.
     parent, running = os.getppid(), True
-    world = EmulatedWorld(n)
     failure: DistrlccError | None = None
 
     def read(_: int) -> None:
@@ -325,7 +340,7 @@ def serve(connection: Connection, n: int) -> None:
             else:
                 connection.send(failure)
         except DistrlccError as error:
-            failure = error
+            failure = failure or error
 
     world.watch(connection.fileno(), read)
     # The owner's death closes the connection, unless a process that it forked still holds it.
@@ -336,7 +351,12 @@ def serve(connection: Connection, n: int) -> None:
     world.close()
 
 
-if __name__ == "__main__":
+def main(world: type[EmulatedWorld]) -> None:
+    """Be a `WorldProcess` with a world of a kind."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    serve(Connection(int(sys.argv[1])), world(int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main(EmulatedWorld)

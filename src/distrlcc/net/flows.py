@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from secrets import randbits, token_bytes
@@ -22,6 +22,7 @@ from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import WireError
 from distrlcc.net.emulated_link import Delivery, EmulatedLink
+from distrlcc.net.kernel_flow import TcpFlow
 from distrlcc.net.sending import BATCH, next_batch
 from distrlcc.net.udp_socket import Address, UdpSocket
 from distrlcc.sim.link import NEVER
@@ -39,6 +40,7 @@ OVERHEAD_BYTES = 32
 """IPv4 and UDP headers and mahimahi's 4 bytes of TUN header: 1472 bytes count 1504."""
 _PADDING = bytes(DATAGRAM_BYTES - wire.DATA_BYTES)
 _MOST_SLACK_NS = 5_000_000
+_STATS = IntervalStats.names()
 
 
 class Timer:
@@ -136,9 +138,12 @@ class SendingFlow:
                     sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
         self._send(sender, now)
 
-    def take_interval(self, *, now: int) -> IntervalStats | None:
-        """Return what was seen since the last call, arrays ``[1]``; None before the start."""
-        return None if self.sender is None else self.sender.take_interval(now=now)
+    def take_interval(self, *, now: int) -> list[float]:
+        """Return what was seen since the last call, as `IntervalStats`; 0s before the start."""
+        if self.sender is None:
+            return [0.0] * len(_STATS)
+        stats = self.sender.take_interval(now=now)
+        return [float(getattr(stats, name)[0]) for name in _STATS]
 
     def _act(self, now: int) -> None:
         if self.silent or now >= self._stop:
@@ -179,15 +184,36 @@ class RelayFlow:
         self.flying: deque[tuple[int, int, int]] = deque()
         """(time, ns; number; UDP payload bytes) of what is due."""
 
+    def deliver(self, now: int) -> None:
+        """Pass what has arrived to the receiver, and acknowledge it at once."""
+        flying, receiver = self.flying, self.receiver
+        while flying and flying[0][0] <= now:
+            _, number, size = flying.popleft()
+            receiver.on_data(number, size, self.lowest, now=now)
+        ack = receiver.ack_to_send(now=now)
+        if ack is not None:
+            self.socket.send([wire.encode_ack(ack, self.key)], self.sender)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.__exit__()
+
 
 class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
-    def __init__(self, scenario: Scenario, timers: Timers) -> None:
-        """Open the flows' sockets; the link stands still until `begin`."""
+    def __init__(self, scenario: Scenario, timers: Timers, agent: TcpFlow | None = None) -> None:
+        """Open the flows' sockets; the link stands still until `begin`.
+
+        ``agent`` stands at both ends of the first flow.
+        """
         self.link = EmulatedLink(scenario)
         first, count, key = randbits(62), len(scenario.flows), token_bytes(32)
-        self.flows = [RelayFlow(number, first + number, key) for number in range(count)]
+        self.relayed = [
+            RelayFlow(number, first + number, key) for number in range(agent is not None, count)
+        ]
+        """The flows except an agent that is its own receiver."""
+        self.flows: list[TcpFlow | RelayFlow] = [*filter(None, [agent]), *self.relayed]
         self.hidden_losses = 0
         """Datagrams that never came here: the kernel had no room for them."""
         self.origin = 0
@@ -210,7 +236,15 @@ class RelayLink:
         for timer in (self._advancing, *self._delivering):
             timer.planned = NEVER
         for flow in self.flows:
-            flow.socket.__exit__()
+            flow.close()
+
+    def arrive(self, flow: int, packets: Iterable[tuple[int, int]], now: int) -> None:
+        """Queue packets, each a number and its bytes on the wire."""
+        time = now - self.origin
+        self._send_off(self.link.advance(now=time))
+        for number, size in packets:
+            self.link.arrive(flow, number, size, now=time)
+        self._plan()
 
     def receive(self, flow: RelayFlow, now: int) -> None:
         """Take what has come to a flow's socket."""
@@ -245,14 +279,7 @@ class RelayLink:
             self.flows[number].flying.append((due, packet, size - OVERHEAD_BYTES))
             self._timers.set(self._delivering[number], due)
 
-    def _deliver(self, flow: RelayFlow, now: int) -> None:
-        """Pass what has arrived to the receiver, and acknowledge it at once."""
-        flying, receiver = flow.flying, flow.receiver
-        while flying and flying[0][0] <= now:
-            _, number, size = flying.popleft()
-            receiver.on_data(number, size, flow.lowest, now=now)
-        ack = receiver.ack_to_send(now=now)
-        if ack is not None:
-            flow.socket.send([wire.encode_ack(ack, flow.key)], flow.sender)
-        if flying:
-            self._timers.set(self._delivering[flow.number], flying[0][0])
+    def _deliver(self, flow: RelayFlow | TcpFlow, now: int) -> None:
+        flow.deliver(now)
+        if flow.flying:
+            self._timers.set(self._delivering[flow.number], flow.flying[0][0])

@@ -139,6 +139,11 @@ class KernelControl:
         """Return what the program has counted."""
         return {name: int(self.counted[name]) for name in layout.STATS_TYPE.names or ()}
 
+    def places(self) -> NDArray[np.void]:
+        """Return the places of a policy that follows, in the process that loaded it."""
+        assert self.loaded is not None
+        return bpf.map_array(self.loaded.map_fd(layout.PLACES)).view(layout.PLACE)
+
     def holders(self) -> list[int]:
         """Return the processes that hold its registration."""
         found = []

@@ -6,6 +6,7 @@ Each type mirrors the struct of the same name in ``net/kernel/layout.h``. The pr
 - `POLICIES`: two `POLICY` slots. A user writes the one that is not in use, then the generation.
 - `CONTROL`: a `CONTROL_TYPE`. Slot ``generation & 1`` is in use; 0: none, sockets use CUBIC.
 - `STATS`: a `STATS_TYPE`, which the program counts.
+- `PLACES`: `MAX_PLACES` of `PLACE`, what connections follow whose policy has ``follows`` set.
 - `TRIAL`: a `TRIAL_TYPE`, the input and output of the test program.
 - `FORM`: a uint32 to be set before loading: 1 where the kernel's ``cong_control`` takes
   ``(sk, rs)``, as before 6.10; 0 for ``(sk, ack, flag, rs)``.
@@ -22,7 +23,7 @@ OPERATIONS = "distrlcc"
 TRIAL_PROGRAM = "trial"
 """The program for BPF_PROG_TEST_RUN, of type tc, that loads only where it is asked for."""
 POLICIES, CONTROL, STATS = ".data.policies", ".data.control", ".data.stats"
-TRIAL, FORM = ".data.trial", ".rodata.form"
+PLACES, TRIAL, FORM = ".data.places", ".data.trial", ".rodata.form"
 
 ONE = 1 << 24
 """1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point."""
@@ -32,6 +33,7 @@ WEIGHT_SHIFT = 24
 MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 64
 MAX_LAYERS = MAX_DENSE + 2
 MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 128, 256, 1 << 16, 1024
+MAX_PLACES = 1024
 LINEAR, RELU, TANH = 0, 1, 2
 SPACES = {
     "scale-free": 14,
@@ -58,7 +60,7 @@ POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
         *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 paced guard_rounds floor"),
-        *_named("<u4", "crowd unused"),
+        *_named("<u4", "crowd follows"),
         *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
         *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
         ("mean", "<i8", MAX_INPUTS),
@@ -72,7 +74,12 @@ POLICY = np.dtype(
     align=True,
 )
 CONTROL_TYPE = np.dtype(
-    [*_named("<u4", "generation operations policies stats"), ("name", "S16"), ("label", "S64")],
+    [
+        *_named("<u4", "generation operations policies stats"),
+        ("name", "S16"),
+        ("label", "S64"),
+        ("beat", "<u8"),
+    ],
     align=True,
 )
 STATS_TYPE = _struct(
@@ -81,7 +88,10 @@ STATS_TYPE = _struct(
 )
 INTERVAL = _struct(
     ("<u8", "duration sent acked lost rtt_sum rtt_count rtt_min rtt_last min_rtt inflight"),
-    ("<u8", "delay delivery_rate send_rate"),
+    ("<u8", "delay delivery_rate send_rate rtt_max timeouts"),
+)
+PLACE = np.dtype(
+    [*_named("<i8", "cwnd rate"), *_named("<u4", "step seen_step"), ("seen", INTERVAL)], align=True
 )
 ACKED = _struct(
     ("<u8", "now acked lost inflight"), ("<u4", "prior_delivered delivered state limited")
@@ -98,7 +108,7 @@ CONNECTION = np.dtype(
         *_named("<u8", "recent_window recent_least recent_least_before"),
         *_named("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
         *_named("<i8", "cwnd rate answer"),
-        *_named("<u4", "generation action delivered sent lost state limited heard"),
+        *_named("<u4", "generation action delivered sent lost state limited step heard unused"),
         ("guard", GUARD),
         ("observation", "<i8", MAX_INPUTS),
         ("hidden", "<i8", MAX_STATE),

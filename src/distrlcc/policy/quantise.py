@@ -93,12 +93,24 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    # How it is used.
+    _put_options(to, options)
+    _put_network(to, policy)
+    return to
+
+
+def follower(options: KernelOptions | None = None) -> Struct:
+    """Return a `POLICY` that decides nothing: connections do what their `PLACE` says."""
+    to = np.zeros((), layout.POLICY)
+    to["follows"], to["actions"] = 1, 1
+    to["observation"] = list(layout.SPACES).index("indigo")  # whose averages are counted
+    _put_options(to, options or KernelOptions(guard_loss=0.0))
+    return to
+
+
+def _put_options(to: Struct, options: KernelOptions) -> None:
     to["gain_q8"], to["paced"] = round((options.pacing or 1.0) * 256), options.pacing > 0
     to["guard_loss"], to["guard_rounds"] = fixed(options.guard_loss), options.guard_rounds
     to["floor"], to["crowd"], to["catch_up"] = options.floor, options.crowd, 8
-    _put_network(to, policy)
-    return to
 
 
 def _put_network(to: Struct, policy: PolicyFile) -> None:

@@ -112,24 +112,30 @@ class RateLink:
         self._queue = queue
         self._work = 0  # bits * ns/s of the oldest packet still to serve at `_since`
         self._since = 0
+        self._plan()
 
     def next_time(self) -> int:
         """Return the next change's or departure's time."""
+        return self._next
+
+    def _plan(self) -> None:
         change = self._changes[0][0] if self._changes else NEVER
         if self._queue.oldest is None or self._rate == 0 < self._work:
-            return change
+            self._next = change
+            return
         departure = self._since
         if self._work > 0:
             departure += -(-self._work // self._rate)
-        return min(change, departure)
+        self._next = min(change, departure)
 
     def step(self) -> list[Packet]:
         """Change the rate, or let the packet in service depart; changes come first."""
-        now = self.next_time()
+        now = self._next
         if self._changes and self._changes[0][0] == now:
             self._work -= self._rate * (now - self._since)
             self._since = now
             self._rate = self._changes.pop(0)[1]
+            self._plan()
             return []
         served = self._queue.pop(now=now)
         self._serve(now)
@@ -145,6 +151,7 @@ class RateLink:
     def _serve(self, now: int) -> None:
         if (packet := self._queue.oldest) is not None:
             self._work, self._since = packet.size * 8 * NANOSECONDS, now
+        self._plan()
 
 
 _LINE = re.compile(r"(T) (?:([+#]) (T)|(-) (T) (T)|(d) (T) (T))$".replace("T", r"\d{1,18}"))

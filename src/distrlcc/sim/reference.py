@@ -295,6 +295,8 @@ def capacity(link: Link, begin: int, end: int) -> int:
             periods, rest = divmod(time + start, trace.period_ns)
             counts.append(periods * len(trace.times_ns) + bisect_right(trace.times_ns, rest))
         return (counts[1] - counts[0]) * _PACKET_BITS
+    if not link.changes:
+        return round((link.rate_mbps or 0.0) * 1e6) * max(end - begin, 0)
     schedule = rate_schedule(link)
     starts = [min(begin, 0), *(at for at, _ in schedule[1:]), NEVER]
     return sum(

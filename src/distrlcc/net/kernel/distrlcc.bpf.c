@@ -14,6 +14,7 @@ struct policy policies[2] SEC(".data.policies");
 struct control control SEC(".data.control");
 struct stats stats SEC(".data.stats");
 struct trial trial_data SEC(".data.trial");
+struct place places[MAX_PLACES] SEC(".data.places");
 
 #define POLICY_OF(c) (&policies[(c)->generation & 1])
 
@@ -33,6 +34,8 @@ struct {
 #define NEVER 0x7fffffff
 #define MOST_STRETCH 16
 #define SECOND_US 1000000
+
+#include "count.bpf.h"
 
 /* Chance for one decision: 32 bits, or nearly a standard normal, the sum of twelve uniforms. */
 __noinline __s64 drawn(struct connection *c)
@@ -58,8 +61,7 @@ __noinline int step(struct connection *c)
 		return 0;
 	observe(c);
 	act(c, drawn(c));
-	c->now.sent = c->now.acked = c->now.lost = 0;
-	c->now.rtt_sum = c->now.rtt_count = c->now.rtt_min = 0;
+	count_anew(&c->now);
 	return 0;
 }
 
@@ -153,48 +155,6 @@ static __always_inline void close_steps(struct connection *c, __u64 now)
 	count_busy(now, n * length);
 }
 
-/* Indigo's averages: each packet moves them by an eighth, from 0 in each step. */
-static __always_inline __u64 eighths(__u64 old, __u64 sample, __u64 packets, bool fresh)
-{
-	packets = fresh || packets > 8 ? 8 : packets;
-	return old + (((__s64)(sample - old) * (__s64)packets) >> 3);
-}
-
-/* Counts an acknowledgement into the step that has begun. */
-static __always_inline void count(struct connection *c, struct tcp_sock *tp,
-				  const struct rate_sample *rs, struct acked *a)
-{
-	struct interval *now = &c->now;
-	bool fresh = !now->acked;
-	long rtt = rs->rtt_us, flight = rs->interval_us;
-	__u64 sample;
-
-	now->acked += a->acked;
-	now->lost += a->lost;
-	now->sent += (__u32)(tp->data_segs_out - c->sent);
-	c->sent = tp->data_segs_out;
-	now->inflight = rs->prior_in_flight;
-	c->limited = a->limited;
-	/* A delayed ACK's wait is not the path's: taken for a queue, it would hold a window of 2. */
-	if (rtt > 0 && !(rs->is_ack_delayed && now->min_rtt)) {
-		now->rtt_sum += rtt;
-		now->rtt_count++;
-		now->rtt_last = rtt;
-		now->rtt_min = least_of(now->rtt_min, rtt);
-		now->min_rtt = least_of(now->min_rtt, rtt);
-	}
-	if (POLICY_OF(c)->observation >> 1 != INDIGO >> 1 || !now->rtt_last || !a->acked)
-		return;
-	now->delay = eighths(now->delay, (now->rtt_last - now->min_rtt) << 16, a->acked, fresh);
-	if (rs->delivered > 0 && flight > 0) {
-		sample = ((__u64)rs->delivered * SECOND_US << 16) / (flight > 1000 ? flight : 1000);
-		now->delivery_rate = eighths(now->delivery_rate, sample, a->acked, fresh);
-	}
-	sample = now->rtt_last > 1000 ? now->rtt_last : 1000;
-	sample = ((__u64)rs->prior_in_flight * SECOND_US << 16) / sample;
-	now->send_rate = eighths(now->send_rate, sample, a->acked, fresh);
-}
-
 /* Gives the socket its window and pacing rate. */
 static __always_inline void apply(struct sock *sk, struct connection *c, __u64 conserved)
 {
@@ -206,7 +166,7 @@ static __always_inline void apply(struct sock *sk, struct connection *c, __u64 c
 	srtt = srtt ? srtt : 1000;
 	/* Without a rate TCP would wait for large bursts, and not fill the window. */
 	rate = ((cwnd * tp->mss_cache * SECOND_US / srtt) * gain) >> 8;
-	if (!p->actions && !c->guard.on) {
+	if (c->rate && !c->guard.on) {
 		rate = ((__u64)c->rate * tp->mss_cache) >> 16;
 		cwnd = 4 * ((__u64)c->rate * srtt >> 16) / SECOND_US;
 	}
@@ -231,9 +191,11 @@ void BPF_PROG(start, struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	__u32 generation = control.generation;
+	bool follows = policies[generation & 1].follows;
+	struct place *place = follows ? place_of(sk) : 0;
 	struct connection *c = 0;
 
-	if (generation)
+	if (generation && (place || !follows))
 		c = bpf_sk_storage_get(&connections, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!c) {
 		fall_back(sk);
@@ -245,6 +207,8 @@ void BPF_PROG(start, struct sock *sk)
 	c->lost = tp->lost;
 	c->sent = tp->data_segs_out;
 	begin(c, generation);
+	if (place)
+		follow(c, place);
 	tp->snd_ssthresh = NEVER;
 	if (sk->sk_pacing_status == 0 && (POLICY_OF(c)->paced || !POLICY_OF(c)->actions))
 		sk->sk_pacing_status = PACING_NEEDED;
@@ -273,6 +237,7 @@ int cong_control(__u64 *arguments)
 	struct connection *c = bpf_sk_storage_get(&connections, sk, 0, 0);
 	__u32 generation = control.generation;
 	__u64 conserved = NEVER;
+	struct place *place = 0;
 	struct acked a = {};
 
 	/* The other form is dead code, as `form` does not change once the program is loaded. In
@@ -284,7 +249,7 @@ int cong_control(__u64 *arguments)
 		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(arguments));
 	if (!c)
 		return 0;
-	if (!generation) {
+	if (!generation || (policies[generation & 1].follows && !(place = place_of(sk)))) {
 		fall_back(sk);
 		return 0;
 	}
@@ -295,7 +260,10 @@ int cong_control(__u64 *arguments)
 		begin(c, generation);
 	}
 	a.now = tp->tcp_mstamp;
-	close_steps(c, a.now);
+	if (place)
+		follow(c, place);
+	else
+		close_steps(c, a.now);
 	/* The acknowledgement. */
 	a.acked = (__u32)(tp->delivered - c->delivered);
 	a.lost = (__u32)(tp->lost - c->lost);
@@ -308,6 +276,10 @@ int cong_control(__u64 *arguments)
 	a.state = c->state;
 	count(c, tp, rs, &a);
 	guard(c, &a);
+	if (place) {
+		place->seen = c->now;
+		place->seen_step = c->step;
+	}
 	if (a.state >= TCP_CA_Recovery)
 		conserved = a.inflight + 1 + (a.state == TCP_CA_Loss ? 2 : 1) * a.acked;
 	apply(sk, c, conserved);
@@ -338,8 +310,10 @@ void BPF_PROG(set_state, struct sock *sk, __u8 state)
 {
 	struct connection *c = bpf_sk_storage_get(&connections, sk, 0, 0);
 
-	if (c)
-		c->state = state;
+	if (!c)
+		return;
+	c->state = state;
+	c->now.timeouts += state == TCP_CA_Loss;
 }
 
 SEC("struct_ops")

@@ -25,7 +25,7 @@ enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, T
 #define __core __attribute__((preserve_access_index))
 
 struct sock {
-	__u32 sk_pacing_status;
+	__u32 sk_pacing_status, sk_mark;
 	unsigned long sk_pacing_rate, sk_max_pacing_rate;
 } __core;
 

@@ -9,6 +9,7 @@
 #define MAX_WEIGHTS (1 << 16)
 #define MAX_BIASES 1024
 #define WEIGHT_SHIFT 24
+#define MAX_PLACES 1024
 
 enum { SCALE_FREE, SCALE_FREE_RECENT, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
 enum { LINEAR, RELU, TANH };
@@ -21,7 +22,7 @@ struct layer {
 struct policy {
 	__u32 observation, observed, actions, has_preference, dense, state, state_input;
 	__u32 sample, step_us, interval_q16, catch_up, gain_q8, paced, guard_rounds, floor;
-	__u32 crowd, unused;
+	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
@@ -35,6 +36,7 @@ struct control {
 	__u32 generation; /* slot generation & 1 is in use; 0: none */
 	__u32 operations, policies, stats; /* for users: numbers of the maps */
 	char name[16], label[64]; /* and names of the control and of the policy */
+	__u64 beat; /* when the user of the places lived last, ns of the monotonic clock */
 };
 
 struct stats {
@@ -42,10 +44,21 @@ struct stats {
 	__u64 guard_entries, guard_exits, guard_us, busy, busy_us, busy_start;
 };
 
-/* What was seen in a step: us and packets; Indigo's averages with 16 bits after the point. */
+/* What was seen in a step: us and packets; Indigo's averages with 16 bits after the point. Timeouts
+ * are those since the beginning.
+ */
 struct interval {
 	__u64 duration, sent, acked, lost, rtt_sum, rtt_count, rtt_min, rtt_last, min_rtt, inflight;
-	__u64 delay, delivery_rate, send_rate;
+	__u64 delay, delivery_rate, send_rate, rtt_max, timeouts;
+};
+
+/* Where a user sets the window and rate of the connection whose mark (SO_MARK) is the place's
+ * number + 1, and sees what came of it in the step that the user counts.
+ */
+struct place {
+	__s64 cwnd, rate; /* a rate of 0: none but what the window gives */
+	__u32 step, seen_step;
+	struct interval seen;
 };
 
 /* What one acknowledgement tells the guard: us and packets. */
@@ -66,7 +79,8 @@ struct connection {
 	__u64 recent_window, recent_least, recent_least_before;
 	__s64 delay, slow_delay, fast, slow, top, loss, quick, cwnd_fast, cwnd_slow, rtt;
 	__s64 cwnd, rate, answer;
-	__u32 generation, action, delivered, sent, lost, state, limited, heard; /* heard: us */
+	__u32 generation, action, delivered, sent, lost, state, limited, step;
+	__u32 heard, unused; /* heard: us */
 	struct guard guard;
 	__s64 observation[MAX_INPUTS], hidden[MAX_STATE], cell[MAX_STATE];
 	__s64 buffer[2 * MAX_ROWS + MAX_COLUMNS];

@@ -1,0 +1,112 @@
+"""N emulated links whose agents are connections of the kernel's own TCP, stepped in real time.
+
+It is `distrlcc.net.emulated_world` with a `distrlcc.net.kernel_flow.TcpFlow` as each link's first
+flow; rivals send over UDP as they do there. Everything ends with the process. A connection that
+finds the process silent for 0.5 s follows CUBIC, and chooses anew at the next action.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import ExitStack
+from time import monotonic_ns
+
+from distrlcc.errors import KernelError
+from distrlcc.net.emulated_world import EmulatedWorld, Place, main
+from distrlcc.net.kernel_flow import TcpFlow, Wire
+from distrlcc.net.kernel_tcp import register, require_kernel
+from distrlcc.net.namespace import REMEDY, is_privileged
+from distrlcc.policy.kernel_layout import MAX_PLACES
+from distrlcc.policy.quantise import follower
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import FloatArray
+
+
+def require_world(links: int) -> None:
+    """See that so many links of the kernel's TCP can be in one process here.
+
+    Raises:
+        KernelError: This machine lacks something, or they are too many.
+    """
+    require_kernel()
+    if not is_privileged():
+        raise KernelError(f"world kernel: no right to make a network; {REMEDY}")
+    if links > MAX_PLACES:
+        raise KernelError(
+            f"world kernel: {links} links, but a process has {MAX_PLACES} at most; take fewer "
+            "(num_envs)"
+        )
+
+
+class KernelWorld(EmulatedWorld):
+    """N links, each with its scenario's flows; the first flow of each is the kernel's TCP."""
+
+    def __init__(self, n: int) -> None:
+        """Start without links; the program is loaded with the first one."""
+        super().__init__(n)
+        self._stack = ExitStack()
+        self._agents: dict[int, TcpFlow] = {}
+        self._lost, self._fallbacks = [0] * n, 0
+
+    def close(self) -> None:
+        """Close every socket, and take the program out of the kernel."""
+        super().close()
+        self._stack.close()
+
+    def load(self, n: int, scenario: Scenario) -> None:
+        """See `EmulatedWorld.load`.
+
+        Raises:
+            KernelError: The kernel refuses the program.
+        """
+        if not self._agents:
+            self._control = register(follower(), "a trainer", f"rl{os.getpid()}")
+            self._stack.callback(self._control.close)
+            self._orders = self._control.places()
+            self._wire = Wire(self._stack)
+            self.watch(self._wire.fileno(), self._wire.carry)
+        super().load(n, scenario)
+        fd = self._agents[n].socket.fileno()
+        self._poll.modify(fd, select.EPOLLOUT | select.EPOLLET)
+
+    def _open(self, n: int, scenario: Scenario) -> Place:
+        orders, name = self._orders[n : n + 1], self._control.name
+        agent = self._agents[n] = TcpFlow(scenario.flows[0], orders, n + 1, name, self._wire)
+        place = Place(scenario, self._timers, agent)
+        agent.on_packets = place.relay.arrive
+        self._lost[n] = self._wire.lost()
+        return place
+
+    def act(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> None:
+        """See `EmulatedWorld.act`."""
+        self._live()
+        # Where this process stood still the kernel gave connections to CUBIC: all choose again.
+        fallbacks = int(self._control.counted["fallbacks"])
+        if fallbacks != self._fallbacks:
+            self._fallbacks = fallbacks
+            for agent in self._agents.values():
+                agent.follows = False
+        super().act(cwnd, pacing, step=step)
+
+    def take(self) -> tuple[FloatArray, int, int]:
+        """See `EmulatedWorld.take`; what the device lost is anyone's."""
+        lost = self._wire.lost()
+        for n, place in enumerate(self._places):
+            if place is not None:
+                place.relay.hidden_losses = lost - self._lost[n]
+        return super().take()
+
+    def turn(self) -> bool:
+        """See `EmulatedWorld.turn`."""
+        self._live()
+        return super().turn()
+
+    def _live(self) -> None:
+        """Let connections see that their orders are somebody's."""
+        if self._agents:
+            self._control.control["beat"] = monotonic_ns()
+
+
+if __name__ == "__main__":
+    main(KernelWorld)
