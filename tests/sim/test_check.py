@@ -37,7 +37,7 @@ MUTANTS = {
     "wrong timeout": ("last_activity + col.TIMEOUT_NS", "last_activity + 999000000"),
     "service rounded down": ("begin + (work + rate - 1) // rate", "begin + work // rate"),
     "delay of the arrival, not the departure": ("departure >= row_end", "departure > row_end"),
-    "ACKs overtake": ("max(departure + row_rtt + extra, last_ack)", "departure + row_rtt + extra"),
+    "ACKs overtake": ("ack_at = max(back, last_ack)", "ack_at = back"),
     "loss of another flow": ("loss_hash(seed, best_flow, sent)", "loss_hash(seed, 0, sent)"),
     "higher flow first": ("best_flow = filling\n", "best_flow = n_flows - 1 - filling\n"),
     "starts before ACKs": ("else FOREVER), 3", "else FOREVER), -1"),

@@ -504,9 +504,8 @@ def advance(
                         if row_loss > 0 and loss_hash(seed, best_flow, sent) < row_loss:
                             random_lost += 1
                         else:
-                            ack_at = max(departure + row_rtt + extra, last_ack)
+                            back = departure + row_rtt + extra
                             if shapes_acks:
-                                back = departure + row_rtt + extra
                                 ack_at, last_ack, changed = acknowledge(
                                     link, flows[f], ring, tail, best_flow, sent, back, last_ack
                                 )
@@ -515,6 +514,7 @@ def advance(
                                         log[changed, 3] = ack_at
                                     flows[f, col.HELD_LOG] = log[0, 0] + 1
                             else:
+                                ack_at = max(back, last_ack)
                                 last_ack = ack_at
                             slot = ring_start + (tail & ring_mask)
                             ring[slot, col.R_ACK_TIME] = ack_at
