@@ -21,7 +21,7 @@ from distrlcc.net.link_config import (
 from distrlcc.net.link_log import LinkLog
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import QueueSpec, parse_queue
-from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.scenario import Change, Link, Scenario
 from distrlcc.sim.trace import parse_trace
 
 FULL = b"x" * 1500
@@ -84,6 +84,12 @@ def test_changes_of_rate_delay_and_loss() -> None:
     # The delay falls by 8 ms while nothing departs.
     assert times[148:] == [303 + k for k in range(99)]
     assert [data[:4] for _, data in got] == [b"%04d" % k for k in range(len(got))]
+
+
+def test_a_link_that_begins_in_silence() -> None:
+    link = Link(rate_mbps=0.0, delay_ms=5.0, changes=(Change(0.1, rate_mbps=12.032),))
+    got = _drive(uplink(link), [(0, FULL), (0, FULL)], 200 * MILLISECOND)
+    assert [now // MILLISECOND for now, _ in got] == [106, 107]
 
 
 def test_a_falling_delay_overtakes_nothing() -> None:

@@ -154,7 +154,7 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     assert (len(windows), stats["guard_exits"]) == (8, 1)
     assert stats["guard_us"] > 400_000
     # Again where packets queue, and so from half the loss on; and it lasts twice as long.
-    connection["now"]["rtt_last"], connection["now"]["min_rtt"] = 76_000, 50_000
+    connection["now"]["rtt_min"], connection["now"]["min_rtt"] = 76_000, 50_000
     for _ in range(2):
         assert not connection["guard"]["on"]
         round_trip(3)

@@ -80,7 +80,6 @@ def test_ppo_trains_on_the_kernels_tcp(tmp_path: Path) -> None:
         require_world(4)
     except KernelError as error:
         pytest.skip(str(error))
-    before = kernel_controls()
     words = ("train", "quickstart", "--world", "kernel", "--out", str(tmp_path / "run"))
     settings = (*OF_PPO, "total_steps=256", "held_out.every=99")
     assert main([*words, "--no-tensorboard", "--set", *settings]) == 0
@@ -88,7 +87,9 @@ def test_ppo_trains_on_the_kernels_tcp(tmp_path: Path) -> None:
     assert [row["steps"] for row in lines] == [128, 256]
     assert all(row["episodes"] > 0 and row["utilisation"] > 0.1 for row in lines)
     assert load_policy(tmp_path / "run" / "policy.safetensors").spec.action_size == 6
-    assert kernel_controls() == before
+    # Of the processes that have ended nothing is registered; other tests' may live.
+    holders = [control[2:] for control in kernel_controls() if control[2:].isdigit()]
+    assert all(Path(f"/proc/{holder}").exists() for holder in holders)
 
 
 def test_updates_whose_steps_were_late_are_refused_and_named_each_time(tmp_path: Path) -> None:

@@ -122,7 +122,9 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
 @pytest.mark.parametrize(
     ("link", "more", "says"),
     [
-        ("rate_mbps = 0.0", "", "rate_mbps is 0.0"),
+        ("rate_mbps = 0.0", "", "last rate_mbps is 0"),
+        ("rate_mbps = 0.0, changes = [{at_s = 20.0, rate_mbps = 1.0}]", "", "silent for all of"),
+        ("rate_mbps = -1.0", "", "rate_mbps is -1"),
         ("rate_mbps = nan", "", "rate_mbps is nan"),
         ("", "", "either rate_mbps or trace"),
         ("rate_mbs = 3.0", "", "rate_mbps"),

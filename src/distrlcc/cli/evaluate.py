@@ -123,6 +123,9 @@ def _evaluate(
     real = args.world == "emulated"
     for scenario, contender in product(scenarios, contenders if real else ()):
         real_flows(scenario, contender, args.others)
+    kernels = [contender for contender in contenders if contender.is_kernel]
+    if args.flows and not kernels:
+        raise ConfigError("--flows: no sender is in the kernel's TCP; add --as kernel")
     drawn = _drawn_links(args.series, scenarios)
     if args.out is not None:
         require_writable(args.out)
@@ -149,8 +152,10 @@ def _evaluate(
             if model is not None
         ]
         rows = compare(pairs)
-        kernels = [contender for contender in contenders if contender.is_kernel]
-        parallel = measure_parallel(kernels, args.flows, show=lambda line: note(f"{line} ..."))
+        parallel, failed = measure_parallel(
+            kernels, args.flows, show=lambda line: note(f"{line} ...")
+        )
+        failures += failed
         figures["flows"] = [one.to_json() for one in parallel]
         notes = _notes(contenders, scenarios, args.others) + list(map(kernel_work, controls))
         for line in (*rows, *parallel, *notes):

@@ -103,7 +103,7 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
             try:
                 ray.init(**arguments)
                 if threading.current_thread() is threading.main_thread():
-                    signal.signal(signal.SIGTERM, handler)
+                    signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
                 break
             except Exception as error:  # Ray raises that class itself
                 _shut_down(ray)
@@ -177,7 +177,7 @@ def _shut_down(ray: Any) -> None:
         ray.shutdown()
     finally:
         for number, handler in old.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def dead_part(ray: Any) -> str:

@@ -59,18 +59,12 @@ class EmulatedBatch(AgentBatch):
         """Put a scenario at link n, with fresh flows and sockets, from the next step on.
 
         Raises:
-            ConfigError: One of its flows is the oracle, or its receivers delay ACKs, which only the
-                simulator has.
+            ConfigError: One of its flows is the oracle, which only the simulator has.
         """
         if any(flow.scheme == "oracle" for flow in scenario.flows):
             raise ConfigError(
                 f"{scenario.name} has an oracle's flow, which emulated links cannot have; take "
                 "another scheme, or world=simulated"
-            )
-        if scenario.link.delayed_acks:
-            raise ConfigError(
-                f"{scenario.name} has delayed_acks, which receivers over UDP do not; set it to "
-                "false, or take world=simulated"
             )
         if self._world is None:
             self._world = WorldProcess(len(self._best), self._module.__name__)

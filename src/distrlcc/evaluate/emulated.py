@@ -32,12 +32,13 @@ from distrlcc.limits import limits
 from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, ERROR, Part
 from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.net.link_config import require_plain_acks
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 FIRST_PORT = 24_730
 """Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
-_ATTEMPTS = 2
+ATTEMPTS = 2
 _SILENCE = "30"
 """How long a sender sends on into an outage of the link, s."""
 _MOST_PATIENCE_SECONDS = 3600
@@ -113,9 +114,10 @@ def real_flows(
     ``others`` are as in `distrlcc.evaluate.contender.rival`.
 
     Raises:
-        ConfigError: A flow cannot send real packets.
+        ConfigError: A flow cannot send real packets, or its link shapes ACKs.
     """
     found = []
+    require_plain_acks(scenario.link)
     for number, flow in enumerate(scenario.flows, 1):
         stop = scenario.duration_s if flow.stop_s is None else flow.stop_s
         seconds = min(stop, scenario.duration_s) - flow.start_s
@@ -325,7 +327,7 @@ def evaluate_emulated(
             show(f"{run}, {scenario.duration_s:g} s")
             seeded = reseed(scenario, seed)
             flows = real_flows(seeded, contender, others)
-            for attempt in range(_ATTEMPTS):
+            for attempt in range(ATTEMPTS):
                 if attempt:
                     show(f"{run}, once more ({reason})")
                 try:

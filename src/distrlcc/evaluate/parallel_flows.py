@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from distrlcc.errors import LinkError, OutputError, TraceError
 from distrlcc.evaluate.contender import Contender
-from distrlcc.evaluate.emulated import RealFlow, emulate_flows
+from distrlcc.evaluate.emulated import ATTEMPTS, RealFlow, emulate_flows
 from distrlcc.evaluate.fairness import fairness_of, jain_index, run_shared
 from distrlcc.evaluate.flow_log import read_flow_log, score_log
 from distrlcc.evaluate.runner import MBIT, WARMUP_S
@@ -78,24 +79,31 @@ class ParallelFlows:
 
 def measure_parallel(
     contenders: Sequence[Contender], counts: Sequence[int], show: Callable[[str], None]
-) -> list[ParallelFlows]:
+) -> tuple[list[ParallelFlows], list[str]]:
     """Measure each of the kernel's senders as so many flows at once on `LINK`.
 
     ``show`` is called with a line on each run.
 
-    Raises:
-        LinkError: A sender or the emulator failed.
-        OutputError: Nothing crossed the link.
+    Returns:
+        The runs, and a sentence on each that failed twice.
     """
-    found = []
+    found, failures = list[ParallelFlows](), list[str]()
     for count, contender in product(counts, contenders):
-        show(f"{contender.name}, {count} at once, {SECONDS:g} s")
         flows = tuple(Flow("agent") for _ in range(count))
-        scenario = Scenario(f"{count} flows", LINK, flows, SECONDS)
-        real, model = _emulated(scenario, contender), contender.simulated()
-        simulated = None if model is None else _simulated(scenario, model)
-        found.append(ParallelFlows(contender.name, count, real, simulated))
-    return found
+        scenario, reason = Scenario(f"{count} flows", LINK, flows, SECONDS), ""
+        for _ in range(ATTEMPTS):
+            show(f"{contender.name}, {count} at once, {SECONDS:g} s{reason}")
+            try:
+                real, model = _emulated(scenario, contender), contender.simulated()
+            except (LinkError, OutputError, TraceError) as error:
+                reason = f" ({error})"
+                continue
+            simulated = None if model is None else _simulated(scenario, model)
+            found.append(ParallelFlows(contender.name, count, real, simulated))
+            break
+        else:
+            failures.append(f"{count} flows of {contender.name} at once failed:{reason}")
+    return found, failures
 
 
 def _emulated(scenario: Scenario, contender: Contender) -> Together:

@@ -57,6 +57,8 @@ def _of_link(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> Floa
     for change, following in zip(changes, [*changes[1:], None], strict=True):
         rate = rate if change.rate_mbps is None else change.rate_mbps
         delay = delay if change.delay_ms is None else change.delay_ms
+        if not rate:  # there is nothing to come back to
+            continue
         rtt = 2e-3 * delay + 8e-6 * PACKET_BYTES / rate
         bdp = bdp_packets(rate, 1e3 * rtt)
         until = scenario.duration_s if following is None else following.at_s

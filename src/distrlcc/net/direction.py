@@ -51,7 +51,7 @@ class Direction:
         self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:
             queue = config.queue.build(unit=1, generator=self._generator, on_drop=self._note_drops)
-            self._link = TraceLink(config.times, queue, base=base - config.phase_ms)
+            self._link = TraceLink(config.times or (NEVER,), queue, base=base - config.phase_ms)
             while config.phase_ms and self._link.next_time() <= base:
                 self._link.step()
             self._link.on_opportunity = self._note_opportunity

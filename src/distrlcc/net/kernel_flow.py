@@ -201,7 +201,9 @@ class TcpFlow:
                 self.socket.send(_CHUNK)
 
     def forward(self, packets: list[bytes], now: int) -> None:
-        """Put packets on the link."""
+        """Put packets on the link; those that the kernel still had at the stop are dropped."""
+        if now >= self._stop:
+            return
         assert self.on_packets is not None
         number = self._first + len(self._packets)
         self._packets += packets

@@ -111,17 +111,26 @@ def load_scenario(name: str) -> Scenario:
     return scenarios[0]
 
 
+def require_plain_acks(link: Link) -> None:
+    """See that an emulated link need not do anything to ACKs.
+
+    Raises:
+        ConfigError: It would have to.
+    """
+    if link.shapes_acks:
+        raise ConfigError(
+            "an emulated link leaves ACKs as they are: take a link without ack_jitter_ms, "
+            "ack_tick_ms and delayed_acks, or the simulator"
+        )
+
+
 def uplink(link: Link) -> DirectionConfig:
     """Return the direction that data take; the simulator's packets count 1504 bytes of the rate.
 
     Raises:
-        ConfigError: The link shapes ACKs.
+        ConfigError: See `require_plain_acks`.
     """
-    if link.shapes_acks:
-        raise ConfigError(
-            "ack_jitter_ms, ack_tick_ms and delayed_acks are for the simulator; a receiver of real "
-            "packets has ACKs of its own"
-        )
+    require_plain_acks(link)
     limits = (link.queue_packets, link.queue_bytes)
     kind = "infinite" if limits == (None, None) else "droptail"
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)

@@ -98,12 +98,12 @@ def quantise(
     return to
 
 
-def follower(options: KernelOptions | None = None) -> Struct:
+def follower() -> Struct:
     """Return a `POLICY` that decides nothing: connections do what their `PLACE` says."""
     to = np.zeros((), layout.POLICY)
     to["follows"], to["actions"] = 1, 1
     to["observation"] = list(layout.SPACES).index("indigo")  # whose averages are counted
-    _put_options(to, options or KernelOptions(guard_loss=0.0))
+    _put_options(to, KernelOptions(guard_loss=0.0))
     return to
 
 

@@ -153,6 +153,11 @@ class Scenario:
         check_fields(self, "seed", 0, MAX_SEED)
         if not 1 <= len(self.flows) <= 64:
             raise ConfigError(f"{self.name}: {len(self.flows)} flows; expected 1 to 64")
+        rates = [c.rate_mbps for c in self.link.changes if c.at_s < self.duration_s]
+        if self.link.rate_mbps == 0 and not any(rates):
+            raise ConfigError(
+                f"{self.name}: its link is silent for all of its {self.duration_s:g} s"
+            )
         first = self.flows[0]
         stop = self.duration_s if first.stop_s is None else first.stop_s
         if not first.start_s < min(stop, self.duration_s):

@@ -319,7 +319,7 @@ void BPF_PROG(set_state, struct sock *sk, __u8 state)
 SEC("struct_ops")
 void BPF_PROG(cwnd_event, struct sock *sk, enum tcp_ca_event event)
 {
-	__u64 now = tcp_sk(sk)->tcp_mstamp;
+	__u64 now = tcp_sk(sk)->tcp_mstamp, patience;
 	struct connection *c;
 
 	/* After idleness the step begins anew: nobody waited for an acknowledgement. A window that
@@ -328,7 +328,12 @@ void BPF_PROG(cwnd_event, struct sock *sk, enum tcp_ca_event event)
 	if (event != CA_EVENT_TX_START)
 		return;
 	c = bpf_sk_storage_get(&connections, sk, 0, 0);
-	if (c && (__u32)now - c->heard > POLICY_OF(c)->step_us)
+	if (!c)
+		return;
+	patience = POLICY_OF(c)->step_us;
+	if (c->rate) /* some packets' turns */
+		patience += (4ULL * SECOND_US << 16) / (__u64)c->rate;
+	if ((__u32)now - c->heard > patience)
 		c->start = now;
 }
 

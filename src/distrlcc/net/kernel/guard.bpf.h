@@ -101,7 +101,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 	g->share = (g->lost << SHIFT) / (g->packets | !g->packets);
 	g->round = a->delivered;
 	g->packets = g->lost = 0;
-	bound = p->guard_loss >> (2 * c->now.rtt_last > 3 * c->now.min_rtt);
+	bound = p->guard_loss >> (2 * c->now.rtt_min > 3 * c->now.min_rtt);
 	g->bad = g->share > bound ? g->bad + 1 : 0;
 	g->calm = 2 * g->share < p->guard_loss ? g->calm + 1 : 0;
 	/* In, or out. */
