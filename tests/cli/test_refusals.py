@@ -99,7 +99,7 @@ REFUSED = [
     ("evaluate --seeds 0", "whole number of 1 or more"),
     ("evaluate --trace none.trace", "cannot be read"),
     ("evaluate --trace empty.trace", "empty"),
-    ("evaluate --suite zero.toml", "rate_mbps is 0.0"),
+    ("evaluate --suite zero.toml", "the last rate_mbps is 0"),
     ("evaluate --suite key.toml", "rate_mbps"),
     ("evaluate --suite scheme.toml", "did you mean cubic"),
     ("evaluate --against cubic --series nope", "no such link"),

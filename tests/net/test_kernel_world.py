@@ -176,9 +176,9 @@ def test_losses_rates_and_times_are_as_on_other_links(links: WorldProcess) -> No
     seconds = _sum(paced[40:], "duration")
     assert 150 < _used(paced[40:]) / seconds < 330
     assert paced[-1].stats.pacing_rate[0] == 300.0
-    _load(links, Flow(start_s=0.15, stop_s=0.4))
-    short = _run(links, 80, 20.0)
-    assert _sum(short[:10], "sent") == _used(short[70:]) == 0 < _used(short)
+    _load(links, Flow(start_s=0.6, stop_s=0.9))
+    short = _run(links, 130, 20.0)
+    assert _sum(short[:10], "sent") == _used(short[-10:]) == 0 < _used(short)
 
 
 def test_a_rival_shares_the_link(links: WorldProcess) -> None:

@@ -52,6 +52,8 @@ def random_script(seed: int, number: int) -> Script:
     even = bool(rng.random() < 0.5)
     link = _random_link(rng, even)
     seconds = float(rng.uniform(0.5, 4.0))
+    if link.rate_mbps == 0 and not any(c.rate_mbps for c in link.changes if c.at_s < seconds):
+        link = replace(link, rate_mbps=ROUND_RATE)
     flows = tuple(_random_flow(rng, even, seconds) for _ in range(int(rng.integers(1, 6))))
     steps: list[int] = []
     while sum(steps) < seconds * 1e9:

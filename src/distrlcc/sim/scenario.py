@@ -103,7 +103,7 @@ class Link:
         if rates and self.trace is not None:
             raise ConfigError("link.changes: a trace link takes no rate_mbps")
         if [self.rate_mbps, *rates][-1] == 0:
-            raise ConfigError("link: the last rate_mbps is 0; expected one above 0")
+            raise ConfigError("the last rate_mbps is 0; expected one above 0")
 
     @property
     def shapes_acks(self) -> bool:
