@@ -23,6 +23,7 @@ from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 
 _TOKEN = "of-these-two-hosts-alone"
+_PORT = 7379
 _SMALL = ("--cpus", "1", "--object-store-mb", "100")
 
 
@@ -73,10 +74,12 @@ def run(args: Namespace) -> int:
                 time.sleep(limits().tick)
             note(what, begin)
 
-        # Start, refuse, join, examine, lose, stop.
-        head = f"{hosts.address(0)}:6379"
+        # Start, refuse, join, examine, lose, stop. Ray looks at all of a machine's namespaces, so
+        # the port is another one than a cluster's that may be there.
+        head = f"{hosts.address(0)}:{_PORT}"
         try:
-            command("start", 0, "cluster", "start", "--ip", hosts.address(0), *_SMALL)
+            start = ("cluster", "start", "--ip", hosts.address(0), "--port", str(_PORT))
+            command("start", 0, *start, *_SMALL)
             join = ("cluster", "join", head)
             command("join with another token", 1, *join, token=_TOKEN[::-1])
             nowhere = f"{hosts.address(0)}:7000"
