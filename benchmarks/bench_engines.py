@@ -60,7 +60,7 @@ class Echo:
 
     def __init__(self, config: RunConfig) -> None:
         """Make one segment."""
-        spec = policy_spec(config, LinkVectorEnv(config.env.agents, config.env))
+        spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
         rollout = new_rollout(config, spec, config.actors.envs_per_worker)
         self._segment = Segment(0, 0, rollout, CollectStats())
         self.stopped = False
@@ -179,7 +179,7 @@ def _measure(engine: Engine, job: EngineJob) -> Figures:
         # Call it, collect segments, and broadcast weights.
         calls, _ = _call_all(engine, present, "nothing", job.seconds)
         segments, size = _call_all(engine, present, "segment", job.seconds)
-        spec = policy_spec(job.config, LinkVectorEnv(job.config.env.agents, job.config.env))
+        spec = policy_spec(job.config, LinkVectorEnv(job.config.env.unit, job.config.env))
         arrays = {name: np.zeros(of, np.float32) for name, of in expected_shapes(spec).items()}
         times = []
         for version in range(_BROADCASTS):

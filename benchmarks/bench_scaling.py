@@ -95,7 +95,7 @@ def run(args: Namespace) -> int:
     if args.slow:
         result["slow"] = _slow(slow, max(counts), args, shown)
     if args.project:
-        weights = env_run(config, Share(0, config.env.agents)).learner.shared_state()
+        weights = env_run(config, Share(0, config.env.unit)).learner.shared_state()
         size = weights["model"]["parameters"].numel()
         result["projection"] = [
             project(one, config, size, model, shown) for model in measure_exchange()
@@ -200,7 +200,7 @@ def _rank(place: RankSpec, job: _Job) -> Any:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[place.slot % len(cores)]})
     config, probe = job.config, _Probe()
-    share = Share.of(config.num_envs, place.slot, place.size, config.env.agents)
+    share = Share.of(config.num_envs, place.slot, place.size, config.env.unit)
     ranks, source = ProcessGroup(place, identity(config)), EnvSource(config, share)
     if job.rounds:
         own = env_run(job.own, Share(place.slot * job.own.num_envs, job.own.num_envs))

@@ -145,7 +145,7 @@ def test_in_the_kernel_actions_of_silent_steps_add_up_until_an_acknowledgement()
         # The first action is in force at once; seven more are kept, and others are not made up.
         assert batch.chosen()[0][0] == pytest.approx(10 * 1.1 ** min(step, 8))
         assert batch.held()[0][0] == 11.0
-        assert batch.windows()[0] == batch.chosen()[0][0]
+        assert batch.chosen_windows()[0] == batch.chosen()[0][0]
     batch.step(grow)
     assert batch.chosen()[0][0] == pytest.approx(10 * 1.1**9)
     assert batch.held()[0][0] == np.floor(10 * 1.1**9) == 23.0

@@ -48,7 +48,7 @@ def test_processes_share_whole_links() -> None:
     # One link is enough to see that a configuration fits.
     config = recipe("fair")
     rehearse(config)
-    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.agents).first)
+    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.unit).first)
 
 
 def test_held_out_scores_are_of_links() -> None:
@@ -63,7 +63,7 @@ def test_held_out_scores_are_of_links() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (("num_envs=18",), "num_envs is 18; expected a multiple of env.agents, 4"),
+        (("num_envs=18",), "num_envs is 18; expected a multiple of 4"),
         (("env.agents=2", "num_envs=18"), r"has [34] agents; expected 2 agents first"),
         (("env.reward.fairness_weight=-1",), "fairness_weight is -1"),
         (("env.reward.window_weight=nan",), "window_weight is nan"),

@@ -55,14 +55,14 @@ class ActorSource(Source):
         Raises:
             ConfigError: Something in the configuration does not exist or fit.
         """
-        actors, agents = config.actors, config.env.agents
-        if actors.envs_per_worker % agents:
+        actors, unit = config.actors, config.env.unit
+        if actors.envs_per_worker % unit:
             raise ConfigError(
                 f"actors.envs_per_worker is {actors.envs_per_worker}; expected a multiple of "
-                f"env.agents, {agents}"
+                f"{unit}, the agents that share links (env.agents, env.rooms)"
             )
         self._config = config
-        self.spec = policy_spec(config, LinkVectorEnv(agents, config.env))
+        self.spec = policy_spec(config, LinkVectorEnv(unit, config.env))
         self.queue = SegmentQueue(actors.max_lag)
         self.first_step = 0
         """Step from which this run's workers began."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import CWND, PACING, SCHEMES
+from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
@@ -57,6 +58,8 @@ class AgentBatch(ABC):
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
         self.disturbance: Disturbance | None = None
         """Between the agents and their links, where the environment has put one."""
+        self.windows = WindowControl(n, config.pacing, config.guard)
+        """Between the agents' choices and what their flows hold."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
         self._searched = np.zeros(n)  # the links' best constant windows; 0: not searched for
@@ -128,6 +131,7 @@ class AgentBatch(ABC):
         service = 1 / (link.rate_mbps * _PACKETS_PER_MBIT) if link.rate_mbps else 0.0
         self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
         self.observations.reset(np.array([n]))
+        self.windows.reset(np.array([n]))
         self._previous[n] = 0.0
 
     def best_cwnd(self, carried: Floats) -> Floats:
@@ -151,17 +155,19 @@ class AgentBatch(ABC):
         self.newest = stats = self.stats()
         self._previous = self.actions.encode(actions)  # chosen now, whenever it takes effect
         measured = stats if self.disturbance is None else self.disturbance.measured(stats)
+        self.windows.see(measured)
         seen = (self.observations.observe(measured), self._previous, self.preference)
         return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
 
     def _act(self, actions: NDArray[Any]) -> None:
         before = self.chosen()
         if self.disturbance is None:
-            self.hold(*self.actions.apply(actions, *before))
+            self.hold(*self.windows.apply(before, self.actions.apply(actions, *before)))
             return
         actions, due = self.disturbance.due(actions)
         chosen = np.where(due, self.actions.apply(actions, *before), before)
-        self.hold(*self.disturbance.in_force(chosen, np.stack(self.held())))
+        allowed = np.stack(self.windows.apply(before, (chosen[0], chosen[1])))
+        self.hold(*self.disturbance.in_force(allowed, np.stack(self.held())))
 
     def _paid(self, stats: IntervalStats) -> Floats:
         view, paid = self.view(), self.config.reward
@@ -176,18 +182,19 @@ class AgentBatch(ABC):
         held = self.held()
         return held if self.disturbance is None else self.disturbance.chosen(*held)
 
-    def windows(self) -> Floats:
-        """Return the agents' windows, packets; of paced ones rate * RTT, 0 at the least rate."""
+    def chosen_windows(self) -> Floats:
+        """Return the agents' windows, packets; of rates rate * RTT, 0 at the least rate."""
         cwnd, pacing = self.chosen()
-        paced = np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
-        return np.where(pacing > 0, paced, cwnd)
+        if self.actions.least_rate == 0.0:
+            return cwnd
+        return np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
 
 
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
 class LinkBatch(AgentBatch):
-    """N simulated links with K agents each, row ``K n + k`` is link n's k-th: its k-th flow.
+    """N simulated links with room for some agents each: rows lie link by link, flow by flow.
 
     Other flows run their own schemes. Where agents may join and leave, an agent is active from the
     first step that begins at or after its flow's start until a step ends at or after its stop: that
@@ -200,6 +207,7 @@ class LinkBatch(AgentBatch):
         n: int,
         config: EnvConfig,
         *,
+        rooms: NDArray[np.int64] | None = None,
         n_flows: int = 1,
         with_histograms: bool = False,
         with_labels: bool = True,
@@ -207,11 +215,15 @@ class LinkBatch(AgentBatch):
     ) -> None:
         """Allocate N links of ``n_flows`` flows, or of K if that is more.
 
-        Where K is above 1, or with ``joining``, agents join and leave as their flows do; else the
-        first flow is an agent's at all times.
+        ``rooms`` says for how many agents each link has room, ``[N]``; None: for K. Where K is
+        above 1, or with ``joining``, agents join and leave as their flows do; else the first flow
+        is an agent's at all times.
         """
         self.agents = agents = config.agents
-        super().__init__(n * agents, config)
+        self.rooms = np.full(n, agents) if rooms is None else rooms
+        self.first = np.cumsum(self.rooms) - self.rooms
+        """Each link's first row, ``[N]``."""
+        super().__init__(int(self.rooms.sum()), config)
         self.n_flows = max(n_flows, agents)
         self.simulator = Simulator(
             n,
@@ -220,13 +232,14 @@ class LinkBatch(AgentBatch):
             with_best=with_labels,
             with_histograms=with_histograms,
         )
-        rows = np.arange(n * agents)
-        self._link = rows // agents
-        self._flow = self._link * self.n_flows + rows % agents
-        self._is_agent = np.ones(n * agents, bool)
+        self.link = np.repeat(np.arange(n), self.rooms)
+        """Each row's link."""
+        rows = np.arange(len(self.link))
+        self._flow = self.link * self.n_flows + rows - self.first[self.link]
+        self._is_agent = np.ones(len(rows), bool)
         # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
         self._rates = np.zeros((n, self.n_flows))
-        self._share = np.ones(n * agents) if agents > 1 else None
+        self._share = np.ones(len(rows)) if agents > 1 else None
         self._joining = joining or agents > 1
         self._changing = "previous preference mean_rate base_rtt searched"
         if self._joining:
@@ -235,16 +248,16 @@ class LinkBatch(AgentBatch):
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
         self.simulator.load(n, scenario)
-        count, first = len(scenario.flows), n * self.agents
-        control = self._control()[n]
+        count, first, room = len(scenario.flows), int(self.first[n]), int(self.rooms[n])
+        control = self.simulator.control[n * self.n_flows :][:room]
         control[count:] = 0.0  # what an earlier scenario left
         for place, held in enumerate(control[:, _HELD]):
             self.begin_agent(first + place, scenario, held, min(place, count - 1))
         self._rates[n] = 0.0
         if self._joining:
-            rows = slice(first, first + self.agents)
-            flags = [flow.scheme == "agent" for flow in scenario.flows[: self.agents]]
-            self._is_agent[rows] = flags + [False] * (self.agents - len(flags))
+            rows = slice(first, first + room)
+            flags = [flow.scheme == "agent" for flow in scenario.flows[:room]]
+            self._is_agent[rows] = flags + [False] * (room - len(flags))
             self._searched[rows] /= count
             self.active[rows] = self._running()[rows]
 
@@ -253,24 +266,18 @@ class LinkBatch(AgentBatch):
         # Where steps last round trips, it would go on for hundreds of times its scenario.
         self.load(n, _OVER)
 
-    def _control(self) -> Floats:
-        """Return a view of the agents' flows' states, ``[links, K, ...]``."""
-        control = self.simulator.control
-        return control.reshape(-1, self.n_flows, control.shape[1])[:, : self.agents]
-
     def held(self) -> tuple[Floats, Floats]:
         """Return the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
-        control = self._control()
-        return control[..., CWND].reshape(-1), control[..., PACING].reshape(-1)
+        control = self.simulator.control[self._flow, _HELD]
+        return control[:, 0], control[:, 1]
 
     def hold(self, cwnd: Floats, pacing: Floats) -> None:
         """Take the active agents' windows and pacing rates for the next step."""
-        control, active = self._control(), self.active.reshape(-1, self.agents)
-        np.copyto(control[..., CWND], cwnd.reshape(active.shape), where=active)
-        np.copyto(control[..., PACING], pacing.reshape(active.shape), where=active)
+        control, flows = self.simulator.control, self._flow[self.active]
+        control[flows, CWND], control[flows, PACING] = cwnd[self.active], pacing[self.active]
 
     def _running(self) -> Bools:
-        flows, now = self.simulator.flows[self._flow], self.simulator.links[self._link, col.NOW]
+        flows, now = self.simulator.flows[self._flow], self.simulator.links[self.link, col.NOW]
         running = (flows[:, col.START] <= now) & (now < flows[:, col.STOP])
         return np.asarray(self._is_agent & running)
 
@@ -280,7 +287,7 @@ class LinkBatch(AgentBatch):
         simulator.advance(self.step_ns())
         extra = simulator.flows[:, col.EXTRA_RTT].reshape(self._rates.shape) / NANOSECONDS
         base_rtt = np.maximum(simulator.results[:, col.BASE_RTT, None] + extra, 1e-4)
-        self.base_rtt = base_rtt[:, : self.agents].reshape(-1)
+        self.base_rtt = base_rtt.reshape(-1)[self._flow]
         if self.agents > 1:
             begin, end = simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
             duration = (end - begin) / NANOSECONDS
@@ -296,8 +303,8 @@ class LinkBatch(AgentBatch):
         if not self.config.interval_rtts:
             return least
         rtts = self.simulator.flows[self._flow, col.MIN_RTT]
-        rtts = np.where(self.active & (rtts > 0), rtts, col.FOREVER).reshape(-1, self.agents)
-        shortest = rtts.min(axis=1)
+        rtts = np.where(self.active & (rtts > 0), rtts, col.FOREVER)
+        shortest = np.minimum.reduceat(rtts, self.first)
         intervals = np.where(shortest < col.FOREVER, shortest * self.config.interval_rtts, 0.0)
         return np.asarray(np.maximum(least, intervals.astype(np.int64)))
 
@@ -313,6 +320,7 @@ class LinkBatch(AgentBatch):
         self.active = self._running()
         joined = np.flatnonzero(self.active & ~self.acted)
         self.observations.reset(joined)
+        self.windows.reset(joined)
         self._previous[joined] = 0.0
         observation[~self.acted] = 0.0
         observation[joined] = self.first_observation(joined)
@@ -320,22 +328,19 @@ class LinkBatch(AgentBatch):
 
     def stats(self) -> IntervalStats:
         """Return what the agents saw in the newest step, ``[N]``."""
-        stats = self.simulator.stats()
-        if self.n_flows == self.agents:
-            return stats
-        return IntervalStats(**{name: getattr(stats, name)[self._flow] for name in stats.names()})
+        return self.simulator.stats(None if self.n_flows == self.agents == 1 else self._flow)
 
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
-        results = self.simulator.results[self._link]
+        results = self.simulator.results[self.link]
         capacity, used = results[:, col.CAPACITY], results[:, col.USED]
         view = LinkView(capacity, used, self.mean_rate, self.base_rtt, self._share)
         if self.n_flows > 1:
             ran = self.ran()
             flows = ran.sum(axis=1)
-            agents = ran[:, : self.agents] & self._is_agent.reshape(-1, self.agents)
-            schemes = flows - agents.sum(axis=1)
-            view.flows, view.schemes = flows[self._link], schemes[self._link]
+            agents = ran.reshape(-1)[self._flow] & self._is_agent
+            schemes = flows - np.add.reduceat(agents, self.first, dtype=int)
+            view.flows, view.schemes = flows[self.link], schemes[self.link]
         return view
 
     def ran(self) -> Bools:
@@ -353,16 +358,15 @@ class LinkBatch(AgentBatch):
         """
         running = self.ran()
         rates = np.where(running, self._rates, 0.0)
-        fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self._link]
-        own = rates[:, : self.agents].reshape(-1)
+        fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self.link]
+        own = rates.reshape(-1)[self._flow]
         return np.where(fair > 0, own / np.maximum(fair, 1e-9), 1.0)
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment: a fair share of the rate for each agent."""
-        best = self.simulator.results[self._link, col.BEST_CWND]
+        best = self.simulator.results[self.link, col.BEST_CWND]
         if self.agents > 1:
-            first = self.base_rtt.reshape(-1, self.agents)[:, 0][self._link]
-            best = best * self.base_rtt / first
+            best = best * self.base_rtt / self.base_rtt[self.first][self.link]
         return self.actions.label(self.best_cwnd(best), *self.chosen(), self.base_rtt)
 
     def state_dict(self) -> dict[str, Any]:
@@ -370,6 +374,7 @@ class LinkBatch(AgentBatch):
         return {
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
+            "windows": self.windows.state.copy(),
             **copy_arrays(self, self._changing),
         }
 
@@ -377,6 +382,7 @@ class LinkBatch(AgentBatch):
         """Take a `state_dict` of a batch of the same size and configuration."""
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
+        self.windows.state[:] = state["windows"]
         restore_arrays(self, self._changing, state)
 
 

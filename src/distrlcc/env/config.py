@@ -37,6 +37,14 @@ class EnvConfig:
     """Length of a step in minimum RTTs, as Aurora's monitor intervals; 0: `step_ms` alone."""
     agents: int = 1
     """Agents on each link, K, which share one policy; each is an environment of its own."""
+    rooms: tuple[int, ...] = ()
+    """For how many agents links have room, in turn; each draws scenarios that fill more than half
+    of it. Empty: all for `agents`, and any scenario."""
+    pacing: float = 0.0
+    """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
+    guard: float = 0.0
+    """Share of lost packets from which on CUBIC's rule sets the windows, see
+    `distrlcc.control.windows`; 0: the policy alone does."""
     episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
@@ -77,7 +85,19 @@ class EnvConfig:
         check_fields(self, "action_delay_steps", 0, 100)
         check_fields(self, "jitter_ms", 0, 1000)
         check_fields(self, "agents", 1, MAX_AGENTS)
+        if self.rooms and not 1 <= min(self.rooms) <= max(self.rooms) == self.agents:
+            raise ConfigError(
+                f"rooms {self.rooms}: expected numbers of 1 to agents ({self.agents}), that among "
+                "them, or none: []"
+            )
+        check_fields(self, "pacing", 0, 16)
+        check_fields(self, "guard", 0, 1)
         # What does not go together.
+        if (self.pacing or self.guard) and ACTIONS[self.action].least_rate:
+            raise ConfigError(
+                f"action {self.action} sets rates: pacing and guard are for actions that set "
+                "windows; leave them out"
+            )
         if self.agents > 1 and self.disturbed:
             raise ConfigError(
                 f"agents is {self.agents}: action_delay_steps, jitter_ms and kernel are for links "
@@ -110,6 +130,11 @@ class EnvConfig:
                 f"{world} has its own jitter and delays: leave action_delay_steps, jitter_ms and "
                 "kernel out"
             )
+
+    @property
+    def unit(self) -> int:
+        """Environments that belong together: the agents of a link, or of a turn of `rooms`."""
+        return sum(self.rooms) or self.agents
 
     @property
     def disturbed(self) -> bool:

@@ -171,6 +171,39 @@ class ScaleFreeRecent(ScaleFree):
         ]
 
 
+class ScaleFreeSpread(ScaleFreeRecent):
+    """`ScaleFreeRecent`, and what tells a jittering path from a queue.
+
+    After `ScaleFreeRecent`'s, in order, with logs of ratios of RTTs: the step's least over min RTT;
+    a low quantile of these; the step's mean over min RTT less that quantile; the step's greatest
+    over its least; its slow average. A step without samples has those of the one before.
+    """
+
+    size = ScaleFreeRecent.size + 5
+    DOWN, UP = 1 / 8, 1 / 64
+    """Part of the way that the quantile goes down or up in a step with samples."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        more = dict.fromkeys(["floor", "quantile", "spread", "slow_spread"], 0.0)
+        self._initial |= more
+        self.values |= {name: np.zeros(n) for name in more}
+
+    def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
+        v, seen = self.values, stats.acked > 0
+        elements = super()._elements(stats, min_rtt)
+        least = np.maximum(stats.rtt_min, 1e-9)
+        floor = np.log(np.clip(least / min_rtt, 1.0, 400.0))
+        v["floor"] = np.where(seen, floor, v["floor"])
+        move = np.where(v["floor"] < v["quantile"], self.DOWN, self.UP)
+        v["quantile"] += np.where(seen, move * (v["floor"] - v["quantile"]), 0.0)
+        spread = np.log(np.clip(stats.rtt_max / least, 1.0, 400.0))
+        v["spread"] = np.where(seen, spread, v["spread"])
+        v["slow_spread"] += np.where(seen, (v["spread"] - v["slow_spread"]) / 16, 0.0)
+        above = elements[0] - v["quantile"]
+        return [*elements, v["floor"], v["quantile"].copy(), above, v["spread"], v["slow_spread"]]
+
+
 class Indigo(_Running):
     """Indigo's four fields: delay, delivery rate, send rate (EWMAs) and cwnd, normalised."""
 
@@ -244,6 +277,7 @@ class Genet(Aurora):
 OBSERVATIONS: dict[str, type[ScaleFree | Indigo | Aurora]] = {
     "scale-free": ScaleFree,
     "scale-free-recent": ScaleFreeRecent,
+    "scale-free-spread": ScaleFreeSpread,
     "indigo": Indigo,
     "indigo-min-rtt": IndigoMinRtt,
     "aurora": Aurora,

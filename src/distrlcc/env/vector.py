@@ -19,6 +19,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import replace
 from typing import Any
@@ -48,6 +49,7 @@ BOUND = 1000.0
 Array = NDArray[Any]
 
 _STATE = "episodes ends time sums"
+_MOST_DRAWS = 1000
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
@@ -94,14 +96,16 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             ConfigError: A suite or the expert does not exist, or K does not divide N.
         """
         self.config = config or EnvConfig()
-        self.agents = self.config.agents
-        if num_envs % self.agents or first_index % self.agents:
+        self.agents, unit = self.config.agents, self.config.unit
+        if num_envs % unit or first_index % unit:
             raise ConfigError(
-                f"{num_envs} environments from number {first_index} on, with agents={self.agents} "
-                f"on each link; expected multiples of {self.agents}"
+                f"{num_envs} environments from number {first_index} on, with links of {unit} "
+                f"agents; expected multiples of {unit}"
             )
         # The suites that links are drawn from; none may have more agents than there is room for.
-        links, first_link = num_envs // self.agents, first_index // self.agents
+        rooms = np.array(self.config.rooms or (self.agents,))
+        self._rooms = np.tile(rooms, num_envs // unit)
+        links, first_link = len(self._rooms), first_index // unit * len(rooms)
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
         edges = np.cumsum(np.array(self.config.weights))
@@ -121,7 +125,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         # What names draws, and the episodes' progress.
         self._indices = np.arange(first_link, first_link + links)
-        self._link = np.arange(num_envs) // self.agents
+        self._link = np.repeat(np.arange(links), self._rooms)
         self._preferences = preferences
         if self.config.disturbed:
             self.batch.disturbance = Disturbance(self._indices, self.config)
@@ -143,8 +147,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if emulated:
             return EmulatedBatch(self.num_envs, self.config)
         if expert == "oracle":
-            links = self.num_envs // self.agents
-            return LinkBatch(links, self.config, n_flows=flows, with_labels=labels)
+            rooms = self._rooms
+            return LinkBatch(
+                len(rooms), self.config, rooms=rooms, n_flows=flows, with_labels=labels
+            )
         return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
@@ -181,11 +187,25 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """Draw the scenarios of some links' episodes, of which ``episodes`` went before."""
         draws = uniform(self._key, self._indices[which], episodes, 0)
         numbers = bits(self._key, self._indices[which], episodes, 1) >> np.uint64(33)
-        suites = np.searchsorted(self._suite_edges, draws, side="right")
         return [
-            self._suites[suite].scenario(self.split, int(number))
-            for suite, number in zip(suites, numbers, strict=True)
+            self._fitting(float(draw), int(number), int(room))
+            for draw, number, room in zip(draws, numbers, self._rooms[which], strict=True)
         ]
+
+    def _fitting(self, draw: float, number: int, room: int) -> Scenario:
+        """Return a scenario; where rooms differ, the first that fills more than half of one."""
+        for attempt in range(_MOST_DRAWS if self.config.rooms else 1):
+            # Other draws of the same suites: multiples of the golden ratio fill 0 to 1 evenly.
+            place = math.modf(draw + attempt * (5**0.5 - 1) / 2)[0]
+            suite = self._suites[int(np.searchsorted(self._suite_edges, place, side="right"))]
+            scenario = suite.scenario(self.split, number + attempt)
+            agents = sum(flow.scheme == "agent" for flow in scenario.flows)
+            if not self.config.rooms or room < 2 * agents <= 2 * room:
+                return scenario
+        raise ConfigError(
+            f"env.rooms: the suites {', '.join(self.config.suites)} have no links of "
+            f"{room // 2 + 1} to {room} agents; leave out rooms of {room}"
+        )
 
     def _start(self, which: NDArray[np.int64]) -> None:
         scenarios = self._scenarios(which, self._episodes[which])
@@ -210,7 +230,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """Advance every environment by one step."""
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.newest, self.batch.view()
-        self._time += stats.duration[:: self.agents]
+        self._time += stats.duration[np.cumsum(self._rooms) - self._rooms]
         queueing = np.maximum(stats.rtt_sum - stats.acked * view.base_rtt, 0.0) / view.base_rtt
         self._sums += np.array(
             [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
@@ -256,7 +276,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         }
 
     def _info(self) -> dict[str, Any]:
-        info: dict[str, Any] = {"cwnd": self.batch.windows()}
+        info: dict[str, Any] = {"cwnd": self.batch.chosen_windows()}
         info["expert_action"] = self.batch.labels() if self._with_labels else self._no_labels
         if self.agents > 1:
             info["active"] = self.batch.active.copy()

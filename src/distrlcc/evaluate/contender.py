@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import SCHEMES
+from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
@@ -83,6 +84,8 @@ class Contender:
             step_ms=spec.step_ms,
             interval_rtts=spec.interval_rtts or 0.0,
             reward=RewardConfig(delay_weights=spec.delay_weights),
+            pacing=spec.pacing,
+            guard=spec.guard,
         )
 
     def actor(self, count: int, seed: int) -> ActingPolicy:
@@ -102,6 +105,7 @@ class PolicyController:
         self._interval_rtts = spec.interval_rtts or 0.0
         self._observations = OBSERVATIONS[spec.observation](1)
         self._actions = ACTIONS[spec.action]
+        self._windows = WindowControl(1, spec.pacing, spec.guard)
         preference = [] if contender.preference is None else [contender.preference]
         self._preference = np.array([preference], float)
         self._actor = contender.actor(1, seed)
@@ -112,7 +116,9 @@ class PolicyController:
 
     def _act(self, observation: NDArray[np.float64]) -> None:
         action = self._actor.act(observation.astype(np.float32))
-        self._cwnd, self._pacing = self._actions.apply(action, self._cwnd, self._pacing)
+        held = self._cwnd, self._pacing
+        chosen = self._actions.apply(action, *held)
+        self._cwnd, self._pacing = self._windows.apply(held, chosen)
         self._previous = self._actions.encode(action)
 
     @property
@@ -137,6 +143,7 @@ class PolicyController:
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Act on one step's statistics."""
+        self._windows.see(stats)
         seen = (self._observations.observe(stats), self._previous, self._preference)
         self._act(np.concatenate(seen, axis=1))
 

@@ -110,7 +110,7 @@ def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:
     """Train some updates as one of the processes."""
     config, updates = job
     group = ProcessGroup(spec, identity(config))
-    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
+    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.unit)
     state = env_run(config, share, group)
     actions, metrics, rewards = [], [], []
     with group:

@@ -166,7 +166,7 @@ def train_rank(
         data = StoredData(Path(config.data))
         state = imitation_run(config, data, spec.slot, spec.size, ranks)
     else:
-        share = Share.of(config.num_envs, spec.slot, spec.size, config.env.agents)
+        share = Share.of(config.num_envs, spec.slot, spec.size, config.env.unit)
         state = env_run(config, share, ranks, spec.device)
     if job.resume and (spec.slot == 0 or run_of(job.out) == job.run):
         with job.directory(job.run) as run:
@@ -224,7 +224,7 @@ def start_node(
     for spec in specs:
         checked_device(spec.device)
     if isinstance(config, RunConfig):
-        share = Share.of(config.num_envs, first, size, config.env.agents)
+        share = Share.of(config.num_envs, first, size, config.env.unit)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with _job(config, options, node.index) as job:

@@ -41,6 +41,10 @@ class PolicySpec:
     """Length of one step, ms, where ``interval_rtts`` is None."""
     interval_rtts: float | None = None
     """Length of one step in the sender's own round-trip times."""
+    pacing: float = 0.0
+    """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
+    guard: float = 0.0
+    """Share of lost packets from which on CUBIC's rule sets the window; 0: never."""
     options: dict[str, str] = field(default_factory=dict)
     """Anything else its user must know, such as the observation's options."""
 

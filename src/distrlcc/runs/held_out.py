@@ -44,7 +44,7 @@ class HeldOut:
     def __init__(self, config: RunConfig | ImitateConfig, spec: PolicySpec) -> None:
         """Take a run's configuration and its policy's spec."""
         env, seconds = config.env.undisturbed(), config.held_out.seconds
-        self._config = replace(env, world="simulated", stagger=False, episode_s=seconds)
+        self._config = replace(env, world="simulated", stagger=False, episode_s=seconds, rooms=())
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:

@@ -249,11 +249,11 @@ class RunConfig:
             check_expert(self.env, "gail" if self.gail is not None else "dagger")
 
     def _check_agents(self) -> None:
-        agents = self.env.agents
-        if self.num_envs % agents:
+        agents, unit = self.env.agents, self.env.unit
+        if self.num_envs % unit:
             raise ConfigError(
-                f"num_envs is {self.num_envs}; expected a multiple of env.agents, {agents}: each "
-                "environment is an agent, and a link has so many"
+                f"num_envs is {self.num_envs}; expected a multiple of {unit}, the agents that "
+                "share links (env.agents, env.rooms): each environment is an agent"
             )
         if agents > 1 and self.gail is not None:
             raise ConfigError(

@@ -327,5 +327,5 @@ def rehearse(config: RunConfig, first: int = 0) -> None:
     Raises:
         DistrlccError: See `env_run`.
     """
-    state = env_run(config, Share(first, config.env.agents))
+    state = env_run(config, Share(first, config.env.unit))
     state.source.next(state.learner.weights(), None)

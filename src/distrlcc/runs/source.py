@@ -183,6 +183,8 @@ def spec_in(
         **asdict(config.network),
         step_ms=config.env.step_ms,
         interval_rtts=config.env.interval_rtts or None,
+        pacing=config.env.pacing,
+        guard=config.env.guard,
         options=options or {},
     )
 

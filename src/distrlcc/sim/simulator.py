@@ -258,13 +258,18 @@ class Simulator:
         self.ring[start + (counts & (2 * size - 1))] = self.ring[old]
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
 
-    def stats(self) -> IntervalStats:
-        """Return what every flow saw in the newest step, ``[N * K]``."""
-        rows = np.divide(self.flows.T[_STATS], _STATS_UNIT)
-        ewmas = self.ewmas.T.copy() if len(self.ewmas) else np.zeros((3, len(self.flows)))
+    def stats(self, which: IntArray | None = None) -> IntervalStats:
+        """Return what flows saw in the newest step: those named, or all ``[N * K]``."""
+        flows, control, ewmas = self.flows, self.control, self.ewmas
         duration = np.repeat(self._duration / NANOSECONDS, self.n_flows)
-        inflight = rows[9] - rows[10]
-        fields = [duration, *rows[:9], *self.control.T[_HELD], inflight, *ewmas]
+        if which is not None:
+            flows, control, duration = flows[which], control[which], duration[which]
+        if len(ewmas):
+            ewmas = ewmas.copy() if which is None else ewmas[which]
+        else:
+            ewmas = np.zeros((len(flows), 3))
+        rows = np.divide(flows.T[_STATS], _STATS_UNIT)
+        fields = [duration, *rows[:9], *control.T[_HELD], rows[9] - rows[10], *ewmas.T]
         return IntervalStats(*fields)
 
     def state_dict(self) -> dict[str, Any]:

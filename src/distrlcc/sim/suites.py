@@ -103,6 +103,8 @@ SUITES: dict[str, Suite] = {
     "dynamic": Suite(families.changing_link, TEST_LINKS),
     "cellular": Suite(families.cellular_link, 64),
     **{name: Suite(partial(families.hard_link, name), 64) for name in families.HARD},
+    "world": Suite(families.mixed, TEST_LINKS, families.MOST_MIXED + 1),
+    "flows": Suite(families.many_flows, 24, 32),
     "genet": Suite(families.genet_link, TEST_LINKS),
     "aurora": Suite(families.training_link, TEST_LINKS),
     "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),

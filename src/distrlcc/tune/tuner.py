@@ -59,7 +59,7 @@ def prepare(config: TuneConfig) -> None:
                 raise ConfigError(f"--sampler {sampler}: {package} is not installed: {install}")
     # A member trains with each end of each distribution.
     rehearse(config.run)
-    one_link = Share(0, config.run.env.agents)
+    one_link = Share(0, config.run.env.unit)
     for key, distribution in space_of(config).items():
         for value in distribution.ends():
             try:

@@ -1,0 +1,152 @@
+"""What stands between a policy's windows and its flow: a guard that bounds them, and pacing.
+
+The guard is outside the network, so that no policy, however trained, can do much harm:
+
+- A window grows by twice the packets that the step acknowledged at most: not at all in silence.
+- It is `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`, at most.
+- A flow that loses more than a bound in each of `BAD_ROUNDS` round trips follows CUBIC's rule (RFC
+  9438, without slow start) until it has lost less than half of that for long enough: the longer,
+  the more often it was so. Where packets queue half the bound is enough: what is lost then is
+  hardly lost at random. A round has `ROUND_PACKETS` at least.
+
+The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
+acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.control.compiled import njit
+from distrlcc.control.cubic import ALPHA, BETA, C
+from distrlcc.control.state import MIN_CWND
+from distrlcc.types import FloatArray, IntervalStats
+
+MOST_BDP, SPARE = 8.0, 10.0
+BAD_ROUNDS, CALM_ROUNDS = 2, 8
+ROUND_PACKETS = 64
+LEAST_S = 10.0
+"""Time in which the least RTT follows a longer path, s."""
+_FADE = 1 / 16
+"""Part of the greatest delivery rate that is forgotten in each round trip."""
+
+ACKED = 0  # packets that the newest step acknowledged
+SRTT = 1  # smoothed RTT (RFC 6298); 0 before the first sample
+LEAST = 2  # least RTT, which drifts to what is newly seen; 0 before the first sample
+RATE, TOP = 3, 4  # delivery rate over a round trip, packets/s, and its greatest, which fades
+ROUND_ACKED, ROUND_LOST, ROUND_TIME = 5, 6, 7  # of the round that is counted
+BAD, CALM, ENTRIES = 8, 9, 10  # rounds above the bound, below half of it; times in CUBIC's rule
+ON = 11  # 1 while CUBIC's rule sets the window
+WINDOW, W_MAX, W_EST, K, EPOCH = 12, 13, 14, 15, 16  # CUBIC's, as RFC 9438 has them; EPOCH: its age
+STATE_SIZE = 17
+
+
+@njit
+def _reduce(s: FloatArray) -> None:
+    """Fall after a loss (sections 4.6 and 4.7)."""
+    before = s[WINDOW]
+    s[W_MAX] = before * (1.0 + BETA) / 2.0 if before < s[W_MAX] else before
+    s[WINDOW] = max(before * BETA, MIN_CWND)
+    s[W_EST] = s[WINDOW]
+    s[K] = (max(s[W_MAX] - s[WINDOW], 0.0) / C) ** (1.0 / 3.0)
+    s[EPOCH] = 0.0
+
+
+@njit
+def _grow(s: FloatArray) -> None:
+    """Grow along the cubic, or as Reno if that is more (sections 4.2 to 4.5)."""
+    window = s[WINDOW]
+    acked = min(s[ACKED], window)
+    t = s[EPOCH] - s[K]
+    target = min(max(C * t * t * t + s[W_MAX], window), 1.5 * window)
+    s[W_EST] += ALPHA * acked / window
+    s[WINDOW] = max(window + (target - window) * acked / window, s[W_EST])
+
+
+@njit
+def see(rows: FloatArray, seen: FloatArray, bound: float) -> None:
+    """Take a step of every flow: ``[N, STATE_SIZE]``, and ``[7, N]`` as `WindowControl` has it."""
+    for n in range(len(rows)):
+        s = rows[n]
+        duration, acked, lost, rtt_sum, rtt_min, inflight, cwnd = seen[:, n]
+        s[ACKED] = acked
+        if acked > 0.0:
+            weight = 1.0 - 0.875**acked if s[SRTT] > 0.0 else 1.0
+            s[SRTT] += weight * (rtt_sum / acked - s[SRTT])
+            leaky = s[LEAST] + duration / LEAST_S * (rtt_min - s[LEAST])
+            s[LEAST] = min(leaky, rtt_min) if s[LEAST] > 0.0 else rtt_min
+        if bound == 0.0 or s[LEAST] == 0.0:
+            continue
+        # What the path delivers.
+        weight = min(duration / s[LEAST], 1.0)
+        s[RATE] += (1.0 if s[RATE] == 0.0 else weight) * (acked / duration - s[RATE])
+        s[TOP] = max(s[RATE], s[TOP] * (1.0 - _FADE * weight))
+        # CUBIC's rule: one reduction per round trip.
+        s[EPOCH] += duration
+        if s[ON] == 1.0:
+            if lost > 0.0 and s[EPOCH] >= s[SRTT]:
+                _reduce(s)
+            elif lost == 0.0 and acked > 0.0 and inflight + 2.0 * acked >= s[WINDOW]:
+                _grow(s)
+        # The round's loss.
+        s[ROUND_ACKED] += acked
+        s[ROUND_LOST] += lost
+        s[ROUND_TIME] += duration
+        packets = s[ROUND_ACKED] + s[ROUND_LOST]
+        if s[ROUND_TIME] < s[SRTT] or packets < ROUND_PACKETS:
+            continue
+        share = s[ROUND_LOST] / packets
+        s[ROUND_ACKED] = s[ROUND_LOST] = s[ROUND_TIME] = 0.0
+        queued = acked > 0.0 and rtt_min > 1.5 * s[LEAST]
+        s[BAD] = s[BAD] + 1.0 if share > (0.5 * bound if queued else bound) else 0.0
+        s[CALM] = s[CALM] + 1.0 if 2.0 * share < bound else 0.0
+        # In, or out.
+        if s[ON] == 0.0 and s[BAD] >= BAD_ROUNDS:
+            s[ON] = 1.0
+            s[ENTRIES] += 1.0
+            s[CALM] = s[W_MAX] = 0.0
+            s[WINDOW] = cwnd
+            _reduce(s)
+        elif s[ON] == 1.0 and s[CALM] >= CALM_ROUNDS / 2 * 2.0 ** min(s[ENTRIES], 6.0):
+            s[ON] = s[BAD] = 0.0
+
+
+class WindowControl:
+    """The guard and the pacing of N flows."""
+
+    def __init__(self, n: int, pacing: float, guard: float) -> None:
+        """Take the gain of pacing and the guard's bound; 0 is without."""
+        self.pacing, self.guard = pacing, guard
+        self.state = np.zeros((n, STATE_SIZE))
+        self.on = self.state[:, ON]
+        """1 where CUBIC's rule sets the window, ``[N]``."""
+
+    def reset(self, which: NDArray[np.int64]) -> None:
+        """Begin some flows anew."""
+        self.state[which] = 0.0
+
+    def see(self, stats: IntervalStats) -> None:
+        """Take what the flows saw in a step, ``[N]``."""
+        if not (self.pacing or self.guard):
+            return
+        columns = (
+            *(stats.duration, stats.acked, stats.lost, stats.rtt_sum, stats.rtt_min),
+            *(stats.inflight, stats.cwnd),
+        )
+        see(self.state, np.array(columns), self.guard)
+
+    def apply(
+        self, held: tuple[FloatArray, FloatArray], chosen: tuple[FloatArray, FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the windows and pacing rates to hold, of those held and those chosen, ``[N]``."""
+        cwnd, rate = chosen
+        s = self.state.T
+        if self.guard:
+            most = np.maximum(held[0], MIN_CWND) + 2.0 * s[ACKED]
+            cap = MOST_BDP * s[TOP] * s[LEAST] + SPARE
+            cwnd = np.minimum(cwnd, np.where(s[TOP] > 0.0, np.minimum(most, cap), most))
+            cwnd = np.where(s[ON] == 1.0, s[WINDOW], np.maximum(cwnd, MIN_CWND))
+        if self.pacing:
+            rate = np.where(s[SRTT] > 0.0, self.pacing * cwnd / np.maximum(s[SRTT], 1e-6), 0.0)
+        return cwnd, rate
