@@ -54,6 +54,9 @@ POLICIES = {
     "distrlcc": load_policy(find_policy("distrlcc")),
     "aurora": load_policy(find_policy("aurora")),
     "genet": load_policy(find_policy("genet")),
+    "bounded, and what tells jitter": random_policy(
+        "scale-free-spread", "fine", kind="lstm", hidden=(64, 32), guard=0.05
+    ),
     "rates drawn, wide and recurrent": random_policy(
         "genet", "fast-rate", kind="lstm", hidden=(64, 64), activation="tanh"
     ),
@@ -83,6 +86,7 @@ def random_interval(rng: np.random.Generator, row: np.void) -> None:
     now["rtt_count"] = acked if rng.random() < 0.8 else acked // 2
     now["rtt_sum"] = now["rtt_count"] * least + rng.integers(0, 10_000)
     now["rtt_min"], now["rtt_last"] = least * (acked > 0), least + rng.integers(0, 50_000)
+    now["rtt_max"] = (now["rtt_last"] + rng.integers(0, 50_000)) * (acked > 0)
     now["min_rtt"] = 0 if rng.random() < 0.1 else min(least, 8_000)
     now["delay"], now["delivery_rate"] = rng.integers(0, 1 << 36), rng.integers(0, 1 << 36)
     now["send_rate"] = rng.integers(0, 1 << 36)

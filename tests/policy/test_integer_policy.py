@@ -57,6 +57,7 @@ def test_what_is_seen_is_what_the_space_sees(name: str) -> None:
             "lost": np.where(rng.random(n) < 0.8, 0.0, rng.integers(0, 9, n)),
             "rtt_sum": np.round(acked * (least + last) / 2, 6),
             "rtt_min": least,
+            "rtt_max": np.where(acked > 0, last, 0.0),
             "rtt_last": last,
             "min_rtt": shortest,
             "inflight": rng.integers(0, 300, n).astype(float),

@@ -32,7 +32,7 @@ CLIP = 10 * ONE
 def intervals(stats: IntervalStats) -> NDArray[np.void]:
     """Return statistics ``[N]`` as the kernel would have them: whole microseconds and packets."""
     to = np.zeros(len(stats.duration), layout.INTERVAL)
-    for name in ("duration", "rtt_sum", "rtt_min", "rtt_last", "min_rtt"):
+    for name in ("duration", "rtt_sum", "rtt_min", "rtt_max", "rtt_last", "min_rtt"):
         to[name] = fixed(getattr(stats, name), 10**6)
     for name in ("sent", "acked", "lost", "inflight"):
         to[name] = getattr(stats, name)
@@ -85,8 +85,10 @@ class IntegerPolicy:
         space = list(layout.SPACES)[int(self.policy["observation"])]
         if space.startswith("scale-free"):
             min_rtt, ln_mean, rate, ln_cwnd = self._scale_free()
-            if space == "scale-free-recent":
+            if space != "scale-free":
                 self._recent(min_rtt, ln_mean, rate, ln_cwnd)
+            if space == "scale-free-spread":
+                self._spread(min_rtt)
         elif space.startswith("indigo"):
             self._indigo()
         else:
@@ -138,6 +140,7 @@ class IntegerPolicy:
         alive = ((fast > 0) & (weight < ONE)).astype(np.int64)
         rows["fast"] = np.where(fresh, rate, np.maximum(fast + mul(weight, rate - fast), alive))
         rows["slow"] = np.where(fresh, rate, slow + (mul(weight, rate - slow) >> 2))
+        rows["lately"] = np.maximum(rows["fast"], rows["lately"] - (mul(rows["lately"], weight) >> 4))
         fade = mul(rows["top"], weight * 167_772 >> SHIFT)
         rows["top"] = np.maximum(rows["fast"], rows["top"] - fade)
         share = (lost << SHIFT) // np.maximum(lost + acked, 1)
@@ -190,6 +193,18 @@ class IntegerPolicy:
         waiting = np.clip(mean - (min_rtt << 4), 0, MOST_US << 4)
         put[21] = ln((rows["fast"] >> 4) * waiting + 65536 * 10**6) - LN_RATE_SECOND
         put[22] = np.clip(ln_min - ln(np.where(ever > 0, ever, min_rtt)), 0, LN_400)
+
+    def _spread(self, min_rtt: Ints) -> None:
+        rows, put = self.rows, self.rows["observation"].T
+        seen = self._signed("acked") > 0
+        least, most = ln(self._signed("rtt_min")), ln(self._signed("rtt_max"))
+        rows["floor"] = np.where(seen, np.clip(least - ln(min_rtt), 0, LN_400), rows["floor"])
+        away = np.where(seen, rows["floor"] - rows["quantile"], 0)
+        rows["quantile"] += np.where(away < 0, away >> 3, away >> 6)
+        rows["spread"] = np.where(seen, np.clip(most - least, 0, LN_400), rows["spread"])
+        rows["slow_spread"] += np.where(seen, rows["spread"] - rows["slow_spread"] >> 4, 0)
+        put[23], put[24], put[25] = rows["floor"], rows["quantile"], put[0] - rows["quantile"]
+        put[26], put[27] = rows["spread"], rows["slow_spread"]
 
     def _indigo(self) -> None:
         put = self.rows["observation"].T
@@ -246,8 +261,21 @@ class IntegerPolicy:
 
     def _allowed(self, old: Ints, new: Ints) -> Ints:
         """Return the new value: not under the guard, no growth where the application limits."""
+        if self.policy["bounded"]:
+            new = np.maximum(self._bounded(old, new), self.policy["least_window"])
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
         return np.asarray(np.where(self.rows["guard"]["on"] > 0, old, new))
+
+    def _bounded(self, old: Ints, new: Ints) -> Ints:
+        """Return windows that grow by twice what was acknowledged, to eight recent BDPs at most."""
+        rows = self.rows
+        growth = np.minimum(self._signed("acked"), MOST_PACKETS) << SHIFT + 1
+        new = np.minimum(new, old + growth)
+        rtt = _least_of(rows["least"].astype(np.int64), rows["least_before"].astype(np.int64))
+        rtt = np.where(rtt == 0, self._signed("min_rtt"), rtt)
+        most = rows["lately"] * np.minimum(rtt, MOST_US) // 10**6
+        known = (rows["lately"] > 0) & (rtt > 0)
+        return np.where(known, np.minimum(new, (most << SHIFT - 13) + 10 * ONE), new)
 
     def _sampled(self, head: Ints, draws: Ints) -> Ints:
         """Return actions by the inverse CDF; draws are of 32 bits."""

@@ -38,6 +38,7 @@ LINEAR, RELU, TANH = 0, 1, 2
 SPACES = {
     "scale-free": 14,
     "scale-free-recent": 23,
+    "scale-free-spread": 28,
     "indigo": 4,
     "indigo-min-rtt": 5,
     "aurora": 30,
@@ -60,7 +61,7 @@ POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
         *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 paced guard_rounds floor"),
-        *_named("<u4", "crowd follows"),
+        *_named("<u4", "crowd follows bounded unused"),
         *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
         *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
         ("mean", "<i8", MAX_INPUTS),
@@ -107,7 +108,7 @@ CONNECTION = np.dtype(
         *_named("<u8", "start idle age window least least_before"),
         *_named("<u8", "recent_window recent_least recent_least_before"),
         *_named("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
-        *_named("<i8", "cwnd rate answer"),
+        *_named("<i8", "floor quantile spread slow_spread lately cwnd rate answer"),
         *_named("<u4", "generation action delivered sent lost state limited step heard unused"),
         ("guard", GUARD),
         ("observation", "<i8", MAX_INPUTS),

@@ -20,15 +20,20 @@ _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
 _WEIGHT_GREATEST = 100.0
 
 
+PACING, GUARD_LOSS = 1.25, 0.05
+"""For policies that were trained without."""
+
+
 @dataclass(frozen=True)
 class KernelOptions:
     """How a policy is used in the kernel, beside what it learned."""
 
-    pacing: float = 1.25
-    """Pacing rate of a policy of windows, in windows per smoothed round trip; 0: bursts."""
-    guard_loss: float = 0.05
+    pacing: float | None = None
+    """Pacing rate of a policy of windows, in windows per smoothed round trip; 0: bursts. None: the
+    policy's own, or `PACING`."""
+    guard_loss: float | None = None
     """Share of packets lost that hands a connection to CUBIC's rule, half of it where packets
-    queue; 0: never."""
+    queue; 0: never. None: the policy's own, or `GUARD_LOSS`."""
     guard_rounds: int = 2
     """Round trips in a row that must be above it."""
     floor: int = 4
@@ -93,7 +98,8 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    _put_options(to, options)
+    to["bounded"] = spec.guard > 0
+    _put_options(to, options, spec.pacing or PACING, spec.guard or GUARD_LOSS)
     _put_network(to, policy)
     return to
 
@@ -103,13 +109,15 @@ def follower() -> Struct:
     to = np.zeros((), layout.POLICY)
     to["follows"], to["actions"] = 1, 1
     to["observation"] = list(layout.SPACES).index("indigo")  # whose averages are counted
-    _put_options(to, KernelOptions(guard_loss=0.0))
+    _put_options(to, KernelOptions(), PACING, 0.0)
     return to
 
 
-def _put_options(to: Struct, options: KernelOptions) -> None:
-    to["gain_q8"], to["paced"] = round((options.pacing or 1.0) * 256), options.pacing > 0
-    to["guard_loss"], to["guard_rounds"] = fixed(options.guard_loss), options.guard_rounds
+def _put_options(to: Struct, options: KernelOptions, pacing: float, guard_loss: float) -> None:
+    pacing = pacing if options.pacing is None else options.pacing
+    guard_loss = guard_loss if options.guard_loss is None else options.guard_loss
+    to["gain_q8"], to["paced"] = round((pacing or 1.0) * 256), pacing > 0
+    to["guard_loss"], to["guard_rounds"] = fixed(guard_loss), options.guard_rounds
     to["floor"], to["crowd"], to["catch_up"] = options.floor, options.crowd, 8
 
 

@@ -11,7 +11,7 @@
 #define WEIGHT_SHIFT 24
 #define MAX_PLACES 1024
 
-enum { SCALE_FREE, SCALE_FREE_RECENT, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
+enum { SCALE_FREE, SCALE_FREE_RECENT, SCALE_FREE_SPREAD, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
 enum { LINEAR, RELU, TANH };
 
 struct layer {
@@ -23,6 +23,7 @@ struct policy {
 	__u32 observation, observed, actions, has_preference, dense, state, state_input;
 	__u32 sample, step_us, interval_q16, catch_up, gain_q8, paced, guard_rounds, floor;
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
+	__u32 bounded, unused; /* whether the guard bounds windows, too */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
@@ -78,6 +79,7 @@ struct connection {
 	__u64 start, idle, age, window, least, least_before; /* us; 0: none yet */
 	__u64 recent_window, recent_least, recent_least_before;
 	__s64 delay, slow_delay, fast, slow, top, loss, quick, cwnd_fast, cwnd_slow, rtt;
+	__s64 floor, quantile, spread, slow_spread, lately; /* lately: greatest fast rate */
 	__s64 cwnd, rate, answer;
 	__u32 generation, action, delivered, sent, lost, state, limited, step;
 	__u32 heard, unused; /* heard: us */

@@ -226,6 +226,23 @@ __noinline __s64 scaled_rate(struct connection *c, __s64 answer)
 	return clip(rate, p->least_rate, p->greatest_rate);
 }
 
+/* What the guard lets a window grow to: by twice the packets that were acknowledged, and to eight
+ * times what the path delivered lately in its least RTT, and ten more.
+ */
+__noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
+{
+	__u64 rtt, most;
+
+	if (!c)
+		return 0;
+	new = least(new, old + ((__s64)least(c->now.acked, MOST_PACKETS) << (SHIFT + 1)));
+	rtt = path_least(c);
+	if (!c->lately || !rtt)
+		return new;
+	most = (__u64)c->lately * least(rtt, MOST_US) / 1000000;
+	return least(new, (most << (SHIFT - 16 + 3)) + 10 * ONE);
+}
+
 /* Whether the policy sets the window: not under the guard; and what the application left unused
  * is no reason to grow.
  */
@@ -233,6 +250,8 @@ static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 {
 	if (c->guard.on)
 		return old;
+	if (POLICY_OF(c)->bounded)
+		new = greatest(bounded(c, old, new), POLICY_OF(c)->least_window);
 	if (c->limited && new > old) {
 		__sync_fetch_and_add(&stats.limited, 1);
 		return old;

@@ -100,6 +100,14 @@ __noinline __u64 path_rtt(struct connection *c)
 	return rtt ? rtt : c->now.min_rtt;
 }
 
+/* The same without a step's end. */
+static __always_inline __u64 path_least(struct connection *c)
+{
+	__u64 rtt = least_of(c->least, c->least_before);
+
+	return rtt ? rtt : c->now.min_rtt;
+}
+
 __noinline int see_delay(struct connection *c, __u64 min_rtt)
 {
 	__s64 ln_min = ln(min_rtt), delay, weight;
@@ -148,6 +156,7 @@ __noinline int see_rates(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 		c->slow += mul(weight, rate - c->slow) >> 2;
 	} else
 		c->slow += mul(weight, rate - c->slow) >> 2;
+	c->lately = greatest(c->fast, c->lately - (mul(c->lately, weight) >> 4));
 	c->top = greatest(c->fast, c->top - mul(c->top, weight * 167772 >> SHIFT));
 	lost = c->now.lost + c->now.acked;
 	lost = lost ? (c->now.lost << SHIFT) / (__u64)lost : 0;
@@ -198,6 +207,28 @@ __noinline int see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 	c->observation[21] = ln((c->fast >> 4) * mean + RATE_SECOND) - ln(RATE_SECOND);
 	c->observation[22] =
 		clip(ln_min - ln(c->now.min_rtt ? c->now.min_rtt : min_rtt), 0, LN_400);
+	return 0;
+}
+
+/* What tells a jittering path from a queue. */
+__noinline int see_spread(struct connection *c, __u64 min_rtt)
+{
+	__s64 away;
+
+	if (!c)
+		return 0;
+	if (c->now.acked) {
+		c->floor = clip(ln(c->now.rtt_min) - ln(min_rtt), 0, LN_400);
+		away = c->floor - c->quantile;
+		c->quantile += away < 0 ? away >> 3 : away >> 6;
+		c->spread = clip(ln(c->now.rtt_max) - ln(c->now.rtt_min), 0, LN_400);
+		c->slow_spread += (c->spread - c->slow_spread) >> 4;
+	}
+	c->observation[23] = c->floor;
+	c->observation[24] = c->quantile;
+	c->observation[25] = c->observation[0] - c->quantile;
+	c->observation[26] = c->spread;
+	c->observation[27] = c->slow_spread;
 	return 0;
 }
 
@@ -272,7 +303,9 @@ __noinline int observe(struct connection *c)
 	min_rtt = path_rtt(c);
 	see_delay(c, min_rtt);
 	see_rates(c, min_rtt, ln_cwnd);
-	if (space == SCALE_FREE_RECENT)
+	if (space == SCALE_FREE_RECENT || space == SCALE_FREE_SPREAD)
 		see_recent(c, min_rtt, ln_cwnd);
+	if (space == SCALE_FREE_SPREAD)
+		see_spread(c, min_rtt);
 	return 0;
 }
