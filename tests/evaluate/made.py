@@ -51,6 +51,7 @@ def make_scores(scheme: str, links: int = 512, seeds: int = 5) -> SchemeScores:
         "queueing_delay_rtt": queueing,
         "loss": excess_loss + 0.01 * shared.random((links, 1)),
         "excess_loss": excess_loss,
+        "guarded": np.zeros_like(excess_loss),
         "power": utilisation / (1 + queueing),
     }
     return SchemeScores(scheme, names, figures, learned=scheme == "quickstart")

@@ -11,6 +11,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 - ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
   `distrlcc.env.rewards.outcome` has it;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
+- ``guarded`` ``[N]``, with a guard: where CUBIC's rule sets the window;
 - ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
 - ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
@@ -277,6 +278,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cwnd": self.batch.chosen_windows()}
+        if self.config.guard:
+            info["guarded"] = self.batch.windows.on > 0
         info["expert_action"] = self.batch.labels() if self._with_labels else self._no_labels
         if self.agents > 1:
             info["active"] = self.batch.active.copy()

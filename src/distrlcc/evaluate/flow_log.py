@@ -147,6 +147,7 @@ def score_log(log: FlowLog) -> dict[str, float]:
         "queueing_delay_rtt": mean / base if base else math.nan,
         "loss": float(excess + (1.0 - excess) * random_loss),
         "excess_loss": float(excess),
+        "guarded": math.nan,
         "power": float(share * base / mean_rtt) if mean_rtt > 0 else 0.0,
     }
 

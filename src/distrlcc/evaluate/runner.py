@@ -149,12 +149,13 @@ def _run(
     warm = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
     # Counts at the beginning and the end; sums over steps, in the first second and after it.
     before, after = _Totals(count), _Totals(count)
-    sums, everyone = np.zeros((2, 5, count)), np.arange(count)
+    sums, everyone = np.zeros((2, 6, count)), np.arange(count)
     steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
-        step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration]
+        guarded = batch.windows.on * stats.duration
+        step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration, guarded]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
         queue = batch.simulator.results[:, col.QUEUE]
         shown = (stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt, queue)
@@ -173,7 +174,7 @@ def _measure(
 ) -> dict[str, FloatArray]:
     sent, delivered, dropped, random_lost, queueing = (after.counts - before.counts).T
     queueing_bins, rtt_bins = after.histograms - before.histograms
-    used, capacity, rtt, acked, seconds = sums[1]
+    used, capacity, rtt, acked, seconds, guarded = sums[1]
     utilisation = used / np.maximum(capacity, 1e-9)
     mean_rtt = np.where(acked > 0, 1e3 * rtt / np.maximum(acked, 1), np.nan)
     queueing_ms = np.where(delivered > 0, queueing / np.maximum(delivered, 1) * 1e-6, np.nan)
@@ -192,6 +193,7 @@ def _measure(
         "queueing_delay_rtt": queueing_ms / base_ms,
         "loss": (dropped + random_lost) / np.maximum(sent, 1),
         "excess_loss": dropped / np.maximum(sent, 1),
+        "guarded": guarded / seconds,
         "power": np.where(acked > 0, share * base_ms / mean_rtt, 0.0),
     }
 

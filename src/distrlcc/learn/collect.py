@@ -46,6 +46,8 @@ class CollectStats:
     """Sum over steps of the policy's entropy, nats."""
     minimum_window: float = 0.0
     """Steps on which the window stood at its minimum."""
+    guarded: float = 0.0
+    """Steps on which the guard's rule set the window."""
     episodes: float = 0.0
     """Episodes that ended."""
     silent_episodes: float = 0.0
@@ -90,6 +92,8 @@ class CollectStats:
             "minimum_window_share": self.minimum_window / steps,
             "episodes": episodes,
         }
+        if self.guarded:
+            means["guarded_share"] = self.guarded / steps
         if self.timed_steps:
             means |= {"late_steps": self.late_share, "late_batches": self.late_batches}
         if episodes:
@@ -267,6 +271,8 @@ class Collector:
         if self._active is not None:
             at_minimum &= self._active & info["active"]
         stats.minimum_window += float(at_minimum.sum())
+        if "guarded" in info:
+            stats.guarded += float((info["guarded"] & info.get("active", True)).sum())
         if "late" in info:
             stats.timed_steps += len(info["late"])
             stats.late_steps += float(info["late"].sum())

@@ -140,7 +140,9 @@ class IntegerPolicy:
         alive = ((fast > 0) & (weight < ONE)).astype(np.int64)
         rows["fast"] = np.where(fresh, rate, np.maximum(fast + mul(weight, rate - fast), alive))
         rows["slow"] = np.where(fresh, rate, slow + (mul(weight, rate - slow) >> 2))
-        rows["lately"] = np.maximum(rows["fast"], rows["lately"] - (mul(rows["lately"], weight) >> 4))
+        rows["lately"] = np.maximum(
+            rows["fast"], rows["lately"] - (mul(rows["lately"], weight) >> 4)
+        )
         fade = mul(rows["top"], weight * 167_772 >> SHIFT)
         rows["top"] = np.maximum(rows["fast"], rows["top"] - fade)
         share = (lost << SHIFT) // np.maximum(lost + acked, 1)

@@ -1,0 +1,132 @@
+"""The guard and the pacing: hand-computed steps, and links on which nothing else would help."""
+
+import numpy as np
+import pytest
+
+from distrlcc.control import windows
+from distrlcc.control.windows import WindowControl
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
+from distrlcc.errors import ConfigError
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.types import IntervalStats
+
+DOUBLE = 8
+"""The action of ``fine`` that doubles the window."""
+
+
+def seen(acked: float, lost: float = 0.0, rtt: float = 0.05, cwnd: float = 100.0) -> IntervalStats:
+    """Return a step of 50 ms."""
+    values = dict.fromkeys(IntervalStats.names(), np.zeros(1)) | {
+        "duration": np.array([0.05]),
+        "acked": np.array([acked]),
+        "lost": np.array([lost]),
+        "rtt_sum": np.array([acked * rtt]),
+        "rtt_min": np.array([rtt if acked else 0.0]),
+        "inflight": np.array([cwnd]),
+        "cwnd": np.array([cwnd]),
+    }
+    return IntervalStats(**values)
+
+
+def allowed(control: WindowControl, held: float, chosen: float) -> float:
+    rates = np.zeros(1)
+    cwnd, _ = control.apply((np.array([held]), rates), (np.array([chosen]), rates))
+    return float(cwnd[0])
+
+
+def test_a_window_grows_by_what_was_acknowledged_and_never_in_silence() -> None:
+    control = WindowControl(1, 0.0, 0.05)
+    assert allowed(control, 10, 20) == 10  # before the first acknowledgement
+    assert allowed(control, 10, 5) == 5
+    control.see(seen(4))
+    assert allowed(control, 10, 20) == 18
+    assert allowed(control, 10, 12) == 12
+    control.see(seen(0))
+    assert allowed(control, 18, 36) == 18
+
+
+def test_a_window_is_bounded_by_what_the_path_delivers() -> None:
+    control = WindowControl(1, 0.0, 0.05)
+    control.see(seen(100))  # 2,000 packets/s in 50 ms
+    assert allowed(control, 5000, 5000) == windows.MOST_BDP * 100 + windows.SPARE
+    # After a fall of the rate to a tenth the bound follows, by a sixteenth in each round trip.
+    for _ in range(32):
+        control.see(seen(10))
+    assert allowed(control, 5000, 5000) == pytest.approx(10 + 800 * (15 / 16) ** 32)
+    control.reset(np.array([0]))
+    assert allowed(control, 10, 20) == 10
+
+
+def test_cubic_takes_over_after_two_bad_rounds_and_gives_back() -> None:
+    control = WindowControl(1, 0.0, 0.05)
+    for lost in (0, 30, 3, 30, 0):  # a bad round now and then is the policy's matter
+        control.see(seen(100 - lost, lost))
+        assert control.on[0] == 0
+    for lost in (30, 30):
+        control.see(seen(100 - lost, lost))
+    assert control.on[0] == 1
+    assert allowed(control, 100, 200) == pytest.approx(70)
+    # One reduction for a round trip's loss, then concave growth towards what it was.
+    control.see(seen(60, 10, cwnd=70))
+    assert allowed(control, 70, 200) == pytest.approx(49)
+    found = []
+    while control.on[0]:
+        control.see(seen(64, cwnd=49))
+        found.append(allowed(control, 49, 200))
+    assert found == sorted(found)
+    assert 49 < found[-2] < 70
+    assert len(found) == windows.CALM_ROUNDS
+    # Again where packets queue, and so from half of the bound on; and it lasts twice as long.
+    for _ in range(5):
+        control.see(seen(96, 4, rtt=0.08))
+    assert control.on[0] == 1
+    rounds = 0
+    while control.on[0]:
+        control.see(seen(100))
+        rounds += 1
+    assert rounds >= 2 * windows.CALM_ROUNDS
+
+
+def test_pacing_is_windows_per_smoothed_round_trip() -> None:
+    control = WindowControl(1, 2.0, 0.0)
+    chosen = np.array([30.0]), np.zeros(1)
+    assert control.apply(chosen, chosen)[1][0] == 0.0  # at once, until an RTT is known
+    control.see(seen(1, rtt=0.05))
+    assert control.apply(chosen, chosen)[1][0] == pytest.approx(2 * 30 / 0.05)
+    control.see(seen(1, rtt=0.13))  # RFC 6298: an eighth of the way
+    assert control.apply(chosen, chosen)[1][0] == pytest.approx(2 * 30 / 0.06)
+
+
+def run(config: EnvConfig, link: Link, seconds: float) -> LinkBatch:
+    """Run a policy that doubles its window in each step."""
+    batch = LinkBatch(1, config)
+    batch.load(0, Scenario("doubling", link, duration_s=20.0))
+    for _ in range(round(seconds * 100)):
+        batch.step(np.array([DOUBLE]))
+    return batch
+
+
+def test_the_guard_keeps_a_mad_policy_from_flooding_a_path() -> None:
+    link = Link(rate_mbps=12.0, delay_ms=20.0, queue_packets=10)
+    lost = {}
+    for guard in (0.0, 0.05):
+        row = run(EnvConfig(action="fine", guard=guard), link, 20.0).simulator.flows[0]
+        lost[guard] = row[col.DROPPED] / row[col.SENT]
+        print(guard, lost, row[col.DELIVERED])
+        assert row[col.DELIVERED] > 0.0 * 20 * 12e6 / (8 * 1504)
+    assert lost[0.0] > 0.6
+    assert lost[0.05] < 0.08
+
+
+def test_a_link_that_is_silent_at_first_gets_one_window() -> None:
+    link = Link(rate_mbps=0.0, delay_ms=20.0, changes=(Change(0.9, rate_mbps=12.0),))
+    batch = run(EnvConfig(action="fine", guard=0.05), link, 0.8)
+    assert batch.simulator.flows[0, col.SENT] == 10
+
+
+def test_rates_are_neither_guarded_nor_paced() -> None:
+    for name in ("guard", "pacing"):
+        with pytest.raises(ConfigError, match="action rate sets rates: pacing and guard"):
+            EnvConfig(action="rate", **{name: 1.0})  # type: ignore[arg-type]
