@@ -39,7 +39,9 @@ def test_expert_rounds_and_rounds_that_end_early_without_gain() -> None:
     assert all(type(value) is float for value in metrics.values())
 
 
-@pytest.mark.parametrize("changes", [{}, {"kind": "lstm", "hidden": (8,)}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"kind": "lstm", "hidden": (8,)}, {"kind": "mingru", "hidden": (8,)}]
+)
 def test_resume_is_bit_identical(changes: Any) -> None:
     config = dataclasses.replace(TOY, capacity=2500, num_epochs=2)
     learner, collector, rollout = setup(Dagger, config, "memory", **changes)

@@ -102,7 +102,7 @@ RANKED = {
 
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("name", RANKED)
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "mingru"])
 def test_two_ranks_learn_as_one_and_stay_in_step_where_one_is_cut_short(
     name: str, kind: str, cut: bool
 ) -> None:

@@ -63,6 +63,7 @@ def test_clipping_stops_the_gradient() -> None:
 
 PLAIN = {"use_critic": False, "use_gae": False, "gamma": 0.0, "use_kl_loss": True}
 LSTM = {"kind": "lstm", "hidden": (8,)}
+MIN_GRU = {"kind": "mingru", "hidden": (8,)}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,7 @@ LSTM = {"kind": "lstm", "hidden": (8,)}
         ("match", {"activation": "tanh"}, PLAIN, 25, 0.85),
         ("track", {}, {"entropy_coeff": 0.0}, 35, 0.9),
         ("memory", LSTM | {"hidden": (16,)}, {"lr": 5e-3, "sequence_length": 16}, 15, 0.95),
+        ("memory", MIN_GRU | {"hidden": (16,)}, {"lr": 5e-3, "sequence_length": 16}, 15, 0.95),
     ],
 )
 def test_learns(task: str, changes: Any, config: Any, updates: int, least: float) -> None:
@@ -96,7 +98,7 @@ def test_explained_variance_is_of_the_returns() -> None:
     assert metrics["explained_variance"] == pytest.approx(explained, rel=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, LSTM])
+@pytest.mark.parametrize("changes", [{}, LSTM, MIN_GRU])
 def test_the_same_seed_and_a_resume_are_bit_identical(changes: Any) -> None:
     schedule = ((0, 1e-2), (5000, 1e-3))
     config = dataclasses.replace(
@@ -145,7 +147,7 @@ def test_schedules_follow_environment_steps() -> None:
 
 
 LAGGED = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=64, rollout_length=13, sequence_length=5)
-KINDS = [("match", {}), ("track", {}), ("memory", LSTM), ("track", LSTM)]
+KINDS = [("match", {}), ("track", {}), ("memory", LSTM), ("track", LSTM), ("memory", MIN_GRU)]
 
 
 def _collected(config: PPOConfig, task: Any = "match", **changes: Any) -> tuple[PPO, Rollout]:

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from distrlcc.policy import numpy_policy
+from distrlcc.policy.min_gru import scan, scan_by_steps
 from distrlcc.policy.network import ActorCritic, kl_estimate
 from distrlcc.policy.spec import expected_shapes
 from tests.policy.random_policies import make_spec
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize("kind", ["mlp", "lstm", "mingru"])
 @pytest.mark.parametrize("action_kind", ["discrete", "continuous"])
 def test_names_and_shapes(kind: str, action_kind: str) -> None:
     spec = make_spec(kind=kind, action_kind=action_kind)
@@ -25,7 +26,7 @@ def test_names_and_shapes(kind: str, action_kind: str) -> None:
     starts = torch.zeros(4, 6, dtype=torch.bool)
     head, values, state = network(torch.randn(4, 6, 5), starts, network.initial_state(6))
     assert (head.shape, values.shape) == ((4, 6, 3), (4, 6))
-    assert state.shape == (2, 6, spec.state_size)
+    assert state.shape == spec.state_shape(6)
     entropy = network.distribution(head).entropy()
     assert entropy.shape == (4, 6)
     if action_kind == "discrete":  # the first policy is nearly uniform
@@ -53,12 +54,13 @@ def test_trunk_by_hand() -> None:
     assert values.tolist() == [[8.5]]
 
 
-def test_a_start_cuts_memory_and_gradient() -> None:
-    network = ActorCritic(make_spec(kind="lstm", hidden=(8,)))
+@pytest.mark.parametrize("kind", ["lstm", "mingru"])
+def test_a_start_cuts_memory_and_gradient(kind: str) -> None:
+    network = ActorCritic(make_spec(kind=kind, hidden=(8,)))
     obs = torch.randn(6, 2, 5, requires_grad=True)
     starts = torch.zeros(6, 2, dtype=torch.bool)
     starts[3, 0] = True
-    state = torch.randn(2, 2, 8)
+    state = torch.randn(network.spec.state_shape(2))
     head, values, after = network(obs, starts, state)
 
     zero = torch.zeros_like(state)
@@ -72,6 +74,33 @@ def test_a_start_cuts_memory_and_gradient() -> None:
     assert obs.grad is not None
     assert obs.grad[:3, 0].abs().sum() == 0
     assert obs.grad[:3, 1].abs().sum() > 0
+
+
+def test_a_min_gru_by_hand() -> None:
+    gates = torch.tensor([0.0, math.log(3.0), 0.0, math.atanh(0.5), 0.0, math.atanh(-0.8)])
+    starts = torch.tensor([[False], [False], [True]])
+    states = scan(gates.view(2, 3, 1), starts, torch.tensor([[0.6]]))
+    # Half of 0.6 and of 0.5; a quarter of 0.55 and three of 0; half of 0, for a start, and -0.8.
+    assert states.flatten().tolist() == pytest.approx([0.55, 0.1375, -0.4])
+
+
+def test_the_compiled_scan_is_the_one_by_steps_and_so_is_its_gradient() -> None:
+    generator = torch.Generator().manual_seed(3)
+    gates = torch.randn(10, 7, 6, generator=generator)
+    starts = torch.rand(7, 6, generator=generator) < 0.3
+    first, weight = torch.randn(5, 6, generator=generator), torch.randn(5, 7, 6)
+    results = []
+    for compute in (scan, scan_by_steps):
+        inputs = [each.clone().requires_grad_() for each in (gates, first)]
+        states = compute(inputs[0], starts, inputs[1])
+        (states * weight).sum().backward()
+        results.append([states, *(each.grad for each in inputs)])
+    for compiled, by_steps in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, by_steps)
+    # Features as they lie after a transposed product are taken, too.
+    torch.testing.assert_close(
+        scan(gates, starts, first.t().contiguous().t()), results[0][0].detach()
+    )
 
 
 def test_kl_estimate_is_unbiased_and_never_negative() -> None:

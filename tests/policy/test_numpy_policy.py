@@ -34,6 +34,8 @@ def _torch_network(policy: PolicyFile) -> ActorCritic:
         {"activation": "tanh"},
         {"kind": "lstm", "hidden": (32,)},
         {"kind": "lstm", "hidden": (16, 8)},
+        {"kind": "mingru", "hidden": (16, 8)},
+        {"kind": "mingru", "hidden": (7,)},
         {"action_kind": "continuous", "action_size": 1},
     ],
 )

@@ -38,7 +38,12 @@ def _rewrite(path: Path, **metadata: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"kind": "lstm", "hidden": (32,), "action_size": 5}, {"action_kind": "continuous"}],
+    [
+        {},
+        {"kind": "lstm", "hidden": (32,), "action_size": 5},
+        {"kind": "mingru", "hidden": (32,)},
+        {"action_kind": "continuous"},
+    ],
 )
 def test_round_trip(tmp_path: Path, changes: dict) -> None:
     policy = make_policy(**changes)

@@ -112,7 +112,7 @@ SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
 _STATE = "obs labels starts silent age state"
-# Rows [M], environments [M], final observations [M, D] and recurrent states [2, M, H] of episodes
+# Rows [M], environments [M], final observations [M, D] and recurrent states [P, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
 
@@ -144,7 +144,7 @@ class Collector:
         self._silent = np.zeros(count, np.int64)  # steps at the minimum
         self._active: NDArray[np.bool_] | None = None  # None: every row always
         self._age = np.zeros(count, np.int64)
-        self._state = np.zeros((2, count, spec.state_size), np.float32)
+        self._state = np.zeros(spec.state_shape(count), np.float32)
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these weights from now on."""

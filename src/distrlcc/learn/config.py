@@ -89,7 +89,7 @@ class PPOConfig:
     num_epochs: int = 3
     """Passes over a rollout."""
     shuffle_batch_per_epoch: bool = True
-    """Deal rows of samples (with an LSTM: of sequences) anew to the minibatches in each epoch."""
+    """Deal rows of samples (where recurrent: of sequences) anew to minibatches in each epoch."""
     vf_loss_coeff: float = 0.5
     """Weight of the value loss."""
     vf_clip_param: float = 10.0
@@ -106,7 +106,7 @@ class PPOConfig:
     rollout_length: int = 64
     """Steps of each environment between two updates."""
     sequence_length: int = 16
-    """Steps through which an LSTM's gradient flows."""
+    """Steps through which a recurrent layer's gradient flows."""
 
     def __post_init__(self) -> None:
         check_fields(self, "minibatch_size num_epochs rollout_length sequence_length", 1)
@@ -153,7 +153,7 @@ class DaggerConfig:
     rollout_length: int = 128
     """Steps of each environment in a round."""
     sequence_length: int = 16
-    """Steps through which an LSTM's gradient flows."""
+    """Steps through which a recurrent layer's gradient flows."""
 
     def __post_init__(self) -> None:
         check_fields(self, "minibatch_size num_epochs capacity rollout_length sequence_length", 1)
@@ -182,9 +182,9 @@ class ImitationConfig:
     minibatch_size: int = 4096
     """Steps in a minibatch, over all ranks."""
     sequence_length: int = 16
-    """Steps in a row that are drawn together; those through which an LSTM's gradient flows."""
+    """Steps in a row that are drawn together, through which a recurrent layer's gradient flows."""
     burn_in: int = 16
-    """Steps before a sequence that warm up an LSTM's state and do not count."""
+    """Steps before a sequence that warm up a recurrent state and do not count."""
     validation_share: float = 0.1
     """Share of the episodes that are not trained on, but measured after each epoch."""
     normalize_observations: bool = True

@@ -41,7 +41,7 @@ class LabelledSteps:
             actions=actions,
             columns=torch.zeros(0, *shape),
             starts=torch.zeros(shape, dtype=torch.bool),
-            states=torch.zeros(2, capacity * count, spec.state_size),
+            states=torch.zeros(spec.state_shape(capacity * count)),
             valid=torch.zeros(shape, dtype=torch.bool),
         )
 

@@ -30,7 +30,7 @@ class Batch:
     actions: Tensor  # int64 [L, B] or float32 [L, B, A]: taken, or the oracle's
     columns: Tensor  # float32 [K, L, B]: whatever else a loss needs per step
     starts: Tensor  # bool [L, B]
-    states: Tensor  # float32 [2, B, H]: before the first step
+    states: Tensor  # float32 [P, B, H]: before the first step
     valid: Tensor | None
     """bool [L, B], False where a sequence was padded or no agent ran; None if nowhere."""
 

@@ -41,7 +41,7 @@ class Learner(ABC):
         if spec.state_size and config.minibatch_size < config.sequence_length:
             raise ConfigError(
                 f"minibatch_size is {config.minibatch_size}: expected {config.sequence_length} or "
-                "more, one sequence of the LSTM (sequence_length)"
+                "more, one sequence of the recurrent layer (sequence_length)"
             )
         self.config, self.spec, self.device = config, spec, torch.device(device)
         self.version = 0

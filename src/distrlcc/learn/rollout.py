@@ -35,7 +35,7 @@ class Rollout:
     final_values: Float32  # [T, N], critic's value of final_obs where truncated, else 0
     expert_actions: NDArray[Any]  # like actions: the oracle's label for obs
     starts: Bool  # [T, N], obs is the first of its episode
-    states: Float32  # [S, 2, N, H], recurrent state before row s · sequence_length; H = 0 for MLPs
+    states: Float32  # [S, P, N, H], recurrent state before row s · sequence_length; H = 0 for MLPs
     last_values: Float32  # [N], value of the observation after row steps - 1
     active: Bool  # [T, N], False where no agent ran: such a step is in nothing that is learned
     outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if not asked for
@@ -72,7 +72,7 @@ class Rollout:
             obs=np.zeros((*shape, spec.observation_size), np.float32),
             actions=actions,
             expert_actions=actions.copy(),
-            states=np.zeros((segments, 2, count, spec.state_size), np.float32),
+            states=np.zeros((segments, *spec.state_shape(count)), np.float32),
             last_values=np.zeros(count, np.float32),
             active=np.ones(shape, bool),
             outcomes=np.zeros((*shape, outcomes), np.float32),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distrlcc.policy.min_gru import scan
 from distrlcc.policy.numpy_policy import HALF_LOG_TAU, LOG_STD_RANGE
 from distrlcc.policy.spec import PolicySpec
 
@@ -72,10 +73,10 @@ _ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
 
 class ActorCritic(nn.Module):
-    """Dense layers, an optional LSTM layer, and two linear heads: action and value.
+    """Dense layers, an optional recurrent layer, and two linear heads: action and value.
 
     Time comes first: sequences are ``[L, B, ...]``. The recurrent state is one tensor
-    ``[2, B, H]`` (LSTM's h and c), with ``H`` = 0 for an MLP, so that both are used alike.
+    ``[P, B, H]``, see `PolicySpec.state_shape`, so that all kinds are used alike.
     """
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
@@ -86,9 +87,12 @@ class ActorCritic(nn.Module):
         self.trunk = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         width = widths[-1]
         self.lstm: nn.LSTMCell | None = None
-        if spec.state_size:
+        self.mingru: nn.Linear | None = None
+        if spec.kind == "lstm":
             self.lstm = nn.LSTMCell(width, spec.state_size)
-            width = spec.state_size
+        elif spec.kind == "mingru":
+            self.mingru = nn.Linear(width, 2 * spec.state_size)
+        width = spec.state_size or width
         self.policy_head = nn.Linear(width, spec.action_size)
         self.value_head = nn.Linear(width, 1)
         self.log_std: nn.Parameter | None = None
@@ -106,6 +110,9 @@ class ActorCritic(nn.Module):
             elif name.startswith("lstm."):
                 for gate in parameter.data.chunk(4):
                     nn.init.orthogonal_(gate, generator=generator)
+            elif name.startswith("mingru."):
+                for gate in parameter.data.chunk(2):
+                    nn.init.orthogonal_(gate, generator=generator)
             else:
                 gain = {"policy_head": 0.01, "value_head": 1.0}.get(
                     name.split(".")[0], math.sqrt(2.0)
@@ -115,10 +122,14 @@ class ActorCritic(nn.Module):
             size = self.spec.state_size
             # Remember by default: https://proceedings.mlr.press/v37/jozefowicz15.html.
             nn.init.ones_(self.lstm.bias_ih.data[size : 2 * size])
+        if self.mingru is not None:
+            size = self.spec.state_size
+            # Units remember 1 to 32 steps: https://arxiv.org/abs/1804.11188, section 3.
+            self.mingru.bias.data[:size] = -torch.linspace(0.0, math.log(31.0), size)
 
     def initial_state(self, count: int) -> Tensor:
-        """Return the state ``[2, count, H]`` at an episode's start."""
-        return torch.zeros(2, count, self.spec.state_size)
+        """Return the state ``[P, count, H]`` at an episode's start."""
+        return torch.zeros(self.spec.state_shape(count))
 
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the network over a sequence; one step is a sequence of length 1.
@@ -126,10 +137,10 @@ class ActorCritic(nn.Module):
         Args:
             obs: Normalised observations ``[L, B, D]``.
             starts: True where an episode starts, ``[L, B]``: the state is zero there.
-            state: ``[2, B, H]`` before the first row.
+            state: ``[P, B, H]`` before the first row.
 
         Returns:
-            Logits or means ``[L, B, A]``, values ``[L, B]`` and the state ``[2, B, H]`` after the
+            Logits or means ``[L, B, A]``, values ``[L, B]`` and the state ``[P, B, H]`` after the
             last row.
         """
         activate = _ACTIVATIONS[self.spec.activation]
@@ -143,6 +154,10 @@ class ActorCritic(nn.Module):
             inputs = features.t().unflatten(0, starts.shape)
             outputs, state = self._unroll(self.lstm, inputs, starts, state)
             features = outputs.flatten(0, 1).t()
+        elif self.mingru is not None:
+            gates = torch.addmm(self.mingru.bias.unsqueeze(1), self.mingru.weight, features)
+            states = scan(gates.unflatten(1, starts.shape), starts, state[0].t())
+            features, state = states.flatten(1), states[:, -1].t().unsqueeze(0)
         # Both heads are one product.
         weight = torch.cat([self.policy_head.weight, self.value_head.weight])
         bias = torch.cat([self.policy_head.bias, self.value_head.bias])

@@ -78,7 +78,12 @@ class NumpyNetwork:
             for i in range(len(spec.dense))
         ]
         self._relu = spec.activation == "relu"
-        if spec.state_size:
+        if spec.kind == "mingru":
+            # As below, of z's inputs: one tanh for both gates.
+            scale = np.repeat(np.array([[0.5], [1.0]], np.float32), spec.state_size, axis=0)
+            self._gates: Float32 = arrays["mingru.weight"] * scale
+            self._bias: Float32 = arrays["mingru.bias"][:, None] * scale
+        elif spec.kind == "lstm":
             self._weight_ih, self._weight_hh = arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]
             self._bias = (arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"])[:, None]
             # A sigmoid is (1 + tanh(x / 2)) / 2, which cannot overflow: one tanh for all gates.
@@ -91,18 +96,18 @@ class NumpyNetwork:
         self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
 
     def initial_state(self, count: int) -> Float32:
-        """Return the state ``[2, count, H]`` at an episode's start; H is 0 for an MLP."""
-        return np.zeros((2, count, self.spec.state_size), np.float32)
+        """Return the state ``[P, count, H]`` at an episode's start; see `PolicySpec`."""
+        return np.zeros(self.spec.state_shape(count), np.float32)
 
     def step(self, obs: Float32, state: Float32) -> tuple[Float32, Float32, Float32]:
         """Run one step; nothing passed in is changed.
 
         Args:
             obs: Raw observations ``[N, D]``.
-            state: ``[2, N, H]``, already zero where an episode starts.
+            state: ``[P, N, H]``, already zero where an episode starts.
 
         Returns:
-            Logits or means ``[N, A]``, values ``[N]``, and the state after the step ``[2, N, H]``.
+            Logits or means ``[N, A]``, values ``[N]``, and the state after the step ``[P, N, H]``.
         """
         # Features come first inside, [D, N], as in ActorCritic: softmax then runs along memory.
         features = normalize(obs, self._mean, self._std).T
@@ -114,7 +119,8 @@ class NumpyNetwork:
             else:
                 np.tanh(features, out=features)
         if self.spec.state_size:
-            state = self._lstm(features, state)
+            recur = self._lstm if self.spec.kind == "lstm" else self._mingru
+            state = recur(features, state)
             features = state[0].T
         heads = self._heads @ features
         heads += self._heads_bias
@@ -133,6 +139,20 @@ class NumpyNetwork:
         after = np.empty_like(state)
         after[0] = (o * np.tanh(cell)).T
         after[1] = cell.T
+        return after
+
+    def _mingru(self, inputs: Float32, state: Float32) -> Float32:
+        gates = self._gates @ inputs
+        gates += self._bias
+        np.tanh(gates, out=gates)
+        z, candidate = np.split(gates, 2)
+        z += np.float32(1.0)
+        z *= np.float32(0.5)
+        before = state[0].T
+        candidate -= before
+        candidate *= z
+        candidate += before
+        after: Float32 = candidate.T[None]
         return after
 
 
@@ -156,7 +176,7 @@ class NumpyPolicy(NumpyNetwork):
 
         Args:
             obs: Raw observations ``[N, D]``.
-            state: ``[2, N, H]`` from :meth:`initial_state` or the last call.
+            state: ``[P, N, H]`` from :meth:`initial_state` or the last call.
             draws: Needed where :attr:`acting` is ``sample``: uniforms in [0, 1) ``[N]`` for
                 discrete actions, standard normals ``[N, A]`` for continuous ones.
 

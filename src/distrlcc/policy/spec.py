@@ -9,7 +9,7 @@ from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
 
 ActionKind = Literal["discrete", "continuous"]
-NetworkKind = Literal["mlp", "lstm"]
+NetworkKind = Literal["mlp", "lstm", "mingru"]
 Activation = Literal["relu", "tanh"]
 
 PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
@@ -32,9 +32,9 @@ class PolicySpec:
     action_size: int
     """Number of actions, or length of the action vector."""
     kind: NetworkKind = "mlp"
-    """``mlp``: dense layers; ``lstm``: dense layers, then one LSTM layer as the last of hidden."""
+    """``mlp``: dense layers; ``lstm`` or ``mingru``: dense layers, then one recurrent layer."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layer widths; with ``lstm`` the last one is the LSTM's (Indigo: ``(32,)``)."""
+    """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
     activation: Activation = "relu"
     """Activation of the dense layers."""
     step_ms: float = 10.0
@@ -83,6 +83,13 @@ class PolicySpec:
         """Width of the recurrent state; 0 where there is none."""
         return 0 if self.kind == "mlp" else self.hidden[-1]
 
+    def state_shape(self, count: int) -> tuple[int, int, int]:
+        """Return the shape ``[P, count, H]`` of ``count`` recurrent states.
+
+        An LSTM's P = 2 parts are h and c, a minGRU's one is h; H is 0 for an MLP.
+        """
+        return (1 if self.kind == "mingru" else 2, count, self.state_size)
+
     @property
     def preference(self) -> float | None:
         """The preference of a user that states none, from 0 (throughput) to 1 (delay).
@@ -101,12 +108,14 @@ def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
         shapes[f"trunk.{index}.weight"] = (size, width)
         shapes[f"trunk.{index}.bias"] = (size,)
         width = size
-    if spec.state_size:
-        size = spec.state_size
+    size = spec.state_size
+    if spec.kind == "mingru":
+        shapes["mingru.weight"], shapes["mingru.bias"] = (2 * size, width), (2 * size,)
+    elif spec.kind == "lstm":
         shapes["lstm.weight_ih"] = (4 * size, width)
         shapes["lstm.weight_hh"] = (4 * size, size)
         shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
-        width = size
+    width = size or width
     shapes["policy_head.weight"] = (spec.action_size, width)
     shapes["policy_head.bias"] = (spec.action_size,)
     shapes["value_head.weight"] = (1, width)

@@ -28,8 +28,9 @@ MAX_AMOUNT = 999_999
 class NetworkConfig:
     """The policy's network."""
 
-    kind: Literal["mlp", "lstm"] = "mlp"
-    """``mlp``: dense layers; ``lstm``: dense layers, and one LSTM layer as the last of hidden."""
+    kind: Literal["mlp", "lstm", "mingru"] = "mlp"
+    """``mlp``: dense layers; ``lstm`` or ``mingru`` (which trains faster): dense layers, and one
+    recurrent layer as the last of hidden."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths."""
     activation: Literal["relu", "tanh"] = "relu"
@@ -289,7 +290,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Steps through which an LSTM's gradient flows."""
+        """Steps through which a recurrent layer's gradient flows."""
         return self._learner.sequence_length
 
 
