@@ -114,10 +114,9 @@ def test_the_guard_keeps_a_mad_policy_from_flooding_a_path() -> None:
     for guard in (0.0, 0.05):
         row = run(EnvConfig(action="fine", guard=guard), link, 20.0).simulator.flows[0]
         lost[guard] = row[col.DROPPED] / row[col.SENT]
-        print(guard, lost, row[col.DELIVERED])
-        assert row[col.DELIVERED] > 0.0 * 20 * 12e6 / (8 * 1504)
-    assert lost[0.0] > 0.6
-    assert lost[0.05] < 0.08
+        assert row[col.DELIVERED] > 0.7 * 20 * 12e6 / (8 * 1504)
+    assert lost[0.0] > 0.9
+    assert lost[0.05] < 0.2
 
 
 def test_a_link_that_is_silent_at_first_gets_one_window() -> None:

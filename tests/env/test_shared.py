@@ -10,13 +10,14 @@ from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import FREE_WINDOW, NEAR_WINDOW, RewardConfig, with_fairness, with_window
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.sim.scenario import Flow, Link, Scenario
-from distrlcc.sim.suites import load_suite
+from distrlcc.sim.suites import load_suite, scenario_by_id
 from tests.env.steps import check_same
 
 K = 4
@@ -174,3 +175,44 @@ def test_a_rollout_has_episodes_that_begin_at_joins_and_are_cut_at_leaves() -> N
     assert stats.episodes == rollout.truncated.sum()
     assert stats.reward == pytest.approx(rollout.rewards[active].sum(), rel=1e-5)
     assert all(np.isfinite(value) for value in learner.update(rollout).values())
+
+
+ROOMS = replace(CONFIG, suites=("world",), agents=4, rooms=(1, 1, 2, 4), guard=0.05, pacing=2.0)
+
+
+def _rolled(env: LinkVectorEnv) -> list[np.ndarray]:
+    """Return observations and rewards of 150 steps, and what every link's agents were."""
+    env.reset(seed=5)
+    rows = []
+    for step in range(150):
+        actions = (np.arange(env.first_index, env.first_index + env.num_envs) + step) % 6
+        observation, reward, _, _, info = env.step(actions)
+        rows.append((np.concatenate([observation, reward[:, None]], axis=1), info["active"]))
+    return [np.concatenate(part, axis=1) for part in zip(*rows, strict=True)]
+
+
+def test_links_with_room_for_different_numbers_draw_scenarios_that_fill_it() -> None:
+    env = LinkVectorEnv(32, ROOMS)
+    env.reset(seed=5)
+    counts = []
+    for name in env.link_names():
+        flows = scenario_by_id(name).flows
+        counts.append(sum(flow.scheme == "agent" for flow in flows))
+    rooms = np.tile(ROOMS.rooms, 4)
+    assert (counts <= rooms).all()
+    assert (2 * np.array(counts) > rooms).all()
+    # Many rows act, and one process sees what two see.
+    whole, active = _rolled(env)
+    assert active.mean() > 0.5
+    halves = [_rolled(LinkVectorEnv(16, ROOMS, first_index=first))[0] for first in (0, 16)]
+    assert np.array_equal(np.concatenate(halves), whole)
+
+
+def test_rooms_that_no_scenario_fills_are_refused() -> None:
+    config = replace(ROOMS, suites=("random",))
+    with pytest.raises(ConfigError, match=r"random have no links of 2 to 2 agents; leave out"):
+        LinkVectorEnv(8, config).reset(seed=1)
+    with pytest.raises(ConfigError, match=r"rooms \(1, 3\): expected numbers of 1 to agents"):
+        replace(ROOMS, rooms=(1, 3))
+    with pytest.raises(ConfigError, match=r"9 environments .* expected multiples of 8"):
+        LinkVectorEnv(9, ROOMS)

@@ -146,7 +146,35 @@ def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, link: str, more: str, 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["genet", "aurora", *SHARED])
+def test_the_world_has_the_shares_that_it_documents() -> None:
+    scenarios = [SUITES["world"].scenario("train", index) for index in range(2000)]
+    agents = [sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios]
+    few = [count <= 2 for count in agents]
+    alone = [s for s in scenarios if len(s.flows) == 1]
+    changing = [s.link.trace is None and len(s.link.changes) > 1 for s in alone]
+    shares = {
+        "one": (np.mean(np.equal(agents, 1)), 0.6),
+        "two": (np.mean(np.equal(agents, 2)), 0.18),
+        "three or four": (np.mean(np.isin(agents, (3, 4))), 0.12),
+        "up to eight": (np.mean(np.isin(agents, (5, 6, 7, 8))), 0.1),
+        "rivals": (sum(len(s.flows) > a for s, a in zip(scenarios, agents, strict=True)), None),
+        "jitter": (np.mean([s.link.ack_jitter_ms > 0 for s in scenarios]), 0.35),
+        "traces": (np.mean([s.link.trace is not None for s in alone]), 0.25),
+        "changes": (np.mean(changing), 0.3),
+        "silent": (np.mean([s.link.rate_mbps == 0 for s in alone]), 0.045),
+    }
+    rivals, _ = shares.pop("rivals")
+    assert rivals / sum(few) == pytest.approx(0.25, abs=0.04)
+    for name, (found, said) in shares.items():
+        assert found == pytest.approx(said, abs=0.035), name
+    for s, count in zip(scenarios, agents, strict=True):
+        check_agents(s, count)
+        assert len(s.flows) <= SUITES["world"].most_flows
+    flows = SUITES["flows"].scenarios("test")
+    assert [len(s.flows) for s in flows[:3]] == [4, 16, 32]
+
+
+@pytest.mark.parametrize("name", ["genet", "aurora", "world", "flows", *SHARED])
 def test_split_and_index_name_a_link(name: str) -> None:
     scenario = SUITES[name].scenario("test", 7)
     assert scenario == scenario_by_id(f"{name}/test/7")

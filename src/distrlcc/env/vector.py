@@ -112,7 +112,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         edges = np.cumsum(np.array(self.config.weights))
         self._suite_edges = edges / edges[-1]
         self._n_flows = max(suite.most_flows for suite in self._suites)
-        for suite in self._suites:
+        for suite in [] if self.config.rooms else self._suites:
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_agents(suite.scenario(split, index), self.agents)
         # The links' batch, and the spaces it makes.
