@@ -188,7 +188,7 @@ def _rolled(env: LinkVectorEnv) -> list[np.ndarray]:
         actions = (np.arange(env.first_index, env.first_index + env.num_envs) + step) % 6
         observation, reward, _, _, info = env.step(actions)
         rows.append((np.concatenate([observation, reward[:, None]], axis=1), info["active"]))
-    return [np.concatenate(part, axis=1) for part in zip(*rows, strict=True)]
+    return [np.stack(part) for part in zip(*rows, strict=True)]
 
 
 def test_links_with_room_for_different_numbers_draw_scenarios_that_fill_it() -> None:
@@ -205,7 +205,7 @@ def test_links_with_room_for_different_numbers_draw_scenarios_that_fill_it() -> 
     whole, active = _rolled(env)
     assert active.mean() > 0.5
     halves = [_rolled(LinkVectorEnv(16, ROOMS, first_index=first))[0] for first in (0, 16)]
-    assert np.array_equal(np.concatenate(halves), whole)
+    assert np.array_equal(np.concatenate(halves, axis=1), whole)
 
 
 def test_rooms_that_no_scenario_fills_are_refused() -> None:
