@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from distrlcc.evaluate.contender import (
     contender_from_scheme,
 )
 from distrlcc.evaluate.recovery import first_fit, recovery_scores, recovery_times
-from distrlcc.evaluate.runner import evaluate, histogram_percentile
+from distrlcc.evaluate.runner import evaluate, histogram_percentile, stretches
 from distrlcc.evaluate.scores import METRICS
 from distrlcc.policy.policy_file import Acting, save_policy
 from distrlcc.sim.families import bdp_packets
@@ -122,6 +123,20 @@ def test_links_do_not_influence_each_other() -> None:
     together, _ = evaluate(contender, scenarios)
     alone, _ = evaluate(contender, scenarios[2:3])
     assert np.array_equal(together.values(METRICS)[:, 2], alone.values(METRICS)[:, 0])
+
+
+def test_a_long_trace_runs_in_stretches_that_count_as_one() -> None:
+    whole = Scenario("long", Link(trace="cellular:9", trace_start_s=3.0), duration_s=150.0)
+    parts = stretches(whole)
+    assert [part.link.trace_start_s for part in parts] == [3.0, 53.0, 103.0]
+    assert [part.duration_s for part in parts] == [50.0] * 3
+    assert stretches(replace(whole, duration_s=60.0)) == [replace(whole, duration_s=60.0)]
+    together, drawn = evaluate(contender_from_scheme("bbr"), [whole], series_links=(0,))
+    alone, _ = evaluate(contender_from_scheme("bbr"), parts)
+    assert together.figures["throughput_mbps"][0, 0] == pytest.approx(
+        alone.figures["throughput_mbps"].mean()
+    )
+    assert drawn[0].edges_s[-1] == pytest.approx(150.0, abs=0.2)
 
 
 def test_the_command_writes_report_and_json(

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
@@ -234,9 +235,12 @@ def _measure(
     if args.world == "emulated":
         _end_on_signals()
     found: list[Measured] = []
-    for contender in contenders:
+    begin = monotonic()
+    for done, contender in enumerate(contenders):
         if args.world == "simulated":
-            note(f"evaluating {contender.name} on {counted(scenarios)} ...")
+            left = (monotonic() - begin) / max(done, 1) * (len(contenders) - done)
+            said = f", about {left:.0f} s left" if done else ""
+            note(f"evaluating {contender.name} on {counted(scenarios)}{said} ...")
             scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
             found.append(Measured(scores, tuple(series)))
             continue

@@ -1,13 +1,15 @@
-"""Runs contenders in the simulator: every scenario of a suite in one batched call.
+"""Runs contenders in the simulator: every scenario of a suite and every seed in one batched call.
 
-Utilisation, throughput, delays and losses are taken after the first second, when slow start is
-over, and the first second has its own figure.
+A trace that lasts longer than `STRETCH_S` is cut into stretches that run side by side: a sender
+begins anew in each, and what they count is added up. Utilisation, throughput, delays and losses are
+taken after the first second, when slow start is over, and the first second has its own figure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +18,16 @@ from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluate.contender import Contender
 from distrlcc.evaluate.scores import SchemeScores, Series, bucket_edges, bucket_sums
 from distrlcc.sim import layout as col
-from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
 WARMUP_S = 1.0
+STRETCH_S = 60.0
+SCHEME_STEP_MS = 50.0
+"""Length of a step in which nothing is decided: schemes act on each acknowledgement."""
+_MOST_RUNS = 1024
+"""Runs in one call; more take memory and no less time."""
 MBIT = 8e-6 * PACKET_BYTES
 """Mbit of a packet."""
 
@@ -42,16 +49,52 @@ def evaluate(
     """
     for scenario in scenarios:
         check_agents(scenario)
-    columns: list[dict[str, FloatArray]] = []
-    kept: list[Series] = []
-    for seed in range(seeds):
-        seeded = [reseed(scenario, seed) for scenario in scenarios]
-        measured, series = _run(contender, seeded, seed, () if seed else series_links)
-        columns.append(measured)
-        kept += series
-    stacked = {name: np.stack([c[name] for c in columns], axis=1) for name in columns[0]}
-    links = tuple(s.name for s in scenarios)
-    return SchemeScores(contender.name, links, stacked, contender.learned), kept
+    # Each link's run of each seed in its stretches; one call runs many.
+    runs = [
+        _Part(seed * len(scenarios) + link, part)
+        for seed in range(seeds)
+        for link, scenario in enumerate(scenarios)
+        for part in stretches(reseed(scenario, seed))
+    ]
+    counted = _Counted(seeds * len(scenarios))
+    steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
+    for first in range(0, len(runs), _MOST_RUNS):
+        _run(contender, runs[first : first + _MOST_RUNS], counted, steps)
+    shared = np.array([len(s.flows) > 1 for s in scenarios] * seeds)
+    figures = {
+        name: values.reshape(seeds, len(scenarios)).T
+        for name, values in _measure(counted, shared).items()
+    }
+    series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
+    names = tuple(s.name for s in scenarios)
+    return SchemeScores(contender.name, names, figures, contender.learned), series
+
+
+def stretches(scenario: Scenario) -> list[Scenario]:
+    """Return a scenario, or that of a long trace as stretches of the same length, one flow each."""
+    count = math.ceil(scenario.duration_s / STRETCH_S)
+    link = scenario.link
+    if link.trace is None or link.changes or count == 1 or scenario.flows != (Flow(),):
+        return [scenario]
+    length = scenario.duration_s / count
+    return [
+        replace(
+            scenario,
+            link=replace(link, trace_start_s=link.trace_start_s + k * length),
+            duration_s=length,
+            seed=scenario.seed + k,
+        )
+        for k in range(count)
+    ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What runs on one link of a batch."""
+
+    run: int
+    """Which run it counts for: seed by seed, link by link."""
+    scenario: Scenario
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -136,11 +179,34 @@ class _Totals:
             self._taken[rows] = True
 
 
+class _Counted:
+    """What runs came to after their first second, and sums over the steps in it and after it."""
+
+    def __init__(self, runs: int) -> None:
+        self.counts = np.zeros((runs, len(_Totals.COLUMNS)))
+        self.histograms = np.zeros((2, runs, col.HISTOGRAM_BINS))
+        self.sums = np.zeros((2, 6, runs))
+
+    def add(self, run: list[int], before: _Totals, after: _Totals, sums: FloatArray) -> None:
+        """Add what parts of runs counted."""
+        np.add.at(self.counts, run, after.counts - before.counts)
+        for k in range(2):
+            np.add.at(self.histograms[k], run, after.histograms[k] - before.histograms[k])
+            np.add.at(self.sums[k].T, run, sums[k].T)
+
+
 def _run(
-    contender: Contender, scenarios: list[Scenario], seed: int, series_links: tuple[int, ...]
-) -> tuple[dict[str, FloatArray], list[Series]]:
-    count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
+    contender: Contender,
+    parts: Sequence[_Part],
+    counted: _Counted,
+    steps: dict[int, list[FloatArray]],
+) -> None:
+    """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names."""
+    scenarios = [part.scenario for part in parts]
+    count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
     config = contender.env_config()
+    if not contender.learned and contender.scheme != "oracle":
+        config = replace(config, step_ms=SCHEME_STEP_MS)
     batch = LinkBatch(count, config, n_flows=n_flows, with_histograms=True, with_labels=False)
     # When the first flow starts, when its first second is over, and when the scenario is.
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
@@ -150,8 +216,8 @@ def _run(
     # Counts at the beginning and the end; sums over steps, in the first second and after it.
     before, after = _Totals(count), _Totals(count)
     sums, everyone = np.zeros((2, 6, count)), np.arange(count)
-    steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
-    for then, now in simulate(contender, batch, scenarios, seed):
+    drawn = {n: list[FloatArray]() for n, part in enumerate(parts) if part.run in steps}
+    for then, now in simulate(contender, batch, scenarios, 0):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
         guarded = batch.windows.on * stats.duration
@@ -159,21 +225,20 @@ def _run(
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
         queue = batch.simulator.results[:, col.QUEUE]
         shown = (stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt, queue)
-        for link, kept in steps.items():
-            if running[link]:
-                kept.append(np.array([column[link] for column in shown]))
+        for n, kept in drawn.items():
+            if running[n]:
+                kept.append(np.array([column[n] for column in shown]))
         before.take(batch, now >= warm)
         after.take(batch, now >= ends)
-    shared = np.array([len(s.flows) > 1 for s in scenarios])
-    series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
-    return _measure(before, after, sums, shared), series
+    counted.add([part.run for part in parts], before, after, sums)
+    for n, kept in drawn.items():
+        steps[parts[n].run] += kept
 
 
-def _measure(
-    before: _Totals, after: _Totals, sums: FloatArray, shared: NDArray[np.bool_]
-) -> dict[str, FloatArray]:
-    sent, delivered, dropped, random_lost, queueing = (after.counts - before.counts).T
-    queueing_bins, rtt_bins = after.histograms - before.histograms
+def _measure(counted: _Counted, shared: NDArray[np.bool_]) -> dict[str, FloatArray]:
+    sent, delivered, dropped, random_lost, queueing = counted.counts.T
+    queueing_bins, rtt_bins = counted.histograms
+    sums = counted.sums
     used, capacity, rtt, acked, seconds, guarded = sums[1]
     utilisation = used / np.maximum(capacity, 1e-9)
     mean_rtt = np.where(acked > 0, 1e3 * rtt / np.maximum(acked, 1), np.nan)
