@@ -7,6 +7,7 @@ drives the links, and the batch shows what an agent in its place would see and w
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -190,6 +191,18 @@ class AgentBatch(ABC):
         return np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
 
 
+def mean_ack_wait(link: Link, spacing: float) -> float:
+    """Return what shaped ACKs add to a full link's RTT in the mean, s; packets ``spacing`` apart.
+
+    As none overtakes another, the wait of dense ones is J less a Rayleigh-distributed time of
+    scale sqrt(J * spacing), for a jitter of J. ACKs in bunches make packets that queue as long.
+    """
+    jitter = link.ack_jitter_ms * 1e-3
+    dense = jitter - math.sqrt(0.5 * math.pi * jitter * spacing)
+    held = min(spacing, 0.04) if link.delayed_acks else 0.0
+    return max(0.5 * jitter, dense) + 1e-3 * link.ack_tick_ms + held
+
+
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 
 
@@ -239,9 +252,10 @@ class LinkBatch(AgentBatch):
         self._is_agent = np.ones(len(rows), bool)
         # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
         self._rates = np.zeros((n, self.n_flows))
+        self._ack_wait = np.zeros(n)
         self._share = np.ones(len(rows)) if agents > 1 else None
         self._joining = joining or agents > 1
-        self._changing = "previous preference mean_rate base_rtt searched"
+        self._changing = "previous preference mean_rate base_rtt searched ack_wait"
         if self._joining:
             self._changing += " rates is_agent active acted"
 
@@ -254,6 +268,7 @@ class LinkBatch(AgentBatch):
         for place, held in enumerate(control[:, _HELD]):
             self.begin_agent(first + place, scenario, held, min(place, count - 1))
         self._rates[n] = 0.0
+        self._ack_wait[n] = mean_ack_wait(scenario.link, 1.0 / self.mean_rate[first])
         if self._joining:
             rows = slice(first, first + room)
             flags = [flow.scheme == "agent" for flow in scenario.flows[:room]]
@@ -286,7 +301,8 @@ class LinkBatch(AgentBatch):
         simulator = self.simulator
         simulator.advance(self.step_ns())
         extra = simulator.flows[:, col.EXTRA_RTT].reshape(self._rates.shape) / NANOSECONDS
-        base_rtt = np.maximum(simulator.results[:, col.BASE_RTT, None] + extra, 1e-4)
+        base_rtt = (simulator.results[:, col.BASE_RTT] + self._ack_wait)[:, None] + extra
+        base_rtt = np.maximum(base_rtt, 1e-4)
         self.base_rtt = base_rtt.reshape(-1)[self._flow]
         if self.agents > 1:
             begin, end = simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
