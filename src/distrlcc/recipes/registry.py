@@ -137,7 +137,7 @@ def one() -> RunConfig:
             guard=0.05,
         ),
         network=NetworkConfig(kind="mingru", hidden=(64, 64)),
-        held_out=HeldOutConfig(every=500, links=96, seconds=16.0),
+        held_out=HeldOutConfig(every=1000, seconds=16.0),
         ppo=PPOConfig(
             gamma=0.985,
             lambda_=0.97,
