@@ -57,6 +57,8 @@ POLICIES = {
     "rates drawn, wide and recurrent": random_policy(
         "genet", "fast-rate", kind="lstm", hidden=(64, 64), activation="tanh"
     ),
+    "two gates": random_policy("scale-free-recent", "fine", kind="mingru", hidden=(50, 64)),
+    "two gates alone": random_policy("aurora", "rate", kind="mingru", hidden=(33,)),
     "four layers": random_policy(
         "aurora", "fine", hidden=(128, 128, 100, 17), options=PREFERENCE, activation="tanh"
     ),
