@@ -55,11 +55,13 @@ POLICIES = {
     "aurora": load_policy(find_policy("aurora")),
     "genet": load_policy(find_policy("genet")),
     "bounded, and what tells jitter": random_policy(
-        "scale-free-spread", "fine", kind="lstm", hidden=(64, 32), guard=0.05
+        "scale-free-spread", "fine", kind="mingru", hidden=(64, 64), guard=0.05
     ),
     "rates drawn, wide and recurrent": random_policy(
         "genet", "fast-rate", kind="lstm", hidden=(64, 64), activation="tanh"
     ),
+    "two gates": random_policy("scale-free-recent", "fine", kind="mingru", hidden=(50, 64)),
+    "two gates alone": random_policy("aurora", "rate", kind="mingru", hidden=(33,)),
     "four layers": random_policy(
         "aurora", "fine", hidden=(128, 128, 100, 17), options=PREFERENCE, activation="tanh"
     ),

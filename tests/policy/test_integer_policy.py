@@ -84,7 +84,7 @@ def changed(name: str, **changes: object) -> PolicyFile:
     ("policy", "said"),
     [
         (changed("best", observation="mine"), "no observation 'mine'; it has scale-free,"),
-        (changed("best", hidden=(64, 65)), "65 LSTM cells do not fit .* room for 64"),
+        (changed("best", hidden=(64, 65)), "65 recurrent cells do not fit .* room for 64"),
         (changed("best", hidden=(128, 64)), "192 inputs of a layer do not fit .* room for 128"),
         (changed("dagger", hidden=(300,)), "304 inputs of a layer do not fit"),
         (changed("dagger", hidden=(64,) * 5), "5 dense layers do not fit .* room for 4"),

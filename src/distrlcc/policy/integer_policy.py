@@ -48,6 +48,10 @@ def _least_of(a: Ints, b: Ints) -> Ints:
     return np.where(a == 0, b, np.where(b == 0, a, np.minimum(a, b)))
 
 
+def _sigmoid(x: Ints) -> Ints:
+    return np.asarray((ONE + tanh(x >> 1)) >> 1)
+
+
 class IntegerPolicy:
     """A policy as the kernel runs it."""
 
@@ -291,17 +295,28 @@ class IntegerPolicy:
         features = self._inputs()
         for number in range(dense):
             features = self._layer(number, features)
-        if size := int(policy["state"]):
-            hidden = self.rows["hidden"][:, :size]
-            width = int(policy["state_input"])
-            both = np.concatenate([features[:, :width], hidden], axis=1)
-            gates = self._layer(dense, both).reshape(len(both), 4, size)
-            i, f, o = ((ONE + tanh(gates[:, k] >> 1)) >> 1 for k in (0, 1, 3))
-            cell = mul(f, self.rows["cell"][:, :size]) + mul(i, tanh(gates[:, 2]))
-            self.rows["cell"][:, :size] = cell
-            self.rows["hidden"][:, :size] = features = mul(o, tanh(cell))
+        if policy["state"]:
+            recur = self._mingru if policy["gates"] == 2 else self._lstm
+            features = recur(dense, features[:, : int(policy["state_input"])])
             dense += 1
         return self._layer(dense, features)
+
+    def _lstm(self, number: int, features: Ints) -> Ints:
+        size = int(self.policy["state"])
+        both = np.concatenate([features, self.rows["hidden"][:, :size]], axis=1)
+        gates = self._layer(number, both).reshape(len(both), 4, size)
+        i, f, o = (_sigmoid(gates[:, k]) for k in (0, 1, 3))
+        cell = mul(f, self.rows["cell"][:, :size]) + mul(i, tanh(gates[:, 2]))
+        self.rows["cell"][:, :size] = cell
+        self.rows["hidden"][:, :size] = hidden = mul(o, tanh(cell))
+        return hidden
+
+    def _mingru(self, number: int, features: Ints) -> Ints:
+        size = int(self.policy["state"])
+        gates = self._layer(number, features)
+        hidden = self.rows["hidden"][:, :size]
+        hidden += mul(_sigmoid(gates[:, :size]), tanh(gates[:, size:]) - hidden)
+        return hidden
 
     def _inputs(self) -> Ints:
         """Return what is seen, the previous action and the preference, normalised."""

@@ -145,7 +145,7 @@ class NumpyNetwork:
         gates = self._gates @ inputs
         gates += self._bias
         np.tanh(gates, out=gates)
-        z, candidate = np.split(gates, 2)
+        z, candidate = gates[: self.spec.state_size], gates[self.spec.state_size :]
         z += np.float32(1.0)
         z *= np.float32(0.5)
         before = state[0].T

@@ -122,7 +122,7 @@ def _put_options(to: Struct, options: KernelOptions, pacing: float, guard_loss: 
 
 
 def _put_network(to: Struct, policy: PolicyFile) -> None:
-    """Lay the layers' weights out: dense ones, the LSTM's as one matrix, the head."""
+    """Lay the layers' weights out: dense ones, the recurrent one's as one matrix, the head."""
     for number, (weight, bias, activation) in enumerate(_layers(policy)):
         rows, width = weight.shape
         columns = _padded(width)
@@ -137,6 +137,7 @@ def _put_network(to: Struct, policy: PolicyFile) -> None:
     spec = policy.spec
     to["dense"], to["state"] = len(spec.dense), spec.state_size
     to["state_input"] = _widths(policy)[len(spec.dense)]
+    to["gates"] = 2 if spec.kind == "mingru" else 4
 
 
 def _widths(policy: PolicyFile) -> tuple[int, ...]:
@@ -155,7 +156,9 @@ def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
         (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"], activation)
         for i in range(len(spec.dense))
     ]
-    if spec.state_size:
+    if spec.kind == "mingru":
+        layers.append((arrays["mingru.weight"], arrays["mingru.bias"], layout.LINEAR))
+    elif spec.kind == "lstm":
         both = np.concatenate([arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]], axis=1)
         layers.append((both, arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"], layout.LINEAR))
     layers.append((arrays["policy_head.weight"], arrays["policy_head.bias"], layout.LINEAR))
@@ -175,7 +178,7 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
     for what, has, fits in (
         ("inputs", spec.observation_size, layout.MAX_INPUTS),
         ("dense layers", len(spec.dense), layout.MAX_DENSE),
-        ("LSTM cells", spec.state_size, layout.MAX_STATE),
+        ("recurrent cells", spec.state_size, layout.MAX_STATE),
         ("inputs of a layer", max(_padded(columns) for _, columns in sizes), layout.MAX_COLUMNS),
         ("outputs of a layer", max(rows for rows, _ in sizes), layout.MAX_ROWS),
         ("weights", sum(rows * _padded(columns) for rows, columns in sizes), layout.MAX_WEIGHTS),

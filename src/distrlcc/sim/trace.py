@@ -57,15 +57,16 @@ def _cellular(seed: int) -> NDArray[np.int64]:
     outages = rng.uniform(0.0, 0.06)
     starts = rng.random(ticks) < outages * _TICK_MS / 1000
     lengths = rng.exponential(rng.uniform(0.1, 1.0), ticks)
-    log_rate = mean + spread * rng.normal()
-    until = 0.0
-    rates = np.empty(ticks)
-    for k in range(ticks):
-        log_rate += pull * (mean - log_rate) + noise[k]
-        if starts[k]:
-            until = k * _TICK_MS / 1000 + lengths[k]
-        rates[k] = 0.0 if k * _TICK_MS / 1000 < until else np.exp(log_rate)
-    per_ms = np.repeat(rates * _PACKETS_PER_MBIT / 1000, _TICK_MS)
+    # In Python's own floats: NumPy's, one by one, take ten times as long.
+    log_rate, mean, pull = float(mean + spread * rng.normal()), float(mean), float(pull)
+    until, log_rates = 0.0, []
+    columns = (np.arange(ticks) * _TICK_MS / 1000, noise, starts, lengths)
+    for time, change, start, length in zip(*(column.tolist() for column in columns), strict=True):
+        log_rate += pull * (mean - log_rate) + change
+        if start:
+            until = time + length
+        log_rates.append(-np.inf if time < until else log_rate)
+    per_ms = np.repeat(np.exp(log_rates) * _PACKETS_PER_MBIT / 1000, _TICK_MS)
     return _opportunities(rng.poisson(per_ms))
 
 

@@ -82,7 +82,7 @@ static __always_inline __s64 sigmoid(__s64 x)
 	return (ONE + tanh_of(x >> 1)) >> 1;
 }
 
-/* One cell; gates lie at m->to in torch's order: i, f, g, o. */
+/* One cell of an LSTM; gates lie at m->to in torch's order: i, f, g, o. */
 static long cell(__u32 k, struct product *m)
 {
 	struct connection *c = m->c;
@@ -100,20 +100,35 @@ static long cell(__u32 k, struct product *m)
 	return 0;
 }
 
+/* One cell of a minGRU, h += z (g - h); gates lie at m->to: z, g. */
+static long light_cell(__u32 k, struct product *m)
+{
+	struct connection *c = m->c;
+	__u32 at = m->to + k;
+	__s64 z, g;
+
+	k &= MAX_STATE - 1;
+	z = sigmoid(c->buffer[at & BUFFER_MASK]);
+	g = tanh_of(c->buffer[(at + m->columns) & BUFFER_MASK]);
+	c->hidden[k] += mul(z, g - c->hidden[k]);
+	return 0;
+}
+
 /* Features at `from`; the new hidden state is written there too. */
-__noinline int lstm(struct connection *c, __u32 which, __u32 from, __u32 to)
+__noinline int recurrent(struct connection *c, __u32 which, __u32 from, __u32 to)
 {
 	struct product m = {};
-	__u32 size, width;
+	__u32 size, width, gates;
 
 	if (!c)
 		return 0;
 	size = POLICY_OF(c)->state;
 	width = POLICY_OF(c)->state_input;
+	gates = POLICY_OF(c)->gates;
 	if (size > MAX_STATE)
 		size = MAX_STATE;
 	for (int k = 0; k < MAX_STATE; k++) {
-		if (k >= size)
+		if (k >= size || gates == 2)
 			break;
 		c->buffer[(from + width + k) & BUFFER_MASK] = c->hidden[k];
 	}
@@ -121,7 +136,10 @@ __noinline int lstm(struct connection *c, __u32 which, __u32 from, __u32 to)
 	m.c = c;
 	m.columns = size;
 	m.to = to;
-	bpf_loop(size, cell, &m, 0);
+	if (gates == 2)
+		bpf_loop(size, light_cell, &m, 0);
+	else
+		bpf_loop(size, cell, &m, 0);
 	for (int k = 0; k < MAX_STATE; k++) {
 		if (k >= size)
 			break;
@@ -282,7 +300,7 @@ __noinline int act(struct connection *c, __s64 draw)
 		layer(c, 3, SECOND, FIRST);
 	at = number & 1 ? SECOND : FIRST;
 	if (p->state) {
-		lstm(c, number, at, SECOND - at);
+		recurrent(c, number, at, SECOND - at);
 		number++;
 	}
 	layer(c, number, at, SECOND - at);
