@@ -4,6 +4,7 @@ distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suit
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
+distrlcc evaluate one --scorecard --out report                          (all suites, with gates)
 distrlcc evaluate fair --world emulated --as kernel --links 3           (in the kernel's TCP, too)
 """
 
@@ -59,6 +60,10 @@ def add_arguments(parser: Parser) -> None:
         "of 96 Mbit/s, 10 ms one way and a queue of 300 packets; such as 1,4,32"
     )
     add("--flows N,…", text, _counts, default="")
+    text = (
+        "every suite, with the gates that a policy for every link must pass; exit code 1: not all"
+    )
+    add("--scorecard", text, bool)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
     text = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
     add("--trace FILE", text, list)
@@ -79,11 +84,36 @@ def run(args: Namespace) -> int:
         args.against = EMULATED_AGAINST if real else AGAINST
     if args.flows and not real:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
-    args.seeds = args.seeds or (1 if real else 5)
     contenders = contenders_of(args, real=real)
+    if args.scorecard:
+        return _scorecard(args, contenders)
+    args.seeds = args.seeds or (1 if real else 5)
     scenarios = _scenarios(args)
     with _in_kernel(args, contenders) as controls:
         return _evaluate(args, contenders, scenarios, controls)
+
+
+def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
+    from distrlcc.evaluate.scorecard import score, write_scorecard
+
+    given = ("world", "suite", "trace", "links", "seeds", "series", "also", "flows")
+    for name in given:
+        if getattr(args, name) not in (None, "", [], "simulated"):
+            word = "as" if name == "also" else name
+            raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
+    if args.out is not None:
+        require_writable(args.out)
+    card = score(contenders, lambda line: note(f"{line} ..."))
+    out = console(args.json)
+    out.print(card.table())
+    for verdict in card.verdicts:
+        print(verdict, file=out.file)
+    emit_json(args.json, card.to_json())
+    if args.out is not None:
+        date = f"{datetime.now(UTC):%Y-%m-%d}"
+        page = write_scorecard(args.out, card, command=command_line(), date=date)
+        print(f"report: {page}", file=out.file)
+    return int(any(map(card.failed, (c.name for c in contenders if c.learned))))
 
 
 @contextmanager

@@ -48,8 +48,8 @@ def run_policies(args: Namespace) -> int:
     distrlcc evaluate gail --against cubic,bbr
     distrlcc send HOST:PORT --policy gail
     """
+    from distrlcc.evaluate.benchmark import PREFER
     from distrlcc.policy.policy_file import load_policy, shipped_policies
-    from distrlcc.recipes.experiment import PREFER
 
     rows, listed = shipped_rows(), []
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
-"""What is scored of one flow on a link: keys of `distrlcc.evaluate.scores.METRICS`."""
-TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
-BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
-"""Of several: keys of `distrlcc.evaluate.scores.FAIRNESS_METRICS`."""
-RECOVERY = ("recovery_rtts", "recovered")
-"""After changes: keys of `distrlcc.evaluate.scores.RECOVERY_METRICS`."""
-PREFER = ", prefer "
-"""Between a suite and a preference in the labels of rows of results."""
-_RIVALS = ("cubic", "bbr", "vegas", "copa")
-_SCHEMES = (*_RIVALS, "oracle")
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Links on which a recipe's policies are scored."""
-
-    suite: str
-    """A suite's name; its split ``test``."""
-    peers: tuple[str, ...] = _SCHEMES
-    """Schemes that are scored beside it."""
-    links: int | None = None
-    """At most so many of its links."""
-    metrics: tuple[str, ...] = ALONE
-    prefer: float | None = None
-    """What a policy is told to prefer; None: its default."""
-
-    @property
-    def label(self) -> str:
-        """Its name in rows of results."""
-        after = ", after changes" if self.metrics == RECOVERY else ""
-        return self.suite + after + ("" if self.prefer is None else f"{PREFER}{self.prefer:g}")
-
+from distrlcc.evaluate.benchmark import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark
 
 RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmark("dynamic")
 CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)
 OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
 SHARED = (
-    *(Benchmark(name, _RIVALS, 64, TOGETHER) for name in ("shared-2", "shared-4", "shared-rtt")),
-    *(Benchmark(name, _RIVALS, 64, BESIDE) for name in ("beside-cubic", "beside-bbr")),
+    *(Benchmark(name, RIVALS, 64, TOGETHER) for name in ("shared-2", "shared-4", "shared-rtt")),
+    *(Benchmark(name, RIVALS, 64, BESIDE) for name in ("beside-cubic", "beside-bbr")),
 )
 
 

@@ -9,19 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import process_time
 
-import numpy as np
-
 from distrlcc import __version__
 from distrlcc.errors import ConfigError
+from distrlcc.evaluate.benchmark import Benchmark
 from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
-from distrlcc.evaluate.fairness_report import measure
-from distrlcc.evaluate.recovery import recovery_scores
-from distrlcc.evaluate.runner import evaluate
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
-from distrlcc.recipes.experiment import ALONE, RECOVERY, Benchmark, Experiment
+from distrlcc.recipes.experiment import Experiment
 from distrlcc.recipes.result_row import ResultRow, read_result
-from distrlcc.sim.suites import load_suite
 
 
 @dataclass
@@ -137,16 +132,8 @@ class Reproduction:
         return run
 
     def _scores(self, contender: Contender, benchmark: Benchmark) -> dict[str, float]:
-        scenarios = load_suite(benchmark.suite).scenarios("test", benchmark.links)
-        self.tell(f"scoring {contender.name} on {len(scenarios)} links of {benchmark.suite}")
-        if benchmark.metrics == RECOVERY:
-            return recovery_scores(contender, scenarios)
-        if benchmark.metrics != ALONE:
-            found = measure(contender, benchmark.suite, scenarios).overall
-            return {metric: found[metric].mean for metric in benchmark.metrics}
-        measured, _ = evaluate(contender, scenarios)
-        # Means over links, those without a value left out.
-        return {m: float(np.nanmean(measured.figures[m])) for m in benchmark.metrics}
+        self.tell(f"scoring {contender.name} on {benchmark.suite}")
+        return benchmark.scores(contender)
 
     def _placed(self, command: str) -> list[str]:
         return [word.replace("FOLDER", str(self.folder)) for word in command.split()]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from distrlcc.errors import DatasetError, reading
-from distrlcc.evaluate.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
+from distrlcc.evaluate.benchmark import known_metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
 
@@ -112,13 +111,6 @@ def read_result(path: Path, kind: type[_T], what: str, remedy: str) -> _T:
     with reading(DatasetError, f"{path}: no {what}", f"; {remedy}"):
         # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
         return msgspec.json.decode(path.read_bytes(), type=kind, strict=False)
-
-
-def known_metric(key: str, beside: Collection[str]) -> Metric:
-    """Return how a score is shown, given the keys of those beside it."""
-    shared = {"jain", "share"} & set(beside)
-    known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
-    return next(metric for metric in known if metric.key == key)
 
 
 def _rounded(value: Any) -> Any:

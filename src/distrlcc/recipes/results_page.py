@@ -9,9 +9,10 @@ from importlib import resources
 
 import jinja2
 
+from distrlcc.evaluate.benchmark import PREFER, known_metric
 from distrlcc.evaluate.scores import Metric
-from distrlcc.recipes.experiment import EXPERIMENTS, PREFER
-from distrlcc.recipes.result_row import TOLERATED, ResultRow, known_metric
+from distrlcc.recipes.experiment import EXPERIMENTS
+from distrlcc.recipes.result_row import TOLERATED, ResultRow
 
 Rows = Mapping[str, ResultRow]
 
