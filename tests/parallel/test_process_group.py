@@ -7,6 +7,8 @@ import http.server
 import os
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -166,6 +168,20 @@ def test_a_server_of_another_kind_is_not_a_master(
         server.shutdown()
     assert f"127.0.0.1:{number} is not a distrlcc master" in line
     assert "\n" not in line
+
+
+def test_a_master_that_stands_still_is_named_and_nothing_aborts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # its kernel accepts
+        port = str(frozen.getsockname()[1])
+        words = ["node", "quickstart", "--node-index", "1", "--node-num", "2", "--ip", "127.0.0.1"]
+        program = [sys.executable, "-m", "distrlcc", *words, "--port", port]
+        ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert f"127.0.0.1:{port} is not a distrlcc master (or it stands still" in ended.stderr
+    assert "terminate" not in ended.stderr
 
 
 def test_a_taken_port_is_named() -> None:

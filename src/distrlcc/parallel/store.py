@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -185,12 +185,32 @@ def connect(spec: RankSpec, wait: float) -> Any:
         except RuntimeError as error:
             opened.set_exception(error)
 
-    threading.Thread(target=open_store, daemon=True).start()
+    before = _sockets_to(port)
+    thread = threading.Thread(target=open_store, daemon=True)
+    thread.start()
+    where = f"{spec.address}:{spec.port}"
     try:
         return opened.result(2 * limits().call)
-    except (RuntimeError, TimeoutError) as error:
-        where = f"{spec.address}:{spec.port}"
+    except RuntimeError as error:
         raise GroupError(not_a_master(where, str(error)), exit_code=2) from None
+    except TimeoutError:
+        # A thread that is still in torch would abort this process at its end.
+        for number in _sockets_to(port) - before:
+            with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        thread.join(limits().call)
+        reason = f"or it stands still: no answer for {2 * limits().call:g} s"
+        raise GroupError(not_a_master(where, reason), exit_code=2) from None
+
+
+def _sockets_to(port: int) -> set[int]:
+    """Return this process's descriptors of connections to a port."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as line:
+            if line.getpeername()[1:2] == (port,):  # of a Unix socket it is a string
+                found.add(int(name))
+    return found
 
 
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
