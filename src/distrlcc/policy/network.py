@@ -124,7 +124,7 @@ class ActorCritic(nn.Module):
             nn.init.ones_(self.lstm.bias_ih.data[size : 2 * size])
         if self.mingru is not None:
             size = self.spec.state_size
-            # Units remember 1 to 32 steps: https://arxiv.org/abs/1804.11188, section 3.
+            # Units remember 2 to 32 steps: https://arxiv.org/abs/1804.11188, section 3.
             self.mingru.bias.data[:size] = -torch.linspace(0.0, math.log(31.0), size)
 
     def initial_state(self, count: int) -> Tensor:
