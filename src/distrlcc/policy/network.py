@@ -107,11 +107,8 @@ class ActorCritic(nn.Module):
                 continue
             if parameter.dim() < 2:
                 nn.init.zeros_(parameter)
-            elif name.startswith("lstm."):
-                for gate in parameter.data.chunk(4):
-                    nn.init.orthogonal_(gate, generator=generator)
-            elif name.startswith("mingru."):
-                for gate in parameter.data.chunk(2):
+            elif name.startswith(("lstm.", "mingru.")):
+                for gate in parameter.data.split(self.spec.state_size):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 gain = {"policy_head": 0.01, "value_head": 1.0}.get(
