@@ -107,11 +107,8 @@ class ActorCritic(nn.Module):
                 continue
             if parameter.dim() < 2:
                 nn.init.zeros_(parameter)
-            elif name.startswith("lstm."):
-                for gate in parameter.data.chunk(4):
-                    nn.init.orthogonal_(gate, generator=generator)
-            elif name.startswith("mingru."):
-                for gate in parameter.data.chunk(2):
+            elif name.startswith(("lstm.", "mingru.")):
+                for gate in parameter.data.split(self.spec.state_size):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 gain = {"policy_head": 0.01, "value_head": 1.0}.get(
@@ -124,7 +121,7 @@ class ActorCritic(nn.Module):
             nn.init.ones_(self.lstm.bias_ih.data[size : 2 * size])
         if self.mingru is not None:
             size = self.spec.state_size
-            # Units remember 1 to 32 steps: https://arxiv.org/abs/1804.11188, section 3.
+            # Units remember 2 to 32 steps: https://arxiv.org/abs/1804.11188, section 3.
             self.mingru.bias.data[:size] = -torch.linspace(0.0, math.log(31.0), size)
 
     def initial_state(self, count: int) -> Tensor:
