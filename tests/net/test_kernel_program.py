@@ -112,6 +112,7 @@ def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
         memory["draw"] = draw
         row["limited"] = program["limited"] = step % 5 == 4
         row["guard"]["on"] = program["guard"]["on"] = step % 7 == 6
+        row["guard"]["window"] = program["guard"]["window"] = 40 * ONE * int(program["guard"]["on"])
         program["now"] = row["now"]
         trial.run()
         twin.step([draw], None if step else np.arange(1))
@@ -129,8 +130,9 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     memory["connection"] = np.zeros((), layout.CONNECTION)
     memory["mode"] = GUARD
     connection, ack = memory["connection"], memory["ack"]
-    connection["cwnd"] = 100 * ONE
+    connection["cwnd"], connection["now"]["rtt_last"] = 100 * ONE, 50_000
     clock = SimpleNamespace(us=1_000_000, delivered=0)
+    connection["guard"]["begun"] = clock.us
 
     def round_trip(lost: int) -> float:
         """Acknowledge a window within 50 ms, with some packets lost; return the window."""
@@ -138,6 +140,7 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
         clock.delivered += 100
         for n, (acked, missed) in enumerate([(50, 0), (50 - lost, lost)]):
             memory["ack"] = (clock.us + n, acked, missed, 100, before, clock.delivered, 0, 0)
+            connection["cwnd"] = 100 * ONE  # the policy wants as much
             trial.run()
         return float(connection["cwnd"]) / ONE
 

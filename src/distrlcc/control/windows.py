@@ -4,10 +4,10 @@ The guard is outside the network, so that no policy, however trained, can do muc
 
 - A window grows by twice the packets that the step acknowledged at most: not at all in silence.
 - It is `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`, at most.
-- A flow that loses more than a bound in each of `BAD_ROUNDS` round trips follows CUBIC's rule (RFC
-  9438, without slow start) until it has lost less than half of that for long enough: the longer,
-  the more often it was so. Where packets queue half the bound is enough: what is lost then is
-  hardly lost at random. A round has `ROUND_PACKETS` at least.
+- A flow that loses more than a bound in each of `BAD_ROUNDS` round trips has no greater window than
+  CUBIC's rule gives (RFC 9438, without slow start) until it has lost less than half of that for
+  long enough: the longer, the more often it was so. Where packets queue half the bound is enough: what is lost then is
+  hardly lost at random. A round has `ROUND_PACKETS`, or lasts for `ROUND_RTTS` round trips.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
@@ -25,7 +25,7 @@ from distrlcc.types import FloatArray, IntervalStats
 
 MOST_BDP, SPARE = 8.0, 10.0
 BAD_ROUNDS, CALM_ROUNDS = 2, 8
-ROUND_PACKETS = 64
+ROUND_PACKETS, ROUND_RTTS = 64, 8
 LEAST_S = 10.0
 """Time in which the least RTT follows a longer path, s."""
 _FADE = 1 / 16
@@ -37,7 +37,7 @@ LEAST = 2  # least RTT, which drifts to what is newly seen; 0 before the first s
 RATE, TOP = 3, 4  # delivery rate over a round trip, packets/s, and its greatest, which fades
 ROUND_ACKED, ROUND_LOST, ROUND_TIME = 5, 6, 7  # of the round that is counted
 BAD, CALM, ENTRIES = 8, 9, 10  # rounds above the bound, below half of it; times in CUBIC's rule
-ON = 11  # 1 while CUBIC's rule sets the window
+ON = 11  # 1 while CUBIC's rule bounds the window
 WINDOW, W_MAX, W_EST, K, EPOCH = 12, 13, 14, 15, 16  # CUBIC's, as RFC 9438 has them; EPOCH: its age
 STATE_SIZE = 17
 
@@ -94,9 +94,10 @@ def see(rows: FloatArray, seen: FloatArray, bound: float) -> None:
         s[ROUND_LOST] += lost
         s[ROUND_TIME] += duration
         packets = s[ROUND_ACKED] + s[ROUND_LOST]
-        if s[ROUND_TIME] < s[SRTT] or packets < ROUND_PACKETS:
+        length = s[ROUND_TIME] / s[SRTT]
+        if length < 1.0 or (packets < ROUND_PACKETS and length < ROUND_RTTS):
             continue
-        share = s[ROUND_LOST] / packets
+        share = s[ROUND_LOST] / max(packets, 1.0)
         s[ROUND_ACKED] = s[ROUND_LOST] = s[ROUND_TIME] = 0.0
         queued = acked > 0.0 and rtt_min > 1.5 * s[LEAST]
         s[BAD] = s[BAD] + 1.0 if share > (0.5 * bound if queued else bound) else 0.0
@@ -120,7 +121,7 @@ class WindowControl:
         self.pacing, self.guard = pacing, guard
         self.state = np.zeros((n, STATE_SIZE))
         self.on = self.state[:, ON]
-        """1 where CUBIC's rule sets the window, ``[N]``."""
+        """1 where CUBIC's rule bounds the window, ``[N]``."""
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
@@ -146,7 +147,8 @@ class WindowControl:
             most = np.maximum(held[0], MIN_CWND) + 2.0 * s[ACKED]
             cap = MOST_BDP * s[TOP] * s[LEAST] + SPARE
             cwnd = np.minimum(cwnd, np.where(s[TOP] > 0.0, np.minimum(most, cap), most))
-            cwnd = np.where(s[ON] == 1.0, s[WINDOW], np.maximum(cwnd, MIN_CWND))
+            cwnd = np.where(s[ON] == 1.0, np.minimum(cwnd, s[WINDOW]), cwnd)
+            cwnd = np.maximum(cwnd, MIN_CWND)
         if self.pacing:
             rate = np.where(s[SRTT] > 0.0, self.pacing * cwnd / np.maximum(s[SRTT], 1e-6), 0.0)
         return cwnd, rate

@@ -176,7 +176,8 @@ class AgentBatch(ABC):
             reward = preferred(stats, view, paid, self.preference[:, 0])
         else:
             reward = self._reward(stats, view, paid)
-        return with_fairness(with_window(reward, stats, view, paid), view, paid)
+        reward = with_fairness(with_window(reward, stats, view, paid), view, paid)
+        return reward - paid.guard_weight * self.windows.on
 
     def chosen(self) -> tuple[Floats, Floats]:
         """Return the windows and rates that the next actions change, ``[N]``: mostly those held."""

@@ -34,6 +34,8 @@ class RewardConfig:
     that the agent sees (see `preferred`); empty: `delay_weight` for all."""
     window_weight: float = 0.0
     """Price of packets in flight that do not fit the link; see `with_window`."""
+    guard_weight: float = 0.0
+    """Price of a step in which the guard sets the window."""
     fairness_weight: float = 0.0
     """Price of a share of the link's throughput that is e times a fair one, or the e-th part; see
     `with_fairness`."""
@@ -41,7 +43,7 @@ class RewardConfig:
     def __post_init__(self) -> None:
         if self.name not in REWARDS:
             raise unknown_name("reward", self.name, REWARDS)
-        check_fields(self, "delay_weight loss_weight window_weight fairness_weight", 0)
+        check_fields(self, "delay_weight loss_weight window_weight guard_weight fairness_weight", 0)
         if self.delay_weights:
             self._check_range()
 

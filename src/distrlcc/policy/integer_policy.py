@@ -266,11 +266,13 @@ class IntegerPolicy:
         rows["cwnd"] = self._allowed(rows["cwnd"], cwnd)
 
     def _allowed(self, old: Ints, new: Ints) -> Ints:
-        """Return the new value: not under the guard, no growth where the application limits."""
+        """Return what is left of a new value: no growth where the application limits, the guard's."""
         if self.policy["bounded"]:
             new = np.maximum(self._bounded(old, new), self.policy["least_window"])
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
-        return np.asarray(np.where(self.rows["guard"]["on"] > 0, old, new))
+        guard = self.rows["guard"]
+        most = np.minimum(new, guard["window"]) if self.policy["actions"] else old
+        return np.asarray(np.where(guard["on"] > 0, most, new))
 
     def _bounded(self, old: Ints, new: Ints) -> Ints:
         """Return windows that grow by twice what was acknowledged, to eight recent BDPs at most."""

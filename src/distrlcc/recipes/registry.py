@@ -123,13 +123,15 @@ def one() -> RunConfig:
     steps = 500_000_000
     return RunConfig(
         recipe="one",
-        num_envs=256,
+        num_envs=512,
         total_steps=steps,
         env=EnvConfig(
             suites=("world",),
             observation="scale-free-spread",
             action="fine",
-            reward=RewardConfig(delay_weight=0.7, window_weight=1.0, fairness_weight=0.6),
+            reward=RewardConfig(
+                delay_weight=0.7, window_weight=1.0, guard_weight=0.4, fairness_weight=0.6
+            ),
             episode_s=20.0,
             agents=8,
             rooms=(1,) * 32 + (2,) * 6 + (4,) * 3 + (8,),
@@ -137,12 +139,13 @@ def one() -> RunConfig:
             guard=0.05,
         ),
         network=NetworkConfig(kind="mingru", hidden=(64, 64)),
-        held_out=HeldOutConfig(every=1000, seconds=16.0),
+        held_out=HeldOutConfig(every=400, seconds=16.0),
         ppo=PPOConfig(
             gamma=0.985,
             lambda_=0.97,
             reward_scale=0.015,
             sequence_length=32,
+            entropy_coeff_schedule=((0, 6e-3), (steps // 2, 3e-3), (steps, 1e-3)),
             lr_schedule=((0, 1e-3), (steps // 5, 1e-3), (steps // 2, 4e-4), (steps, 2e-5)),
         ),
     )

@@ -203,7 +203,7 @@ void BPF_PROG(start, struct sock *sk)
 		return;
 	}
 	__sync_fetch_and_add(&stats.sockets, 1);
-	c->start = tp->tcp_mstamp;
+	c->start = c->guard.begun = tp->tcp_mstamp;
 	c->delivered = c->guard.round = tp->delivered;
 	c->lost = tp->lost;
 	c->sent = tp->data_segs_out;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The guard: a connection that loses more than a bound for some epochs in a row follows CUBIC's rule
- * (RFC 9438, without slow start) until it has lost less than half of that for long enough: the
- * longer, the more often it was so. An epoch is a round trip, or more until it has EPOCH_PACKETS.
- * Where packets queue, half the bound is enough: what is lost then is hardly lost at random.
+/* The guard: a connection that loses more than a bound for some epochs in a row has no greater window
+ * than CUBIC's rule gives (RFC 9438, without slow start) until it has lost less than half of that for
+ * long enough: the longer, the more often it was so. An epoch is a round trip, or up to EPOCH_RTTS of
+ * them until it has EPOCH_PACKETS. Where packets queue, half the bound is enough: what is lost then is
+ * hardly lost at random.
  */
 #define EPOCH_PACKETS 64
+#define EPOCH_RTTS 8
 #define CALM_EPOCHS 8
 #define BETA 11744051LL	     /* 0.7 */
 #define CONVERGENCE 14260634LL /* (1 + 0.7) / 2 */
@@ -15,22 +17,22 @@
 static __always_inline void reduce(struct connection *c, struct acked *a)
 {
 	struct guard *g = &c->guard;
-	__s64 before = c->cwnd;
+	__s64 before = g->window;
 
 	g->greatest = before < g->greatest ? mul(before, CONVERGENCE) : before;
-	c->cwnd = greatest(mul(before, BETA), LEAST_WINDOW);
-	g->reno = c->cwnd;
+	g->window = greatest(mul(before, BETA), LEAST_WINDOW);
+	g->reno = g->window;
 	g->epoch = a->now;
 	g->reduced = a->delivered;
 	/* K = cube root(packets / 0.4), in ms. */
-	g->turn = cube_root((__u64)(greatest(g->greatest - c->cwnd, 0) >> 8) * 2500000000ULL >> 16);
+	g->turn = cube_root((__u64)(greatest(g->greatest - g->window, 0) >> 8) * 2500000000ULL >> 16);
 }
 
 /* Growth along the cubic, or as Reno if that is more. */
 static __always_inline void grow(struct connection *c, struct acked *a)
 {
 	struct guard *g = &c->guard;
-	__u64 packets = (__u64)c->cwnd >> SHIFT, acked;
+	__u64 packets = (__u64)g->window >> SHIFT, acked;
 	__s64 t, target;
 
 	packets |= !packets;
@@ -38,23 +40,24 @@ static __always_inline void grow(struct connection *c, struct acked *a)
 	t = clip((__s64)((a->now - g->epoch) / 1000) - (__s64)g->turn, -65536, 65535);
 	target = g->greatest + (t * t * t * 7037 >> 20); /* 0.4 t^3, t in s */
 	g->reno += (__u64)(acked * RENO) / packets;
-	target = clip(target, c->cwnd, c->cwnd + (c->cwnd >> 1));
-	c->cwnd += (__u64)((target - c->cwnd) >> 8) * acked / packets << 8;
-	c->cwnd = greatest(c->cwnd, g->reno);
+	target = clip(target, g->window, g->window + (g->window >> 1));
+	g->window += (__u64)((target - g->window) >> 8) * acked / packets << 8;
+	g->window = greatest(g->window, g->reno);
 }
 
 static __always_inline void enter_guard(struct connection *c, struct acked *a)
 {
 	struct guard *g = &c->guard;
 
-	if (!POLICY_OF(c)->actions) /* a policy of rates has no window of its own */
-		c->cwnd = least(a->inflight, 32768) << SHIFT;
+	/* A policy of rates has no window of its own. */
+	g->window = POLICY_OF(c)->actions ? c->cwnd : (__s64)least(a->inflight, 32768) << SHIFT;
 	g->on = 1;
 	g->entries++;
 	g->calm = 0;
 	g->since = a->now;
 	g->greatest = 0;
 	reduce(c, a);
+	c->cwnd = g->window;
 	__sync_fetch_and_add(&stats.guard_entries, 1);
 }
 
@@ -91,13 +94,16 @@ __noinline int guard(struct connection *c, struct acked *a)
 			reduce(c, a);
 		else if (a->state < TCP_CA_Recovery && !a->limited)
 			grow(c, a);
-		c->cwnd = least(c->cwnd, p->greatest_window);
+		g->window = least(g->window, p->greatest_window);
+		c->cwnd = p->actions ? least(c->cwnd, g->window) : g->window;
 	}
 	/* The epoch's loss. */
 	g->packets += a->acked + a->lost;
 	g->lost += a->lost;
-	if ((__s32)(a->prior_delivered - g->round) < 0 || g->packets < EPOCH_PACKETS)
+	if ((__s32)(a->prior_delivered - g->round) < 0 ||
+	    (g->packets < EPOCH_PACKETS && a->now - g->begun < EPOCH_RTTS * c->now.rtt_last))
 		return 0;
+	g->begun = a->now;
 	g->share = (g->lost << SHIFT) / (g->packets | !g->packets);
 	g->round = a->delivered;
 	g->packets = g->lost = 0;

@@ -261,19 +261,19 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 	return least(new, (most << (SHIFT - 16 + 3)) + 10 * ONE);
 }
 
-/* Whether the policy sets the window: not under the guard; and what the application left unused
- * is no reason to grow.
+/* What the guard leaves of a window, or of a rate; and what the application left unused is no reason
+ * to grow.
  */
 static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 {
-	if (c->guard.on)
-		return old;
 	if (POLICY_OF(c)->bounded)
 		new = greatest(bounded(c, old, new), POLICY_OF(c)->least_window);
 	if (c->limited && new > old) {
 		__sync_fetch_and_add(&stats.limited, 1);
-		return old;
+		new = old;
 	}
+	if (c->guard.on)
+		return POLICY_OF(c)->actions ? least(new, c->guard.window) : old;
 	return new;
 }
 
