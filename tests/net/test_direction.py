@@ -159,7 +159,48 @@ def test_a_scenarios_link_has_its_packets_per_second_and_its_changes() -> None:
     assert down.changes == (LinkChange(2000, delay_ms=5.0),)
 
 
-def test_until_it_begins_there_is_delay_alone() -> None:
+def test_jitter_and_ticks_delay_and_reorder_nothing() -> None:
+    sends = [(k * 100_000, bytes([k])) for k in range(200)]
+    config = DirectionConfig(delay_ms=2.0, jitter_ms=3.0)
+    got = _drive(config, sends, 99 * MILLISECOND)
+    assert [data for _, data in got] == [data for _, data in sends]
+    waits = [time - sent - 2 * MILLISECOND for (time, _), (sent, _) in zip(got, sends, strict=True)]
+    assert 0 <= min(waits) < MILLISECOND
+    assert 2 * MILLISECOND < max(waits) <= 3 * MILLISECOND
+    assert got == _drive(config, sends, 99 * MILLISECOND)  # the same seed
+    got = _drive(replace(config, tick_ms=4.0), sends, 99 * MILLISECOND)
+    assert {time % (4 * MILLISECOND) for time, _ in got} == {0}
+    # A scenario's ACKs are shaped on their way back.
+    down = downlink(Link(rate_mbps=12.0, ack_jitter_ms=3.0, ack_tick_ms=4.0))
+    assert (down.jitter_ms, down.tick_ms) == (3.0, 4.0)
+
+
+def test_a_log_that_begins_with_data_replays_where_its_trace_begins_with_opportunities(
+    tmp_path: Path,
+) -> None:
+    text = b"0\n0\n5\n9\n"
+    (tmp_path / "trace").write_bytes(text)
+    log = LinkLog(tmp_path / "log")
+    config = direction(str(tmp_path / "trace"), queue=QueueSpec(), delay_ms=1)
+    way = Direction(config, random.Random(1), logs=[log])
+
+    def begin(milliseconds: int) -> None:
+        log.header("Uplink", config, command_line=("mine",), base=milliseconds)
+        way.begin(milliseconds)
+
+    way.on_full = begin
+    for milliseconds in (20, 20, 21, 26):
+        way.advance(now=milliseconds * MILLISECOND)
+        way.arrive(FULL, now=milliseconds * MILLISECOND)
+        way.on_full = None
+    way.advance(now=60 * MILLISECOND)
+    log.close()
+    result = replay(read_log(tmp_path / "log"), parse_trace(text, "trace"))
+    assert result.mismatches == ()
+    assert (result.arrivals, result.departures) == (4, 4)
+
+
+def test_until_it_begins_there_are_a_delay_and_an_opportunity_each_millisecond() -> None:
     change = LinkChange(5, delay_ms=4.0)
     config = replace(
         direction("12", queue=QueueSpec(), delay_ms=1, loss=1.0), start_ms=3, changes=(change,)
@@ -168,8 +209,8 @@ def test_until_it_begins_there_is_delay_alone() -> None:
     seen: list[int] = []
     way.on_full = seen.append
     way.arrive(b"hello", now=20 * MILLISECOND + 7)
-    assert (seen, way.next_time(now=0)) == ([], 21 * MILLISECOND + 7)
-    assert list(way.arrivals(now=21 * MILLISECOND + 7)) == [b"hello"]
+    assert (seen, way.next_time(now=0)) == ([], 22 * MILLISECOND)
+    assert list(way.arrivals(now=22 * MILLISECOND)) == [b"hello"]
     way.on_full = lambda milliseconds: way.begin(milliseconds)
     way.arrive(FULL, now=30 * MILLISECOND + 7)
     assert way.next_time(now=30 * MILLISECOND) == 31 * MILLISECOND

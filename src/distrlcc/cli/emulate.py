@@ -42,6 +42,10 @@ def add_arguments(parser: Parser) -> None:
     add("--down RATE|TRACE", "to COMMAND, likewise")
     add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
     add("--delay MS", "one way, each direction (default: 0)", number(0, 60_000))
+    text = (
+        "each packet waits for up to this, too, each direction; none overtakes another (default: 0)"
+    )
+    add("--jitter MS", text, number(0, 1000))
     add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
     add("--loss-down P", "downlink (default: 0)", number(0, 1), 0.0)
     text = (
@@ -61,7 +65,7 @@ def add_arguments(parser: Parser) -> None:
     # When it begins, and what runs.
     text = (
         "the link's time begins at once, or with the first full packet from COMMAND; until then "
-        "there is delay alone"
+        "there are a delay and an opportunity each ms"
     )
     add("--begin", text, default="start", choices=("start", "data"))
     add("--seed N", "of losses and of PIE (default: 0)", whole(0, 2**48))
@@ -140,7 +144,7 @@ def _link(args: Namespace) -> LinkConfig:
     # Both directions from the flags.
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
     queue_down = queue if args.queue_down is None else parse_queue(args.queue_down)
-    delay, loss = args.delay or 0.0, args.loss or 0.0
+    delay, loss, jitter = args.delay or 0.0, args.loss or 0.0, args.jitter or 0.0
     if args.scenario is None:
         if args.up is None or args.down is None:
             raise ConfigError(
@@ -148,17 +152,25 @@ def _link(args: Namespace) -> LinkConfig:
                 "see 'distrlcc emulate --help'"
             )
         up = direction(args.up, queue=queue, delay_ms=delay, loss=loss)
-        down = direction(args.down, queue=queue_down, delay_ms=delay, loss=args.loss_down)
+        up = replace(up, jitter_ms=jitter)
+        down = replace(
+            direction(args.down, queue=queue_down, delay_ms=delay, loss=args.loss_down),
+            jitter_ms=jitter,
+        )
         return LinkConfig(up, down, args.seed or 0)
     # Or the uplink from a scenario.
-    clash = [flag for flag in ("up", "delay", "loss", "queue") if getattr(args, flag) is not None]
+    clash = [
+        flag
+        for flag in ("up", "delay", "jitter", "loss", "queue")
+        if getattr(args, flag) is not None
+    ]
     if clash:
         raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")
     scenario = load_scenario(args.scenario)
     down = downlink(scenario.link)
     if args.down is not None:
         limited = direction(args.down, queue=queue_down, delay_ms=scenario.link.delay_ms)
-        down = replace(limited, changes=down.changes)
+        down = replace(down, source=limited.source, times=limited.times, queue=limited.queue)
     down = replace(down, loss=args.loss_down)
     seed = scenario.seed if args.seed is None else args.seed
     return LinkConfig(uplink(scenario.link), down, seed)

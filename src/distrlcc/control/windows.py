@@ -6,8 +6,9 @@ The guard is outside the network, so that no policy, however trained, can do muc
 - It is `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`, at most.
 - A flow that loses more than a bound in each of `BAD_ROUNDS` round trips has no greater window than
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost less than half of that for
-  long enough: the longer, the more often it was so. Where packets queue half the bound is enough: what is lost then is
-  hardly lost at random. A round has `ROUND_PACKETS`, or lasts for `ROUND_RTTS` round trips.
+  long enough: the longer, the more often it was so. Where packets queue half the bound is enough:
+  what is lost then is hardly lost at random. A round has `ROUND_PACKETS`, or lasts for `ROUND_RTTS`
+  round trips.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.

@@ -30,12 +30,14 @@ class Direction:
     def __init__(
         self, config: DirectionConfig, generator: random.Random, *, logs: Sequence[LinkLog] = ()
     ) -> None:
-        """Start as a path with a delay alone, until `begin`.
+        """Start as a path with an opportunity in each millisecond and no queue, until `begin`.
 
         ``generator`` draws losses and the queue's lottery, ``logs`` take what the bottleneck does.
         """
         self._config, self._generator, self._logs = config, generator, tuple(logs)
         self._delay = round(config.delay_ms * MILLISECOND)
+        self._jitter = config.jitter_ms * MILLISECOND
+        self._tick = max(round(config.tick_ms * MILLISECOND), 1)
         self._loss = 0.0
         self._base = 0
         self._changes: deque[LinkChange] = deque()
@@ -63,8 +65,12 @@ class Direction:
             self.on_full(milliseconds)
         link = self._link
         if link is None:
-            self._depart(data, now)
+            # A bottleneck that is still to begin delays as it will, so that a handshake's round
+            # trips are not the shortest of all: HyStart would take those after it for a queue.
+            wait = self._config.times is not None
+            self._depart(data, (milliseconds + 1) * MILLISECOND if wait else now)
             return
+        self._use_until(milliseconds)  # where this packet has just let the link begin
         packet = Datagram(len(data) + _TUN_HEADER, milliseconds, data=data)
         for log in self._logs:
             log.arrival(milliseconds, packet)
@@ -124,8 +130,10 @@ class Direction:
     def _depart(self, data: bytes, time: int) -> None:
         if self._loss and self._generator.random() < self._loss:
             return
-        # A delay that falls does not let packets overtake others.
-        self._last_release = max(time + self._delay, self._last_release)
+        # Neither jitter nor a delay that falls lets packets overtake others.
+        wait = self._generator.random() * self._jitter if self._jitter else 0.0
+        release = -(-(time + self._delay + round(wait)) // self._tick) * self._tick
+        self._last_release = max(release, self._last_release)
         self._flying.append((self._last_release, data))
 
     def _note_opportunity(self, now: int) -> None:

@@ -43,6 +43,10 @@ class DirectionConfig:
     delay_ms: float = 0.0
     loss: float = 0.0
     """Probability that a packet is lost after the bottleneck."""
+    jitter_ms: float = 0.0
+    """Each packet waits for a time of its own, uniform from 0 to this, beside the delay."""
+    tick_ms: float = 0.0
+    """Packets arrive at multiples of this time; 0: at any time."""
     changes: tuple[LinkChange, ...] = ()
     """In order of time."""
 
@@ -111,16 +115,16 @@ def load_scenario(name: str) -> Scenario:
     return scenarios[0]
 
 
-def require_plain_acks(link: Link) -> None:
-    """See that an emulated link need not do anything to ACKs.
+def require_own_acks(link: Link) -> None:
+    """See that an emulated link leaves it to the receiver when it sends ACKs.
 
     Raises:
-        ConfigError: It would have to.
+        ConfigError: It would have to delay them.
     """
-    if link.shapes_acks:
+    if link.delayed_acks:
         raise ConfigError(
-            "an emulated link leaves ACKs as they are: take a link without ack_jitter_ms, "
-            "ack_tick_ms and delayed_acks, or the simulator"
+            "an emulated link's receiver is a program of its own, which acknowledges as it likes: "
+            "take a link without delayed_acks, or the simulator"
         )
 
 
@@ -128,9 +132,9 @@ def uplink(link: Link) -> DirectionConfig:
     """Return the direction that data take; the simulator's packets count 1504 bytes of the rate.
 
     Raises:
-        ConfigError: See `require_plain_acks`.
+        ConfigError: See `require_own_acks`.
     """
-    require_plain_acks(link)
+    require_own_acks(link)
     limits = (link.queue_packets, link.queue_bytes)
     kind = "infinite" if limits == (None, None) else "droptail"
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)
@@ -155,13 +159,18 @@ def uplink(link: Link) -> DirectionConfig:
 
 
 def downlink(link: Link) -> DirectionConfig:
-    """Return the direction that acknowledgements take: no bottleneck, the same delay."""
+    """Return the direction that ACKs take: no bottleneck, the same delay, and what shapes them."""
     changes = tuple(
         LinkChange(round(change.at_s * 1000), delay_ms=change.delay_ms)
         for change in link.changes
         if change.delay_ms is not None
     )
-    return DirectionConfig(delay_ms=link.delay_ms, changes=changes)
+    return DirectionConfig(
+        delay_ms=link.delay_ms,
+        jitter_ms=link.ack_jitter_ms,
+        tick_ms=link.ack_tick_ms,
+        changes=changes,
+    )
 
 
 def _trace_times(name: str) -> tuple[int, ...]:

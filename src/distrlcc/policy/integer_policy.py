@@ -266,7 +266,7 @@ class IntegerPolicy:
         rows["cwnd"] = self._allowed(rows["cwnd"], cwnd)
 
     def _allowed(self, old: Ints, new: Ints) -> Ints:
-        """Return what is left of a new value: no growth where the application limits, the guard's."""
+        """Return what the guard leaves of it; no growth where the application is the limit."""
         if self.policy["bounded"]:
             new = np.maximum(self._bounded(old, new), self.policy["least_window"])
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
