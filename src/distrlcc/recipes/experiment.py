@@ -10,6 +10,8 @@ RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmar
 CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)
 OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
+HARD = tuple(map(Benchmark, ("shallow", "jitter", "silent", "falls", "slow", "fast")))
+FLOWS = Benchmark("flows", RIVALS, 24, (*TOGETHER, "excess_loss"))
 SHARED = (
     *(Benchmark(name, RIVALS, 64, TOGETHER) for name in ("shared-2", "shared-4", "shared-rtt")),
     *(Benchmark(name, RIVALS, 64, BESIDE) for name in ("beside-cubic", "beside-bbr")),
@@ -65,6 +67,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             ),
         ),
         Experiment("best", "train best", (*OPEN, CHANGES)),
+        Experiment("one", "train one", (*OPEN, CHANGES, *HARD, *SHARED, FLOWS)),
     )
 }
 """By name: the recipes with results, and what stands beside GAIL."""

@@ -120,7 +120,7 @@ def one() -> RunConfig:
     LSTM in half the time, the spread of RTTs tells jitter from a queue, windows are paced, and a
     guard bounds them. Half of the agents are alone; the others share with up to seven.
     """
-    steps = 500_000_000
+    steps = 250_000_000
     return RunConfig(
         recipe="one",
         num_envs=512,
