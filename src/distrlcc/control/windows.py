@@ -3,18 +3,21 @@
 The guard is outside the network, so that no policy, however trained, can do much harm:
 
 - A window grows by twice the packets that the step acknowledged at most: not at all in silence.
-- It is `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`, at most.
-- A flow that loses more than a bound in each of `BAD_ROUNDS` round trips has no greater window than
-  CUBIC's rule gives (RFC 9438, without slow start) until it has lost less than half of that for
-  long enough: the longer, the more often it was so. Where packets queue half the bound is enough:
-  what is lost then is hardly lost at random. A round has `ROUND_PACKETS`, or lasts for `ROUND_RTTS`
-  round trips.
+- A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`.
+- A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than CUBIC's
+  rule gives (RFC 9438, without slow start) until it has lost no more than that for long enough: the
+  longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of them until it has
+  `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets queue, half the bound is
+  enough. Where they do not, what is lost may be lost at random: then it must be above the bound by
+  `SIGMAS` standard deviations.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +29,23 @@ from distrlcc.types import FloatArray, IntervalStats
 
 MOST_BDP, SPARE = 8.0, 10.0
 BAD_ROUNDS, CALM_ROUNDS = 2, 8
-ROUND_PACKETS, ROUND_RTTS = 64, 8
-LEAST_S = 10.0
-"""Time in which the least RTT follows a longer path, s."""
+ROUND_PACKETS, ROUND_RTTS, FEW_PACKETS = 64, 8, 8
+SIGMAS = 1.5
+LEAST_S, MOST_LONGER = 10.0, 4.0
+"""The least RTT follows a longer path in this time, s, to so many times the least ever."""
 _FADE = 1 / 16
 """Part of the greatest delivery rate that is forgotten in each round trip."""
 
 ACKED = 0  # packets that the newest step acknowledged
 SRTT = 1  # smoothed RTT (RFC 6298); 0 before the first sample
-LEAST = 2  # least RTT, which drifts to what is newly seen; 0 before the first sample
+LEAST = 2  # least RTT, which follows a longer path; 0 before the first sample
 RATE, TOP = 3, 4  # delivery rate over a round trip, packets/s, and its greatest, which fades
 ROUND_ACKED, ROUND_LOST, ROUND_TIME = 5, 6, 7  # of the round that is counted
-BAD, CALM, ENTRIES = 8, 9, 10  # rounds above the bound, below half of it; times in CUBIC's rule
+BAD, CALM, ENTRIES = 8, 9, 10  # rounds in a row above the bound, and not; times under CUBIC's rule
 ON = 11  # 1 while CUBIC's rule bounds the window
 WINDOW, W_MAX, W_EST, K, EPOCH = 12, 13, 14, 15, 16  # CUBIC's, as RFC 9438 has them; EPOCH: its age
-STATE_SIZE = 17
+EVER, ROUND_LEAST = 17, 18  # least RTT ever, and of the round; 0 before the first sample
+STATE_SIZE = 19
 
 
 @njit
@@ -75,8 +80,11 @@ def see(rows: FloatArray, seen: FloatArray, bound: float) -> None:
         if acked > 0.0:
             weight = 1.0 - 0.875**acked if s[SRTT] > 0.0 else 1.0
             s[SRTT] += weight * (rtt_sum / acked - s[SRTT])
-            leaky = s[LEAST] + duration / LEAST_S * (rtt_min - s[LEAST])
-            s[LEAST] = min(leaky, rtt_min) if s[LEAST] > 0.0 else rtt_min
+            s[EVER] = min(s[EVER], rtt_min) if s[EVER] > 0.0 else rtt_min
+            drifted = s[LEAST] + duration / LEAST_S * (rtt_min - s[LEAST])
+            drifted = min(drifted, rtt_min, MOST_LONGER * s[EVER])
+            s[LEAST] = drifted if s[LEAST] > 0.0 else rtt_min
+            s[ROUND_LEAST] = min(s[ROUND_LEAST], rtt_min) if s[ROUND_LEAST] > 0.0 else rtt_min
         if bound == 0.0 or s[LEAST] == 0.0:
             continue
         # What the path delivers.
@@ -98,11 +106,15 @@ def see(rows: FloatArray, seen: FloatArray, bound: float) -> None:
         length = s[ROUND_TIME] / s[SRTT]
         if length < 1.0 or (packets < ROUND_PACKETS and length < ROUND_RTTS):
             continue
-        share = s[ROUND_LOST] / max(packets, 1.0)
-        s[ROUND_ACKED] = s[ROUND_LOST] = s[ROUND_TIME] = 0.0
-        queued = acked > 0.0 and rtt_min > 1.5 * s[LEAST]
-        s[BAD] = s[BAD] + 1.0 if share > (0.5 * bound if queued else bound) else 0.0
-        s[CALM] = s[CALM] + 1.0 if 2.0 * share < bound else 0.0
+        lost = s[ROUND_LOST]
+        queued = s[ROUND_LEAST] > 1.5 * s[LEAST]
+        s[ROUND_ACKED] = s[ROUND_LOST] = s[ROUND_TIME] = s[ROUND_LEAST] = 0.0
+        if packets < FEW_PACKETS:
+            continue
+        expected = bound * packets
+        most = 0.5 * expected if queued else expected + SIGMAS * math.sqrt(expected)
+        s[BAD] = s[BAD] + 1.0 if lost > most else 0.0
+        s[CALM] = s[CALM] + 1.0 if lost <= expected else 0.0
         # In, or out.
         if s[ON] == 0.0 and s[BAD] >= BAD_ROUNDS:
             s[ON] = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -206,10 +207,13 @@ def connect(spec: RankSpec, wait: float) -> Any:
 def _sockets_to(port: int) -> set[int]:
     """Return this process's descriptors of connections to a port."""
     found = set()
-    for name in os.listdir("/dev/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as line:
-            if line.getpeername()[1:2] == (port,):  # of a Unix socket it is a string
-                found.add(int(name))
+    for number in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # it is closed by now, or not connected
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as line:
+                if line.getpeername()[1:2] == (port,):  # of a Unix socket it is a string
+                    found.add(number)
     return found
 
 

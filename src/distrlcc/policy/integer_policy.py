@@ -281,6 +281,7 @@ class IntegerPolicy:
         new = np.minimum(new, old + growth)
         rtt = _least_of(rows["least"].astype(np.int64), rows["least_before"].astype(np.int64))
         rtt = np.where(rtt == 0, self._signed("min_rtt"), rtt)
+        rtt = np.minimum(rtt, 4 * self._signed("min_rtt"))
         most = rows["lately"] * np.minimum(rtt, MOST_US) // 10**6
         known = (rows["lately"] > 0) & (rtt > 0)
         return np.where(known, np.minimum(new, (most << SHIFT - 13) + 10 * ONE), new)

@@ -98,7 +98,7 @@ ACKED = _struct(
     ("<u8", "now acked lost inflight"), ("<u4", "prior_delivered delivered state limited")
 )
 GUARD = _struct(
-    ("<u8", "packets lost share since epoch turn begun"),
+    ("<u8", "packets lost least since epoch turn begun"),
     ("<i8", "greatest reno window"),
     ("<u4", "round reduced bad calm entries on"),
 )

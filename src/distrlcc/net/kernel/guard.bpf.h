@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The guard: a connection that loses more than a bound for some epochs in a row has no greater window
- * than CUBIC's rule gives (RFC 9438, without slow start) until it has lost less than half of that for
- * long enough: the longer, the more often it was so. An epoch is a round trip, or up to EPOCH_RTTS of
- * them until it has EPOCH_PACKETS. Where packets queue, half the bound is enough: what is lost then is
- * hardly lost at random.
+ * than CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
+ * enough: the longer, the more often it was so. An epoch is a round trip, or up to EPOCH_RTTS of them
+ * until it has EPOCH_PACKETS; of fewer than FEW_PACKETS it says nothing. Where packets queue, half the
+ * bound is enough. Where they do not, what is lost may be lost at random: then it must be above the
+ * bound by one and a half standard deviations.
  */
 #define EPOCH_PACKETS 64
 #define EPOCH_RTTS 8
+#define FEW_PACKETS 8
 #define CALM_EPOCHS 8
 #define BETA 11744051LL	     /* 0.7 */
 #define CONVERGENCE 14260634LL /* (1 + 0.7) / 2 */
@@ -82,7 +84,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 {
 	struct policy *p;
 	struct guard *g;
-	__u64 times, bound;
+	__u64 times, lost, packets, expected, over, queued, bad;
 
 	if (!c || !a)
 		return 0;
@@ -92,7 +94,8 @@ __noinline int guard(struct connection *c, struct acked *a)
 	if (g->on) {
 		if (a->lost && (__s32)(a->prior_delivered - g->reduced) >= 0)
 			reduce(c, a);
-		else if (a->state < TCP_CA_Recovery && !a->limited)
+		else if (a->state < TCP_CA_Recovery && !a->limited &&
+			 a->inflight + 2 * a->acked >= (__u64)g->window >> SHIFT)
 			grow(c, a);
 		g->window = least(g->window, p->greatest_window);
 		c->cwnd = p->actions ? least(c->cwnd, g->window) : g->window;
@@ -100,16 +103,24 @@ __noinline int guard(struct connection *c, struct acked *a)
 	/* The epoch's loss. */
 	g->packets += a->acked + a->lost;
 	g->lost += a->lost;
+	g->least = least_of(g->least, c->now.rtt_min);
 	if ((__s32)(a->prior_delivered - g->round) < 0 ||
 	    (g->packets < EPOCH_PACKETS && a->now - g->begun < EPOCH_RTTS * c->now.rtt_last))
 		return 0;
+	packets = least(g->packets, 1 << 20);
+	lost = least(g->lost, 1 << 20) << SHIFT;
+	queued = 2 * g->least > 3 * c->now.min_rtt;
 	g->begun = a->now;
-	g->share = (g->lost << SHIFT) / (g->packets | !g->packets);
 	g->round = a->delivered;
-	g->packets = g->lost = 0;
-	bound = p->guard_loss >> (2 * c->now.rtt_min > 3 * c->now.min_rtt);
-	g->bad = g->share > bound ? g->bad + 1 : 0;
-	g->calm = 2 * g->share < p->guard_loss ? g->calm + 1 : 0;
+	g->packets = g->lost = g->least = 0;
+	if (packets < FEW_PACKETS)
+		return 0;
+	/* In packets, ONE each; lost > expected + 1.5 sqrt(expected) without a root. */
+	expected = packets * p->guard_loss;
+	over = lost > expected ? (lost - expected) >> (SHIFT - 8) : 0;
+	bad = queued ? 2 * lost > expected : 4 * over * over > 9 * (expected >> (SHIFT - 16));
+	g->bad = bad ? g->bad + 1 : 0;
+	g->calm = lost <= expected ? g->calm + 1 : 0;
 	/* In, or out. */
 	times = g->entries < 6 ? g->entries : 6;
 	if (!g->on && p->guard_loss && g->bad >= p->guard_rounds)

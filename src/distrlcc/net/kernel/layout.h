@@ -69,7 +69,7 @@ struct acked {
 };
 
 struct guard {
-	__u64 packets, lost, share, since, epoch, turn, begun; /* turn: ms */
+	__u64 packets, lost, least, since, epoch, turn, begun; /* turn: ms */
 	__s64 greatest, reno, window;
 	__u32 round, reduced, bad, calm, entries, on;
 };

@@ -254,7 +254,7 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 	if (!c)
 		return 0;
 	new = least(new, old + ((__s64)least(c->now.acked, MOST_PACKETS) << (SHIFT + 1)));
-	rtt = path_least(c);
+	rtt = least(path_least(c), 4 * c->now.min_rtt);
 	if (!c->lately || !rtt)
 		return new;
 	most = (__u64)c->lately * least(rtt, MOST_US) / 1000000;
