@@ -4,12 +4,12 @@ The guard is outside the network, so that no policy, however trained, can do muc
 
 - A window grows by twice the packets that the step acknowledged at most: not at all in silence.
 - A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`.
-- A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than CUBIC's
-  rule gives (RFC 9438, without slow start) until it has lost no more than that for long enough: the
-  longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of them until it has
-  `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets queue, half the bound is
-  enough. Where they do not, what is lost may be lost at random: then it must be above the bound by
-  `SIGMAS` standard deviations.
+- A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than
+  CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
+  enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
+  them until it has `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets
+  queue, half the bound is enough. Where they do not, what is lost may be lost at random: then it
+  must be above the bound by `SIGMAS` standard deviations.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.

@@ -422,6 +422,7 @@ class DemonstrationBatch(LinkBatch):
         if scheme not in SCHEMES or scheme == "agent":
             raise unknown_name("scheme", scheme, [name for name in SCHEMES if name != "agent"])
         super().__init__(n, config, n_flows=n_flows, with_labels=False)
+        self.windows = WindowControl(n, 0.0, 0.0)  # the scheme sends, at its own risk
         self._scheme = scheme
         self._held = np.zeros((2, n))
         self._changing += " held"

@@ -98,6 +98,10 @@ class EnvConfig:
                 f"action {self.action} sets rates: pacing and guard are for actions that set "
                 "windows; leave them out"
             )
+        if self.reward.guard_weight and not self.guard:
+            raise ConfigError(
+                "reward.guard_weight is the price of the guard's work; set guard, too"
+            )
         if self.agents > 1 and self.disturbed:
             raise ConfigError(
                 f"agents is {self.agents}: action_delay_steps, jitter_ms and kernel are for links "

@@ -59,7 +59,7 @@ def evaluate(
     counted = _Counted(seeds * len(scenarios))
     steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for first in range(0, len(runs), _MOST_RUNS):
-        _run(contender, runs[first : first + _MOST_RUNS], counted, steps)
+        _run(contender, runs[first : first + _MOST_RUNS], counted, steps, first)
     shared = np.array([len(s.flows) > 1 for s in scenarios] * seeds)
     figures = {
         name: values.reshape(seeds, len(scenarios)).T
@@ -82,7 +82,7 @@ def stretches(scenario: Scenario) -> list[Scenario]:
             scenario,
             link=replace(link, trace_start_s=link.trace_start_s + k * length),
             duration_s=length,
-            seed=scenario.seed + k,
+            seed=scenario.seed + 7_919 * k,
         )
         for k in range(count)
     ]
@@ -200,8 +200,12 @@ def _run(
     parts: Sequence[_Part],
     counted: _Counted,
     steps: dict[int, list[FloatArray]],
+    seed: int,
 ) -> None:
-    """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names."""
+    """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names.
+
+    ``seed`` chooses a sampling policy's draws.
+    """
     scenarios = [part.scenario for part in parts]
     count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
     config = contender.env_config()
@@ -217,7 +221,7 @@ def _run(
     before, after = _Totals(count), _Totals(count)
     sums, everyone = np.zeros((2, 6, count)), np.arange(count)
     drawn = {n: list[FloatArray]() for n, part in enumerate(parts) if part.run in steps}
-    for then, now in simulate(contender, batch, scenarios, 0):
+    for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
         guarded = batch.windows.on * stats.duration

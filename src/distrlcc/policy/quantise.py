@@ -98,7 +98,7 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    to["bounded"] = spec.guard > 0
+    to["bounded"] = spec.guard > 0 and options.guard_loss != 0
     _put_options(to, options, spec.pacing or PACING, spec.guard or GUARD_LOSS)
     _put_network(to, policy)
     return to

@@ -113,7 +113,7 @@ def _checked_spec(config: ImitateConfig, data: StoredData) -> PolicySpec:
         DatasetError: Those of the data set are not those of this distrlcc.
     """
     spaces, collected = data.manifest.spaces, data_env(data)
-    for name in ("observation", "action", "step_ms", "interval_rtts"):
+    for name in ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard"):
         has, expected = getattr(config.env, name), getattr(collected, name)
         if has != expected:
             raise ConfigError(

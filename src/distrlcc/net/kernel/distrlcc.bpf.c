@@ -169,7 +169,9 @@ static __always_inline void apply(struct sock *sk, struct connection *c, __u64 c
 	rate = ((cwnd * tp->mss_cache * SECOND_US / srtt) * gain) >> 8;
 	if (c->rate && !c->guard.on) {
 		rate = ((__u64)c->rate * tp->mss_cache) >> 16;
-		cwnd = 4 * ((__u64)c->rate * srtt >> 16) / SECOND_US;
+		/* A follower's window may be paced as well. */
+		srtt = 4 * ((__u64)c->rate * srtt >> 16) / SECOND_US;
+		cwnd = p->follows && cwnd < srtt ? cwnd : srtt;
 	}
 	/* While losses are repaired, no more goes out than came in (packet conservation). */
 	if (conserved < cwnd)
