@@ -108,6 +108,14 @@ def test_a_trace_wraps() -> None:
     assert long.flows[0, col.DELIVERED] == pytest.approx(7 / 6 * 24_900, rel=0.05)
 
 
+def test_a_rate_in_whole_milliseconds_serves_what_it_says_in_bunches() -> None:
+    link = Link(trace="constant:120.32", delay_ms=10)
+    assert _ack_times(link, 12, 1) == [21.0] * 10 + [22.0] * 2
+    _, totals = _run(link, Flow(cwnd=220))
+    assert totals["used"] == pytest.approx(totals["capacity"], rel=0.01)
+    assert totals["capacity"] == 30_000
+
+
 def test_a_changed_delay_moves_the_rtt() -> None:
     link = Link(rate_mbps=12.032, delay_ms=20, changes=(Change(1.0, delay_ms=40),))
     simulator, _ = _run(link, Flow(cwnd=20))

@@ -116,7 +116,8 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
     # A trace takes no rate.
     if kind == "trace":
         seed = int(rng.integers(20))
-        trace = f"cellular:{seed}" if rng.random() < 0.7 else f"poisson:6:{seed}"
+        constant = f"constant:{round(rate, 3)}"
+        trace = str(rng.choice([f"cellular:{seed}", f"poisson:6:{seed}", constant]))
         start = float(rng.integers(0, 60)) if even else float(rng.uniform(0, 60))
         return Link(
             trace=trace,
