@@ -53,7 +53,8 @@ def test_codel_keeps(every: int, count: int, size: int, waits: int) -> None:
 
 def _overload(seed: int) -> tuple[list[int], float]:
     """Feed 1.2 packets per ms into a link of one; return the drops and the late mean delay."""
-    queue = PIE(15, 150, 1, random.Random(seed))
+    generator = random.Random(seed)
+    queue = PIE(15, 150, 1, lambda _: generator.random())
     link = TraceLink([1], queue)
     drops, delays = [], []
     for now in range(20_000):
@@ -75,7 +76,8 @@ def test_pie_keeps_the_delay_near_its_reference_and_lets_bursts_pass() -> None:
 
 
 def test_pie_forgets_when_the_queue_is_empty() -> None:
-    queue = PIE(15, 150, 1, random.Random(0))
+    generator = random.Random(0)
+    queue = PIE(15, 150, 1, lambda _: generator.random())
     for now in range(2000):
         queue.push(Packet(1504, now))
         if now % 2:
@@ -110,7 +112,7 @@ def test_specifications_name_queues() -> None:
     ],
 )
 def test_they_are_built(text: str, kind: type) -> None:
-    queue = parse_queue(text).build(unit=1, generator=random.Random(0))
+    queue = parse_queue(text).build(unit=1, draw=lambda _: 0.5)
     assert type(queue) is kind
     dropped = [[packet.seq for packet in queue.push(Packet(1504, 0, seq=k))] for k in range(3)]
     assert dropped == [[], [], {"infinite": [], "drophead:packets=2": [0]}.get(text, [2])]
@@ -120,7 +122,7 @@ def test_they_are_built(text: str, kind: type) -> None:
 def test_times_are_in_the_links_unit() -> None:
     drops: list[int] = []
     queue = parse_queue("codel:packets=1000").build(
-        unit=1000, generator=random.Random(0), on_drop=lambda now, packet: drops.append(now)
+        unit=1000, draw=lambda _: 0.5, on_drop=lambda now, packet: drops.append(now)
     )
     for _ in range(500):
         queue.push(Packet(1504, 0))

@@ -40,71 +40,19 @@ from distrlcc.control.compiled import njit
 from distrlcc.control.schemes import ORACLE, initialise, on_ack, on_timeout
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
+from distrlcc.sim.acks import acknowledge, loss_hash
+from distrlcc.sim.capacity import (
+    PACKET_BITS,
+    PACKET_WORK,
+    active_flows,
+    best_window,
+    packets_between,
+    row_at,
+)
 from distrlcc.sim.layout import FOREVER
-from distrlcc.types import NANOSECONDS, PACKET_BYTES
+from distrlcc.types import NANOSECONDS
 
-PACKET_BITS = PACKET_BYTES * 8
-PACKET_WORK = PACKET_BITS * NANOSECONDS
 MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
-
-JITTER_FLOW = 1 << 20
-"""Added to a flow's number where a hash is an ACK's jitter and not a packet's loss."""
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_U1, _U27, _U30, _U31, _U40 = (np.uint64(n) for n in (1, 27, 30, 31, 40))
-
-
-@njit
-def loss_hash(seed: int, flow: int, seq: int) -> Any:
-    """Hash a packet's name to 63 bits; it is lost when the result is below the loss threshold."""
-    z = np.uint64(seed) + (np.uint64(flow) << _U40) + np.uint64(seq)
-    z = (z + _GOLDEN) * _MIX2
-    z = (z ^ (z >> _U30)) * _MIX1
-    z = (z ^ (z >> _U27)) * _MIX2
-    return np.int64((z ^ (z >> _U31)) >> _U1)
-
-
-@njit
-def acknowledge(
-    link: Any, flow: Any, ring: Any, tail: int, number: int, seq: int, back: int, last_ack: int
-) -> Any:
-    """Return when a packet is acknowledged on a link that shapes ACKs, and the newest such time.
-
-    ``back`` is when its ACK would come without any wait, ``tail`` its record in the ring. The time
-    of a packet that the receiver holds may change when the next one comes: then a third value is
-    the row of the log that has it, else 0.
-    """
-    back = max(back, flow[col.NEWEST])
-    whole = seq == flow[col.EXPECTED]
-    flow[col.NEWEST] = back
-    flow[col.EXPECTED] = seq + 1
-    share = loss_hash(link[col.LOSS_SEED], number + JITTER_FLOW, seq) >> 33  # 30 bits
-    wait = (link[col.ACK_JITTER] * share) >> 30
-    tick = link[col.ACK_TICK]
-    ack_at = max((back + wait + tick - 1) // tick * tick, last_ack)
-    if link[col.DELAYED_ACKS] == 0:
-        return ack_at, ack_at, 0
-    # The second of two: both are acknowledged.
-    if flow[col.HELD] > 0 and back <= flow[col.HELD_UNTIL]:
-        slot = flow[col.RING_START] + ((flow[col.HELD] - 1) & flow[col.RING_MASK])
-        ring[slot, col.R_ACK_TIME] = ack_at
-        flow[col.HELD] = 0
-        return ack_at, ack_at, flow[col.HELD_LOG]
-    # The one before was acknowledged alone; this one is held, if nothing is missing before it.
-    if flow[col.HELD] > 0:
-        last_ack = flow[col.HELD_ACK]
-        flow[col.HELD] = 0
-    ack_at = max(ack_at, last_ack)
-    if not whole:
-        return ack_at, ack_at, 0
-    until = back + col.DELAYED_ACK_NS
-    ack_at = max((until + wait + tick - 1) // tick * tick, last_ack)
-    flow[col.HELD] = tail + 1
-    flow[col.HELD_UNTIL] = until
-    flow[col.HELD_ACK] = ack_at
-    return ack_at, last_ack, 0
 
 
 @njit
@@ -147,74 +95,6 @@ def next_event(
         time = ack_time
         kind = 0
     return time, kind
-
-
-@njit
-def opportunities_until(link: Any, traces: Any, time: int) -> Any:
-    """Count a trace's opportunities from its own time zero through ``time`` of the episode."""
-    period = link[col.TRACE_PERIOD]
-    shifted = time + link[col.TRACE_SHIFT]
-    wraps = shifted // period
-    rest = shifted - wraps * period
-    low = link[col.TRACE_START]
-    high = low + link[col.TRACE_LENGTH]
-    first = low
-    while low < high:
-        middle = (low + high) >> 1
-        if traces[middle] <= rest:
-            low = middle + 1
-        else:
-            high = middle
-    return wraps * link[col.TRACE_LENGTH] + low - first
-
-
-@njit
-def packets_between(link: Any, times: Any, rates: Any, start: int, end: int) -> Any:
-    """Integrate a schedule's rate over (start, end], in packets; the first row holds before 0."""
-    rows = link[col.SEGMENTS]
-    total = 0.0
-    for row in range(rows):
-        a = start if row == 0 else max(start, times[row])
-        b = end if row == rows - 1 else min(end, times[row + 1])
-        if b > a:
-            total += float(rates[row]) * float(b - a)
-    return total / float(PACKET_WORK)
-
-
-@njit
-def row_at(link: Any, times: Any, time: int) -> Any:
-    """Return the schedule's row in force at a time."""
-    row = 0
-    while row + 1 < link[col.SEGMENTS] and times[row + 1] <= time:
-        row += 1
-    return row
-
-
-@njit
-def best_window(
-    link: Any, times: Any, rates: Any, rtts: Any, traces: Any, extra: int, time: int, step: int
-) -> Any:
-    """Return the window that fills the link from ``time`` on with about one packet queued.
-
-    In flight are the packets that departed within the last round trip, and one in service; looking
-    one step ahead lets the window follow a link that changes (the oracle's knowledge).
-    """
-    end = time + step
-    begin = end - rtts[row_at(link, times, time)] - extra
-    if link[col.IS_TRACE] == 1:
-        last = opportunities_until(link, traces, end)
-        return float(last - opportunities_until(link, traces, begin)) + 1.0
-    return packets_between(link, times, rates, begin, end) + 1.0
-
-
-@njit
-def active_flows(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
-    """Count the flows of one link that may send within [begin, end); at least 1."""
-    count = 0
-    for f in range(first, last):
-        if max(flows[f, col.START], begin) < min(flows[f, col.STOP], end):
-            count += 1
-    return max(count, 1)
 
 
 @njit

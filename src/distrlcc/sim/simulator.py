@@ -203,12 +203,15 @@ class Simulator:
                 control[PACING] = flow.pacing_mbps * 1e6 / (8 * PACKET_BYTES)
 
     def _first_best(self, n: int) -> None:
-        from distrlcc.sim import kernel  # noqa: PLC0415 - compiles on first use
+        from distrlcc.sim.capacity import (  # noqa: PLC0415 - compiles on first use
+            active_flows,
+            best_window,
+        )
 
         first = n * self.n_flows
         link = self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces
-        best = kernel.best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
-        sharing = kernel.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
+        best = best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
+        sharing = active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
         self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
