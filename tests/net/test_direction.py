@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.config import from_toml
+from distrlcc.errors import ConfigError
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import (
     DirectionConfig,
@@ -157,6 +158,15 @@ def test_a_scenarios_link_has_its_packets_per_second_and_its_changes() -> None:
     down = downlink(link)
     assert (down.times, down.delay_ms) == (None, 20.0)
     assert down.changes == (LinkChange(2000, delay_ms=5.0),)
+
+
+def test_a_scenarios_codel_is_the_emulators_and_what_stands_before_it_is_refused() -> None:
+    link = Link(rate_mbps=12.0, aqm="codel:packets=50,target=7")
+    assert uplink(link).queue == parse_queue("codel:packets=50,target=7")
+    for more in ({"jitter_ms": 1.0}, {"policer_mbps": 1.0, "policer_packets": 3}):
+        with pytest.raises(ConfigError, match="has its queue at its beginning") as caught:
+            uplink(replace(link, **more))
+        assert "\n" not in str(caught.value)
 
 
 def test_until_it_begins_there_is_delay_alone() -> None:

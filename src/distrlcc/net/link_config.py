@@ -112,7 +112,7 @@ def load_scenario(name: str) -> Scenario:
 
 
 def require_plain_acks(link: Link) -> None:
-    """See that an emulated link need not do anything to ACKs.
+    """See that an emulated link need not do anything to ACKs, nor to packets before its queue.
 
     Raises:
         ConfigError: It would have to.
@@ -121,6 +121,11 @@ def require_plain_acks(link: Link) -> None:
         raise ConfigError(
             "an emulated link leaves ACKs as they are: take a link without ack_jitter_ms, "
             "ack_tick_ms and delayed_acks, or the simulator"
+        )
+    if link.jitter_ms > 0 or link.policer_mbps is not None:
+        raise ConfigError(
+            "an emulated link has its queue at its beginning: take a link without jitter_ms, "
+            "policer_mbps and policer_packets, or the simulator"
         )
 
 
@@ -131,8 +136,6 @@ def uplink(link: Link) -> DirectionConfig:
         ConfigError: See `require_plain_acks`.
     """
     require_plain_acks(link)
-    limits = (link.queue_packets, link.queue_bytes)
-    kind = "infinite" if limits == (None, None) else "droptail"
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)
     changes = tuple(
         LinkChange(
@@ -147,7 +150,7 @@ def uplink(link: Link) -> DirectionConfig:
         source=link.trace or f"{link.rate_mbps:g}mbit",
         times=times,
         start_ms=round(link.trace_start_s * 1000),
-        queue=QueueSpec(kind, *limits),
+        queue=link.queue,
         delay_ms=link.delay_ms,
         loss=link.loss,
         changes=changes,

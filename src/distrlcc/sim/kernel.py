@@ -2,8 +2,9 @@
 
 The specification, which `distrlcc.sim.reference` implements a second time, slowly:
 
-- Time is integer nanoseconds. The delay before the bottleneck is zero, so packets reach the queue
-  in the order of sending and a packet's whole fate is known when it is sent.
+- Time is integer nanoseconds. A packet reaches the queue when it is sent, so its fate is known
+  then. Links for which this is not so are live ones: they have jitter before the queue, a policer,
+  CoDel or PIE, and `distrlcc.sim.live_queue` serves them.
 - Every packet is `PACKET_BYTES` long. A rate link serves one in ``ceil(bits / rate)``, work left
   over at a change of the rate going on at the new rate. A trace link sends one packet at each
   opportunity strictly after its arrival; the trace wraps.
@@ -17,6 +18,8 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
   packet each ``floor(1e9 / rate)`` ns. One second without send or ACK sends one packet anyway.
+- A flow of a size sends while less than that is acknowledged or in flight; it stops when so much is
+  acknowledged.
 - Ties: changes of the schedule, then departures at T, then arrivals at T. A step's start: first the
   windows are filled, lower flow first; then at each time ACKs, paced sends, timers and starts, in
   this order, and lower flow first within each. A step ends before the events at its end.
@@ -46,10 +49,12 @@ from distrlcc.sim.capacity import (
     PACKET_WORK,
     active_flows,
     best_window,
+    opportunities_until,
     packets_between,
     row_at,
 )
 from distrlcc.sim.layout import FOREVER
+from distrlcc.sim.live_queue import enter, is_full, serve
 from distrlcc.types import NANOSECONDS
 
 MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
@@ -109,7 +114,8 @@ def advance(
     flows: Any,
     control: Any,
     ring: Any,
-    departures: Any,
+    queues: Any,
+    aqm: Any,
     schemes: Any,
     ewmas: Any,
     link_results: Any,
@@ -130,7 +136,9 @@ def advance(
         flows: int64 ``[F, FLOW_COLUMNS]``.
         control: float64 ``[F, STATE_SIZE]``, controllers' state.
         ring: int64 ``[·, RECORD]``, all flows' packets in flight.
-        departures: int64 ``[·]``, scheduled links' rings of departures.
+        queues: int64 ``[·]``, rings of scheduled links' departures and of live links' packets.
+        aqm: float64 ``[N, aqm.COLUMNS]``, rows of CoDel and PIE; None if no link is live and
+            no flow has a size.
         schemes: True if any flow runs a scheme, else None.
         ewmas: float64 ``[F, 3]``, Indigo's, filled; or None.
         link_results: float64 ``[N, LINK_RESULTS]``, filled; `TOTAL_USED` goes on from step to step.
@@ -179,6 +187,10 @@ def advance(
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
         shapes_acks = link[col.SHAPES_ACKS] == 1
+        live = False
+        if aqm is not None:
+            live = link[col.LIVE] == 1
+        alone = n_flows == 1 and not live  # the flow's next event is the link's
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
         # step and set the oracles' windows.
@@ -222,15 +234,18 @@ def advance(
                     best_flow = filling
                     filled = filling
                     filling += 1
-                if n_flows > 1:
+                if not alone:
                     other_time = -1
-            elif n_flows > 1:
+            elif not alone:
                 for k in range(n_flows):
                     f = first_flow + k
                     ack_time = FOREVER
                     if flows[f, col.HEAD] < flows[f, col.TAIL]:
                         slot = flows[f, col.HEAD] & flows[f, col.RING_MASK]
                         ack_time = ring[flows[f, col.RING_START] + slot, col.R_ACK_TIME]
+                    room = int(control[f, CWND])
+                    if aqm is not None:
+                        room = min(room, flows[f, col.SIZE] - flows[f, col.DELIVERED])
                     time, kind = next_event(
                         flows[f, col.STARTED] == 1,
                         flows[f, col.START],
@@ -240,7 +255,7 @@ def advance(
                         control[f, PACING],
                         flows[f, col.NEXT_SEND],
                         flows[f, col.SENT] - flows[f, col.NEXT_ACK],
-                        int(control[f, CWND]),
+                        room,
                     )
                     if time < best_time or (time == best_time and kind < best_kind):
                         other_time = best_time
@@ -253,6 +268,29 @@ def advance(
                         other_time = time
                         other_kind = kind
                         other_flow = k
+                # A live link's events come first; then those of one time alone.
+                if aqm is not None:
+                    if live:
+                        if serve(
+                            link,
+                            times[n],
+                            rates[n],
+                            rtts[n],
+                            losses[n],
+                            traces,
+                            queues,
+                            aqm[n],
+                            flows,
+                            first_flow,
+                            ring,
+                            log,
+                            min(best_time, end),
+                            end,
+                        ):
+                            continue
+                        if other_time > best_time:
+                            other_time = best_time
+                            other_kind = 9
                 if best_time >= end:
                     break
 
@@ -302,8 +340,44 @@ def advance(
                     next_send = min(max(next_send, now), now + pacing_interval(pacing))
                 elif now < stop:
                     pending = window - (sent - next_ack)
+                    if aqm is not None:
+                        left = flows[f, col.SIZE] - delivered
+                        pending = min(window, left) - (sent - next_ack)
             while True:
-                # Send at `now`; the packet's whole fate is settled here.
+                # Send at `now`, on a live link into the hop before the queue.
+                if aqm is not None:
+                    if live:
+                        while pending > 0:
+                            full = sent - next_ack > ring_mask or is_full(link)
+                            log_row = 0
+                            if log is not None:
+                                log_row = log[0, 0] + 1
+                                full = full or log_row >= log.shape[0]
+                            if full:
+                                break
+                            enter(
+                                link,
+                                queues,
+                                best_flow,
+                                sent,
+                                delivered,
+                                delivered_time,
+                                now,
+                                log_row,
+                            )
+                            if log is not None:
+                                log[0, 0] = log_row
+                                log[log_row, 0] = best_flow
+                                log[log_row, 1] = now
+                                log[log_row, 2] = FOREVER
+                                log[log_row, 3] = -1
+                            pending -= 1
+                            sent += 1
+                            step_sent += 1
+                            last_activity = now
+                        if full:
+                            break
+                # On any other the packet's whole fate is settled here.
                 while pending > 0:
                     if tail - head > ring_mask:
                         full = True
@@ -349,7 +423,7 @@ def advance(
                         room = True
                         if limit < FOREVER:
                             place = queue_ring + accepted % limit
-                            room = departures[place] <= now
+                            room = queues[place] <= now
                         if room:
                             begin = max(now, free)
                             row = segment
@@ -370,7 +444,7 @@ def advance(
                             waited = max(waited, 0)
                             free = departure
                             if limit < FOREVER:
-                                departures[place] = departure
+                                queues[place] = departure
                     if departure < 0:
                         dropped += 1
                     else:
@@ -422,6 +496,9 @@ def advance(
                 kind = 0
                 # Most often it is an ACK, and nothing else can come before.
                 if pacing > 0.0 or not started or time > last_activity + col.TIMEOUT_NS:
+                    room = window
+                    if aqm is not None:
+                        room = min(window, flows[f, col.SIZE] - delivered)
                     time, kind = next_event(
                         started,
                         start,
@@ -431,7 +508,7 @@ def advance(
                         pacing,
                         next_send,
                         sent - next_ack,
-                        window,
+                        room,
                     )
                 if time >= end:
                     break
@@ -501,10 +578,18 @@ def advance(
                             )
                             window = int(state[CWND])
                             pacing = state[PACING]
+                    if aqm is not None:
+                        if delivered == flows[f, col.SIZE]:
+                            flows[f, col.COMPLETED] = now
+                            stop = min(stop, now)
+                            flows[f, col.STOP] = stop
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     elif now < stop:
                         pending = window - (sent - next_ack)
+                        if aqm is not None:
+                            left = flows[f, col.SIZE] - delivered
+                            pending = min(window, left) - (sent - next_ack)
                 elif kind == 1:
                     # A paced send.
                     pending = 1
@@ -532,6 +617,8 @@ def advance(
                     next_send = now
                     if pacing == 0.0:
                         pending = window
+                        if aqm is not None:
+                            pending = min(window, flows[f, col.SIZE])
 
             # The flow waits for others, or the step is over: store its state.
             flows[f, col.STARTED] = 1 if started else 0
@@ -560,28 +647,32 @@ def advance(
                 ewmas[f, 1] = rate_ewma
                 ewmas[f, 2] = send_ewma
             flows[f, col.PENDING] = pending if full else -1
-            if full or n_flows == 1:
+            if full or alone:
                 break
 
-        # Store the link's state; a full ring ends the call.
+        # Store the link's state, unless it is live and stands there; a full ring ends the call.
         link[col.NOW] = now if full else end
-        link[col.FREE] = free
-        link[col.SEGMENT] = segment
-        link[col.ACCEPTED] = accepted
-        if is_trace and not full:
-            while cursor_time <= end:
-                cursor += 1
-                cursor_row += 1
-                if cursor_row == trace_length:
-                    cursor_row = 0
-                    cursor_base += period
-                cursor_time = cursor_base + traces[trace_start + cursor_row]
-        link[col.CURSOR] = cursor
-        link[col.CURSOR_ROW] = cursor_row
-        link[col.CURSOR_BASE] = cursor_base
-        link[col.NEXT] = following
-        link[col.NEXT_ROW] = next_row
-        link[col.NEXT_BASE] = next_base
+        if live:
+            free = link[col.FREE]
+            accepted = link[col.ACCEPTED]
+        else:
+            link[col.FREE] = free
+            link[col.SEGMENT] = segment
+            link[col.ACCEPTED] = accepted
+            if is_trace and not full:
+                while cursor_time <= end:
+                    cursor += 1
+                    cursor_row += 1
+                    if cursor_row == trace_length:
+                        cursor_row = 0
+                        cursor_base += period
+                    cursor_time = cursor_base + traces[trace_start + cursor_row]
+            link[col.CURSOR] = cursor
+            link[col.CURSOR_ROW] = cursor_row
+            link[col.CURSOR_BASE] = cursor_base
+            link[col.NEXT] = following
+            link[col.NEXT_ROW] = next_row
+            link[col.NEXT_BASE] = next_base
         link[col.STEP_OPEN] = filling + 1 if full else 0
         if full:
             return n
@@ -603,6 +694,14 @@ def advance(
             base = float(rtts[n, row])
             if rates[n, row] > 0:
                 base += float(PACKET_WORK) / float(rates[n, row])
+        # On a live link what waits counts beside what is in service.
+        if aqm is not None:
+            if live and is_trace:
+                begin = opportunities_until(link, traces, link[col.STEP_START])
+                capacity = float(opportunities_until(link, traces, end) - begin)
+                queue = 0.0
+            if live:
+                queue += float(link[col.QUEUE_TAIL] - link[col.QUEUE_HEAD])
         link_results[n, col.CAPACITY] = capacity
         # A queue counts a little more than its packets, as each departs in a whole ns.
         used = max(accepted - queue, link_results[n, col.TOTAL_USED])
