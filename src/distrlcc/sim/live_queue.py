@@ -151,7 +151,8 @@ def arrive(
     to = place(link, link[col.QUEUE_TAIL])
     link[col.QUEUE_TAIL] += 1
     link[col.ACCEPTED] += 1
-    queues[to : to + col.QUEUED] = queues[slot : slot + col.QUEUED]
+    for column in range(col.QUEUED):
+        queues[to + column] = queues[slot + column]
 
 
 @njit
