@@ -51,7 +51,8 @@ def random_script(seed: int, number: int) -> Script:
     rng = np.random.default_rng([seed, number])
     even = bool(rng.random() < 0.5)
     link = _random_link(rng, even)
-    seconds = float(rng.uniform(0.5, 4.0))
+    # Fast links are short, for the reference's sake.
+    seconds = float(rng.uniform(0.5, 4.0)) if (link.rate_mbps or 0.0) <= 30 else 0.5
     if link.rate_mbps == 0 and not any(c.rate_mbps for c in link.changes if c.at_s < seconds):
         link = replace(link, rate_mbps=ROUND_RATE)
     flows = tuple(_random_flow(rng, even, seconds) for _ in range(int(rng.integers(1, 6))))
@@ -76,7 +77,9 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
 
     # Delay, queue and loss.
     kind = rng.choice(["rate", "schedule", "trace"])
-    delay = float(rng.integers(0, 40)) if even else choose(0.1, 80.0)
+    wide = bool(rng.random() < 0.15)
+    slowest_and_fastest = (0.1, 1000.0) if wide else (0.5, 30.0)
+    delay = float(rng.integers(0, 40)) if even else choose(0.1, 200.0 if wide else 80.0)
     queue = _random_queue(rng, even)
     loss = float(rng.choice([0.0, 0.0, 0.01, 0.3]))
     # Changes of delay and loss; of the rate too where there is a schedule.
@@ -91,7 +94,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
             )
             for t in times
         )
-    rate = ROUND_RATE * float(rng.choice([0.5, 1.0, 2.0])) if even else choose(0.5, 30.0)
+    rate = ROUND_RATE * float(rng.choice([0.5, 1.0, 2.0])) if even else choose(*slowest_and_fastest)
     if kind == "schedule":
         rates = [
             ROUND_RATE * float(rng.choice([0.0, 0.25, 1.0, 4.0])) if even else choose(0.2, 30.0)

@@ -190,12 +190,6 @@ def advance(
         live = False
         if aqm is not None:
             live = link[col.LIVE] == 1
-            # Views of rows cost too much to make them for each packet.
-            row_times = times[n]
-            row_rates = rates[n]
-            row_rtts = rtts[n]
-            row_losses = losses[n]
-            rule = aqm[n]
         alone = n_flows == 1 and not live  # the flow's next event is the link's
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
@@ -279,13 +273,13 @@ def advance(
                     if live:
                         if serve(
                             link,
-                            row_times,
-                            row_rates,
-                            row_rtts,
-                            row_losses,
+                            times[n],
+                            rates[n],
+                            rtts[n],
+                            losses[n],
                             traces,
                             queues,
-                            rule,
+                            aqm[n],
                             flows,
                             first_flow,
                             ring,
