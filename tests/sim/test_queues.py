@@ -6,7 +6,16 @@ import pytest
 
 from distrlcc.errors import ConfigError
 from distrlcc.sim.link import TraceLink
-from distrlcc.sim.queues import PIE, CoDel, DropHead, DropTail, Packet, QueueSpec, parse_queue
+from distrlcc.sim.queues import (
+    PIE,
+    CoDel,
+    DropHead,
+    DropTail,
+    Packet,
+    Policer,
+    QueueSpec,
+    parse_queue,
+)
 
 
 def _codel() -> tuple[CoDel, list[tuple[int, int]]]:
@@ -88,6 +97,14 @@ def test_pie_forgets_when_the_queue_is_empty() -> None:
         pass
     queue.push(Packet(1504, 30_000))
     assert queue.probability < 0.01 * before
+
+
+def test_a_policer_lets_its_burst_pass_and_then_its_rate() -> None:
+    # Two packets of burst, and one each ms.
+    policer = Policer(12_032_000, 2 * 1504)
+    arrivals = [0, 0, 0, 999_999, 1_000_000, 1_000_000, 10_000_000, 10_000_000, 10_000_000]
+    passed = [policer.passes(Packet(1504, at)) for at in arrivals]
+    assert passed == [True, True, False, False, True, False, True, True, False]
 
 
 def test_specifications_name_queues() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.sim import aqm
-from distrlcc.types import PACKET_BYTES
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 
 @dataclass(slots=True)
@@ -178,6 +178,27 @@ class PIE(DropTail):
     def _catch_up(self, now: int) -> None:
         oldest = self.oldest
         aqm.pie_catch_up(self._row, now, math.inf if oldest is None else oldest.arrival)
+
+
+class Policer:
+    """A token bucket before a queue; times are ns."""
+
+    def __init__(self, rate: int, bytes_: int) -> None:
+        """Start with a full bucket of a size, which fills at a rate in bit/s."""
+        self._rate = rate
+        self._size = self._tokens = bytes_ * 8 * NANOSECONDS
+        self._time = 0
+
+    def passes(self, packet: Packet) -> bool:
+        """Take a packet's bits out of the bucket at its arrival, or say that it lacks them."""
+        self._tokens += self._rate * (packet.arrival - self._time)
+        self._tokens = min(self._tokens, self._size)
+        self._time = packet.arrival
+        bits = packet.size * 8 * NANOSECONDS
+        if self._tokens < bits:
+            return False
+        self._tokens -= bits
+        return True
 
 
 _LIMITS = ("packets", "bytes")

@@ -20,7 +20,7 @@ from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.sim.link import NEVER, RateLink, TraceLink
-from distrlcc.sim.queues import Packet
+from distrlcc.sim.queues import Packet, Policer
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
@@ -32,6 +32,7 @@ _DELAYED_ACK = 40_000_000
 _JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW = 1 << 20, 1 << 21, 1 << 22
 _PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
+_Times = Iterable[tuple[int, int]]
 
 
 def _hash(seed: int, flow: int, seq: int) -> int:
@@ -112,7 +113,7 @@ class Reference:
         """
         self.scenario = scenario
         self.link = build_link(scenario, self._note_drop)
-        self._policer = Policer(scenario.link)
+        self._policer = _policer(scenario.link)
         self._hop_arrival = 0
         self.flows = [
             _Flow(k, flow, scenario.seed * 64 + k) for k, flow in enumerate(scenario.flows)
@@ -245,7 +246,8 @@ class Reference:
         elif flow.planned[kind] == self.now < flow.stop:
             flow.planned[kind] = NEVER
             if kind == PACED:
-                self._send_data(flow, sender)
+                if self._has_data(flow, sender):
+                    self._send(flow, sender)
             elif sender.timer_time() == self.now:
                 sender.on_timer(now=self.now)
                 self._send(flow, sender)
@@ -255,7 +257,7 @@ class Reference:
         """Fill an unpaced window, and plan what comes next."""
         if self.now < flow.stop:
             if flow.controller.pacing_rate == 0:
-                while self._send_data(flow, sender):
+                while self._has_data(flow, sender) and self._send(flow, sender):
                     pass
             self._plan(flow, sender)
 
@@ -274,9 +276,6 @@ class Reference:
         """Tell whether less than a flow's size is acknowledged or in flight."""
         size = flow.flow.packets
         return size is None or flow.delivered + sender.inflight < size
-
-    def _send_data(self, flow: _Flow, sender: Sender) -> bool:
-        return self._has_data(flow, sender) and self._send(flow, sender)
 
     def _send(self, flow: _Flow, sender: Sender) -> bool:
         number = sender.packet_to_send(now=self.now)
@@ -297,33 +296,11 @@ class Reference:
 
     def _arrive(self, flow: _Flow, time: int, seq: int) -> None:
         packet = Packet(PACKET_BYTES, time, flow.number, seq)
-        if not self._policer.passes(packet.size, time) or self.link.arrive(packet):
+        if (self._policer and not self._policer.passes(packet)) or self.link.arrive(packet):
             self._note_drop(time, packet)
 
     def _note_drop(self, time: int, packet: Packet) -> None:
         self.flows[packet.flow].packets[packet.seq].departure = -1
-
-
-class Policer:
-    """A token bucket before the queue."""
-
-    def __init__(self, link: Link) -> None:
-        """Start full; a link without a policer has a bucket that is never empty."""
-        self._rate = round((link.policer_mbps or 0.0) * 1e6)
-        self._size = self._tokens = (link.policer_packets or 0) * _PACKET_BITS
-        self._time = 0
-
-    def passes(self, size: int, now: int) -> bool:
-        """Take a packet's bits out of the bucket, or say that it lacks them."""
-        if self._rate == 0:
-            return True
-        self._tokens = min(self._tokens + self._rate * (now - self._time), self._size)
-        self._time = now
-        bits = size * 8 * NANOSECONDS
-        if self._tokens < bits:
-            return False
-        self._tokens -= bits
-        return True
 
 
 def build_link(
@@ -345,6 +322,11 @@ def build_link(
             built.step()
         return built
     return RateLink(rate_schedule(link), queue)
+
+
+def _policer(link: Link) -> Policer | None:
+    rate, packets = round((link.policer_mbps or 0.0) * 1e6), link.policer_packets
+    return None if packets is None else Policer(rate, packets * PACKET_BYTES)
 
 
 def time_of_ack(scenario: Scenario, flow: int, seq: int, time: int) -> int:
@@ -384,11 +366,7 @@ def capacity(link: Link, begin: int, end: int) -> int:
 
 
 def best_window(
-    scenario: Scenario,
-    number: int,
-    now: int,
-    end: int,
-    times: Iterable[tuple[int, int]] | None = None,
+    scenario: Scenario, number: int, now: int, end: int, times: _Times | None = None
 ) -> Fraction:
     """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
 
