@@ -1,7 +1,7 @@
 """The simulator a second time: event by event, in plain Python, from the same specification.
 
-It shares no code with `distrlcc.sim.kernel` but the scenarios, the link model's constants and the
-controllers (which are written once). Its flows are driven by `distrlcc.transport.sender`, the very
+It shares no code with `distrlcc.sim.kernel` but scenarios, constants, controllers and the rules of
+CoDel and PIE, which are written once. Its flows are driven by `distrlcc.transport.sender`, the very
 sender that real sockets use. Queues are explicit, a packet's fate is found when it happens, and
 every event stands in a heap. About a thousand times slower, and the judge.
 """
