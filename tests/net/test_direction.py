@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.config import from_toml
+from distrlcc.errors import ConfigError
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import (
     DirectionConfig,
@@ -198,6 +199,15 @@ def test_a_log_that_begins_with_data_replays_where_its_trace_begins_with_opportu
     result = replay(read_log(tmp_path / "log"), parse_trace(text, "trace"))
     assert result.mismatches == ()
     assert (result.arrivals, result.departures) == (4, 4)
+
+
+def test_a_scenarios_codel_is_the_emulators_and_what_stands_before_it_is_refused() -> None:
+    link = Link(rate_mbps=12.0, aqm="codel:packets=50,target=7")
+    assert uplink(link).queue == parse_queue("codel:packets=50,target=7")
+    for more in ({"jitter_ms": 1.0}, {"policer_mbps": 1.0, "policer_packets": 3}):
+        with pytest.raises(ConfigError, match="has its queue at its beginning") as caught:
+            uplink(replace(link, **more))
+        assert "\n" not in str(caught.value)
 
 
 def test_until_it_begins_there_are_a_delay_and_an_opportunity_each_millisecond() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from distrlcc.errors import ConfigError
 from distrlcc.net.emulated_link import EmulatedLink
 from distrlcc.sim.reference import Reference
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -81,3 +84,13 @@ def test_truth_is_the_simulators(name: str) -> None:
             assert link.used(now=now) - used == pytest.approx(carried, abs=1e-4)
         used = link.used(now=now)
     assert used > 200
+
+
+def test_what_it_cannot_do_is_refused_in_one_line() -> None:
+    link = LINKS["constant"]
+    aqm = replace(link, queue_packets=None, aqm="pie:packets=9")
+    for each in (aqm, replace(link, jitter_ms=1.0)):
+        with pytest.raises(ConfigError, match="droptail alone: take one without aqm, jitter_ms"):
+            EmulatedLink(Scenario("live", each))
+    with pytest.raises(ConfigError, match="stop_s in place of packets"):
+        EmulatedLink(Scenario("sized", link, (Flow(packets=5),)))

@@ -6,7 +6,16 @@ import pytest
 
 from distrlcc.errors import ConfigError
 from distrlcc.sim.link import TraceLink
-from distrlcc.sim.queues import PIE, CoDel, DropHead, DropTail, Packet, QueueSpec, parse_queue
+from distrlcc.sim.queues import (
+    PIE,
+    CoDel,
+    DropHead,
+    DropTail,
+    Packet,
+    Policer,
+    QueueSpec,
+    parse_queue,
+)
 
 
 def _codel() -> tuple[CoDel, list[tuple[int, int]]]:
@@ -53,7 +62,8 @@ def test_codel_keeps(every: int, count: int, size: int, waits: int) -> None:
 
 def _overload(seed: int) -> tuple[list[int], float]:
     """Feed 1.2 packets per ms into a link of one; return the drops and the late mean delay."""
-    queue = PIE(15, 150, 1, random.Random(seed))
+    generator = random.Random(seed)
+    queue = PIE(15, 150, 1, lambda _: generator.random())
     link = TraceLink([1], queue)
     drops, delays = [], []
     for now in range(20_000):
@@ -75,7 +85,8 @@ def test_pie_keeps_the_delay_near_its_reference_and_lets_bursts_pass() -> None:
 
 
 def test_pie_forgets_when_the_queue_is_empty() -> None:
-    queue = PIE(15, 150, 1, random.Random(0))
+    generator = random.Random(0)
+    queue = PIE(15, 150, 1, lambda _: generator.random())
     for now in range(2000):
         queue.push(Packet(1504, now))
         if now % 2:
@@ -86,6 +97,14 @@ def test_pie_forgets_when_the_queue_is_empty() -> None:
         pass
     queue.push(Packet(1504, 30_000))
     assert queue.probability < 0.01 * before
+
+
+def test_a_policer_lets_its_burst_pass_and_then_its_rate() -> None:
+    # Two packets of burst, and one each ms.
+    policer = Policer(12_032_000, 2 * 1504)
+    arrivals = [0, 0, 0, 999_999, 1_000_000, 1_000_000, 10_000_000, 10_000_000, 10_000_000]
+    passed = [policer.passes(Packet(1504, at)) for at in arrivals]
+    assert passed == [True, True, False, False, True, False, True, True, False]
 
 
 def test_specifications_name_queues() -> None:
@@ -110,7 +129,7 @@ def test_specifications_name_queues() -> None:
     ],
 )
 def test_they_are_built(text: str, kind: type) -> None:
-    queue = parse_queue(text).build(unit=1, generator=random.Random(0))
+    queue = parse_queue(text).build(unit=1, draw=lambda _: 0.5)
     assert type(queue) is kind
     dropped = [[packet.seq for packet in queue.push(Packet(1504, 0, seq=k))] for k in range(3)]
     assert dropped == [[], [], {"infinite": [], "drophead:packets=2": [0]}.get(text, [2])]
@@ -120,7 +139,7 @@ def test_they_are_built(text: str, kind: type) -> None:
 def test_times_are_in_the_links_unit() -> None:
     drops: list[int] = []
     queue = parse_queue("codel:packets=1000").build(
-        unit=1000, generator=random.Random(0), on_drop=lambda now, packet: drops.append(now)
+        unit=1000, draw=lambda _: 0.5, on_drop=lambda now, packet: drops.append(now)
     )
     for _ in range(500):
         queue.push(Packet(1504, 0))

@@ -39,13 +39,20 @@ def test_one_bdp_fills_the_link_without_a_queue(cwnd: int) -> None:
 
 @pytest.mark.parametrize("scheme", ["reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle"])
 @pytest.mark.parametrize("loss", [0.0, 0.02])
-def test_packets_are_conserved(scheme: str, loss: float) -> None:
-    link = Link(rate_mbps=8, delay_ms=15, queue_packets=20, loss=loss)
+@pytest.mark.parametrize(
+    "queue", [{"queue_packets": 20}, {"aqm": "pie:packets=99", "jitter_ms": 2}]
+)
+def test_packets_are_conserved(scheme: str, loss: float, queue: dict) -> None:
+    link = Link(rate_mbps=8, delay_ms=15, loss=loss, **queue)
     simulator, totals = _run(link, Flow(scheme), Flow("cubic", start_s=1.0, stop_s=2.0))
+    waiting = 0
     for row in simulator.flows:
-        pending = row[col.TAIL] - row[col.HEAD]
         gone = row[col.DROPPED] + row[col.RANDOM_LOST]
-        assert row[col.SENT] == row[col.DELIVERED] + pending + gone
+        resolved = row[col.DELIVERED] + row[col.TAIL] - row[col.HEAD] + gone
+        waiting += row[col.SENT] - resolved
+    link_row = simulator.links[0]
+    queued = link_row[col.QUEUE_TAIL] - link_row[col.QUEUE_HEAD]
+    assert waiting == queued + link_row[col.HOP_TAIL] - link_row[col.HOP_HEAD]
     assert totals["used"] <= totals["capacity"] + 1e-6
     assert totals["used"] > 0.5 * totals["capacity"]
 
@@ -90,6 +97,94 @@ def test_acks_jitter_uniformly_and_none_overtakes() -> None:
     assert (np.diff(fast) == 0).sum() > 20
 
 
+def test_packets_jitter_before_the_queue_in_the_order_of_sending() -> None:
+    # So fast that a packet's ACK tells when it reached the queue, and so seldom sent that each
+    # has a time of its own.
+    link = Link(rate_mbps=1000, delay_ms=0, jitter_ms=30)
+    simulator = Simulator(1, 1, log_packets=200)
+    simulator.load(0, Scenario("hop", link, (Flow(cwnd=1000, pacing_mbps=12.032 / 50),)))
+    for _ in range(300):
+        simulator.advance(STEP)
+    log = simulator.log[1 : int(simulator.log[0, 0]) + 1]
+    waits = (log[:, 2] - log[:, 1])[log[:, 2] != col.FOREVER] * 1e-6
+    assert len(waits) > 55
+    assert 0 < waits.min() < 3
+    assert 27 < waits.max() < 30.1
+    assert waits.mean() == pytest.approx(15, abs=3)
+    # Sent at once, they come in order, and the wait is no queueing.
+    simulator, _ = _run(link, Flow(cwnd=40), steps=300)
+    row = simulator.flows[0]
+    assert row[col.QUEUEING_SUM] / row[col.DELIVERED] < 1e6
+    assert row[col.DROPPED] == row[col.NEXT_ACK] - row[col.DELIVERED] == 0
+
+
+def test_a_policer_drops_what_its_bucket_lacks() -> None:
+    # Five packets of burst, and one more each 2 ms: of a window of eight at once three are lost,
+    # and the link carries half of what it could.
+    link = Link(rate_mbps=12.032, delay_ms=10, policer_mbps=6.016, policer_packets=5)
+    assert _ack_times(link, 8, 30) == [21.0, 22.0, 23.0, 24.0, 25.0, -0.0, -0.0, -0.0]
+    simulator, totals = _run(link, Flow("cubic"), steps=1000)
+    assert 0.3 < totals["used"] / totals["capacity"] <= 0.5
+    assert simulator.flows[0, col.DROPPED] > 20
+
+
+@pytest.mark.parametrize(
+    ("aqm", "loss", "wait_ms"), [("codel", (0.001, 0.02), 20), ("pie", (0.001, 0.05), 30)]
+)
+@pytest.mark.parametrize("link", [{"rate_mbps": 12.032}, {"trace": "constant:12.032"}])
+def test_active_queues_keep_a_loss_based_flow_short(
+    aqm: str, loss: tuple[float, float], wait_ms: float, link: dict
+) -> None:
+    long, short = (
+        _run(Link(delay_ms=20, **link, **queue), Flow("cubic"), steps=2000)
+        for queue in ({"queue_packets": 300}, {"aqm": f"{aqm}:packets=300"})
+    )
+    waits = [
+        run[0].flows[0, col.QUEUEING_SUM] / run[0].flows[0, col.DELIVERED] for run in (long, short)
+    ]
+    assert waits[0] > 100e6
+    assert waits[1] < wait_ms * 1e6
+    row, totals = short[0].flows[0], short[1]
+    assert loss[0] < row[col.DROPPED] / row[col.SENT] < loss[1]
+    assert totals["used"] / totals["capacity"] > 0.9
+
+
+PLAIN = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
+LIVE = Link(trace="cellular:4", delay_ms=20, loss=0.01, aqm="codel:packets=400", jitter_ms=3)
+
+
+def test_a_live_links_ring_grows_and_changes_nothing() -> None:
+    """Windows far above the first ring's size, beside the same in another batch."""
+    link = replace(LIVE, trace=None, rate_mbps=20.0, aqm="pie:packets=5000")
+    many = Simulator(3, 2)
+    flows = Flow(cwnd=4000), Flow("cubic")
+    for n in range(3):
+        many.load(n, Scenario("test", link, flows, seed=3))
+    for _ in range(80):
+        many.advance(STEP)
+    one, _ = _run(link, *flows, steps=80)
+    assert int(one.links[0, col.QUEUE_MASK]) >= 2048
+    for column in (col.SENT, col.DELIVERED, col.STEP_RTT_SUM, col.DROPPED):
+        assert (many.flows[:, column].reshape(3, 2) == one.flows[:, column]).all()
+
+
+def test_a_place_is_used_again_by_links_of_other_kinds() -> None:
+    links = (
+        Link(rate_mbps=10, delay_ms=10, queue_packets=700, changes=(Change(0.1, rate_mbps=5),)),
+        replace(LIVE, policer_mbps=20, policer_packets=10),
+        Link(trace="poisson:5:1", delay_ms=10),
+        replace(LIVE, aqm="pie:packets=90"),
+    )
+    used = Simulator(1)
+    for link in links * 2:
+        used.load(0, Scenario("test", link, (Flow("cubic"),), seed=3))
+        for _ in range(200):
+            used.advance(STEP)
+        fresh, _ = _run(link, Flow("cubic"), steps=200)
+        assert used.flows[0, col.DELIVERED] == fresh.flows[0, col.DELIVERED]
+        assert used.flows[0, col.DROPPED] == fresh.flows[0, col.DROPPED]
+
+
 def test_nothing_is_used_in_silence() -> None:
     # 300 packets wait for a rate at which each takes a part of a ns more than the rate says.
     link = Link(rate_mbps=0.0, delay_ms=5, changes=(Change(1.0, rate_mbps=77.7),))
@@ -99,6 +194,22 @@ def test_nothing_is_used_in_silence() -> None:
     assert (simulator.results[:, col.USED] >= 0).all()
 
 
+def test_a_flow_of_a_size_is_complete_when_that_is_acknowledged() -> None:
+    link = Link(rate_mbps=12.032, delay_ms=10, queue_packets=100)
+    # A packet a ms after a round trip of 20; of the others' sizes one is out of reach.
+    flows = Flow(cwnd=50, packets=30), Flow(packets=10, start_s=0.5), Flow(packets=10**9, start_s=2)
+    simulator, _ = _run(link, *flows)
+    assert simulator.completions()[:2].tolist() == pytest.approx([0.05, 0.53])
+    assert np.isnan(simulator.completions()[2])
+    assert simulator.flows[:2, col.SENT].tolist() == [30, 10]
+    # What is lost is sent again: five at once into a queue of three, whose last two nothing tells
+    # of before the timer a second later; then its packet, and two more for those.
+    simulator, _ = _run(replace(link, queue_packets=3), Flow(cwnd=5, packets=5), steps=150)
+    row = simulator.flows[0]
+    assert (row[col.SENT], row[col.DELIVERED], row[col.DROPPED]) == (7, 5, 2)
+    assert simulator.completions()[0] == pytest.approx(1.0 + 0.023 + 0.021 + 0.021)
+
+
 def test_a_trace_wraps() -> None:
     link = Link(trace="poisson:5:1", delay_ms=10)
     long, _ = _run(link, Flow(cwnd=100), steps=7000)
@@ -106,6 +217,14 @@ def test_a_trace_wraps() -> None:
     first, again = (_run(each, Flow(cwnd=100), steps=500)[0] for each in (link, start))
     assert first.flows[0, col.SENT] == again.flows[0, col.SENT]
     assert long.flows[0, col.DELIVERED] == pytest.approx(7 / 6 * 24_900, rel=0.05)
+
+
+def test_a_rate_in_whole_milliseconds_serves_what_it_says_in_bunches() -> None:
+    link = Link(trace="constant:120.32", delay_ms=10)
+    assert _ack_times(link, 12, 1) == [21.0] * 10 + [22.0] * 2
+    _, totals = _run(link, Flow(cwnd=220))
+    assert totals["used"] == pytest.approx(totals["capacity"], rel=0.01)
+    assert totals["capacity"] == 30_000
 
 
 def test_a_changed_delay_moves_the_rtt() -> None:
@@ -129,8 +248,8 @@ def test_a_full_ring_grows_and_changes_nothing() -> None:
         assert (many.flows[:, column] == one.flows[0, column]).all()
 
 
-def test_steps_of_any_length_give_the_same_deliveries() -> None:
-    link = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
+@pytest.mark.parametrize("link", [PLAIN, LIVE], ids=["plain", "live"])
+def test_steps_of_any_length_give_the_same_deliveries(link: Link) -> None:
     whole, _ = _run(link, Flow("cubic"), steps=300)
     parts = Simulator(1)
     parts.load(0, Scenario("test", link, (Flow("cubic"),), seed=3))
@@ -174,8 +293,8 @@ def test_the_oracle_uses_what_a_flow_that_comes_and_goes_leaves() -> None:
     assert totals["used"] / totals["capacity"] > 0.98
 
 
-def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit() -> None:
-    link = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
+@pytest.mark.parametrize("link", [PLAIN, LIVE], ids=["plain", "live"])
+def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit(link: Link) -> None:
     first, _ = _run(link, Flow("bbr"), steps=100)
     other = Simulator(1)
     other.load_state_dict(first.state_dict())

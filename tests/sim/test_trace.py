@@ -75,7 +75,11 @@ def test_generators_are_seeded_and_of_the_rate_asked_for() -> None:
     assert not np.array_equal(first, load_trace("cellular:6").times_ns)
     rates = [load_trace(f"cellular:{k}").mean_mbps for k in range(40)]
     assert 0.3 < min(rates) < 2 < 10 < max(rates) < 60
-    for bad in ("cellular:x", "poisson:12:a", "poisson:-3:1", "poisson:nan:1"):
+    assert load_trace("constant:12.032").times_ns.tolist() == [1_000_000]
+    assert load_trace("constant:120.32").times_ns.tolist() == [1_000_000] * 10
+    assert load_trace("constant:0.1").mean_mbps == pytest.approx(0.1, rel=1e-6)
+    wrong = "cellular:x poisson:12:a poisson:-3:1 poisson:nan:1 constant:x constant:0 constant:1/3"
+    for bad in wrong.split():
         with pytest.raises(TraceError):
             load_trace(bad)
 

@@ -13,7 +13,7 @@ from distrlcc.cli.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add("trace TRACE", "cellular:SEED, poisson:MBPS:SEED or a file")
+    parser.add("trace TRACE", "cellular:SEED, poisson:MBPS:SEED, constant:MBPS or a file")
     parser.add("--out FILE", "where to write it", Path, required=True)
 
 

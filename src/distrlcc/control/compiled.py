@@ -61,9 +61,15 @@ numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
 numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.PackageLocator"  # type: ignore[attr-defined]
 
 
+_FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+"""Without the interpreter lock, with NumPy's division rules, and without counts of references to
+arrays, which would take most of the time: the callers hold them, and no compiled function makes
+one (numba refuses to compile one that does)."""
+
+
 def njit(function: Any) -> Any:
-    """Compile with numba: cached, without the interpreter lock, NumPy's division rules."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    """Compile with numba, cached."""
+    return numba.njit(cache=True, **_FLAGS)(function)
 
 
 def njit_inner(function: Any) -> Any:
@@ -72,4 +78,4 @@ def njit_inner(function: Any) -> Any:
     Its callers' cached code holds it. It compiles in about half the time of `njit`.
     """
     without_wrappers: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(nogil=True, error_model="numpy", **without_wrappers)(function)
+    return numba.njit(**_FLAGS, **without_wrappers)(function)

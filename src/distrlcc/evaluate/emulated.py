@@ -32,7 +32,7 @@ from distrlcc.limits import limits
 from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, ERROR, Part
 from distrlcc.net.flow_record import MOST_LATE
-from distrlcc.net.link_config import require_own_acks
+from distrlcc.net.link_config import require_plain_link
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
@@ -114,10 +114,10 @@ def real_flows(
     ``others`` are as in `distrlcc.evaluate.contender.rival`.
 
     Raises:
-        ConfigError: A flow cannot send real packets, or its link shapes ACKs.
+        ConfigError: A flow cannot send real packets, or its link is none for them.
     """
     found = []
-    require_own_acks(scenario.link)
+    require_plain_link(scenario.link)
     for number, flow in enumerate(scenario.flows, 1):
         stop = scenario.duration_s if flow.stop_s is None else flow.stop_s
         seconds = min(stop, scenario.duration_s) - flow.start_s

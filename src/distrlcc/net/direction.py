@@ -52,7 +52,8 @@ class Direction:
         config = self._config
         self._loss, self._base, self._changes = config.loss, base, deque(config.changes)
         if config.times is not None:
-            queue = config.queue.build(unit=1, generator=self._generator, on_drop=self._note_drops)
+            draw = self._generator.random
+            queue = config.queue.build(unit=1, draw=lambda _: draw(), on_drop=self._note_drops)
             self._link = TraceLink(config.times or (NEVER,), queue, base=base - config.phase_ms)
             while config.phase_ms and self._link.next_time() <= base:
                 self._link.step()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from distrlcc.errors import ConfigError
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
 from distrlcc.sim.reference import (
@@ -42,9 +43,24 @@ class EmulatedLink:
     """A bottleneck that many flows may share."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Start at the scenario's time zero; TraceError if its trace cannot be read."""
+        """Start at the scenario's time zero.
+
+        Raises:
+            ConfigError: Packets would have to wait or be dropped but by a droptail, or a flow end.
+            TraceError: Its trace cannot be read.
+        """
+        if scenario.link.is_live:
+            raise ConfigError(
+                f"{scenario.name}: links of world=emulated and world=kernel have a droptail alone: "
+                "take one without aqm, jitter_ms and policer_mbps, or world=simulated"
+            )
+        if any(flow.packets is not None for flow in scenario.flows):
+            raise ConfigError(
+                f"{scenario.name}: flows of a size are for world=simulated: take one whose flows "
+                "have stop_s in place of packets"
+            )
         self.scenario = scenario
-        self._link = build_link(scenario.link)
+        self._link = build_link(scenario)
         self._extra = [round(flow.extra_rtt_ms * 1e6) for flow in scenario.flows]
         self._last = [0] * len(scenario.flows)  # ACKs of a flow never overtake
         self._waiting = 0  # packets, the one in service among them

@@ -115,16 +115,21 @@ def load_scenario(name: str) -> Scenario:
     return scenarios[0]
 
 
-def require_own_acks(link: Link) -> None:
-    """See that an emulated link leaves it to the receiver when it sends ACKs.
+def require_plain_link(link: Link) -> None:
+    """See that an emulated link can do what a link does to packets before its queue, and to ACKs.
 
     Raises:
-        ConfigError: It would have to delay them.
+        ConfigError: It would have to do what it cannot.
     """
     if link.delayed_acks:
         raise ConfigError(
             "an emulated link's receiver is a program of its own, which acknowledges as it likes: "
             "take a link without delayed_acks, or the simulator"
+        )
+    if link.jitter_ms > 0 or link.policer_mbps is not None:
+        raise ConfigError(
+            "an emulated link has its queue at its beginning: take a link without jitter_ms, "
+            "policer_mbps and policer_packets, or the simulator"
         )
 
 
@@ -132,11 +137,9 @@ def uplink(link: Link) -> DirectionConfig:
     """Return the direction that data take; the simulator's packets count 1504 bytes of the rate.
 
     Raises:
-        ConfigError: See `require_own_acks`.
+        ConfigError: See `require_plain_link`.
     """
-    require_own_acks(link)
-    limits = (link.queue_packets, link.queue_bytes)
-    kind = "infinite" if limits == (None, None) else "droptail"
+    require_plain_link(link)
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)
     changes = tuple(
         LinkChange(
@@ -151,7 +154,7 @@ def uplink(link: Link) -> DirectionConfig:
         source=link.trace or f"{link.rate_mbps:g}mbit",
         times=times,
         start_ms=round(link.trace_start_s * 1000),
-        queue=QueueSpec(kind, *limits),
+        queue=link.queue,
         delay_ms=link.delay_ms,
         loss=link.loss,
         changes=changes,

@@ -2,8 +2,9 @@
 
 The specification, which `distrlcc.sim.reference` implements a second time, slowly:
 
-- Time is integer nanoseconds. The delay before the bottleneck is zero, so packets reach the queue
-  in the order of sending and a packet's whole fate is known when it is sent.
+- Time is integer nanoseconds. A packet reaches the queue when it is sent, so its fate is known
+  then. Links for which this is not so are live ones: they have jitter before the queue, a policer,
+  CoDel or PIE, and `distrlcc.sim.live_queue` serves them.
 - Every packet is `PACKET_BYTES` long. A rate link serves one in ``ceil(bits / rate)``, work left
   over at a change of the rate going on at the new rate. A trace link sends one packet at each
   opportunity strictly after its arrival; the trace wraps.
@@ -17,6 +18,8 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
   packet each ``floor(1e9 / rate)`` ns. One second without send or ACK sends one packet anyway.
+- A flow of a size sends while less than that is acknowledged or in flight; it stops when so much is
+  acknowledged.
 - Ties: changes of the schedule, then departures at T, then arrivals at T. A step's start: first the
   windows are filled, lower flow first; then at each time ACKs, paced sends, timers and starts, in
   this order, and lower flow first within each. A step ends before the events at its end.
@@ -40,71 +43,21 @@ from distrlcc.control.compiled import njit
 from distrlcc.control.schemes import ORACLE, initialise, on_ack, on_timeout
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
+from distrlcc.sim.acks import acknowledge, loss_hash
+from distrlcc.sim.capacity import (
+    PACKET_BITS,
+    PACKET_WORK,
+    active_flows,
+    best_window,
+    opportunities_until,
+    packets_between,
+    row_at,
+)
 from distrlcc.sim.layout import FOREVER
-from distrlcc.types import NANOSECONDS, PACKET_BYTES
+from distrlcc.sim.live_queue import enter, is_full, serve
+from distrlcc.types import NANOSECONDS
 
-PACKET_BITS = PACKET_BYTES * 8
-PACKET_WORK = PACKET_BITS * NANOSECONDS
 MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
-
-JITTER_FLOW = 1 << 20
-"""Added to a flow's number where a hash is an ACK's jitter and not a packet's loss."""
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_U1, _U27, _U30, _U31, _U40 = (np.uint64(n) for n in (1, 27, 30, 31, 40))
-
-
-@njit
-def loss_hash(seed: int, flow: int, seq: int) -> Any:
-    """Hash a packet's name to 63 bits; it is lost when the result is below the loss threshold."""
-    z = np.uint64(seed) + (np.uint64(flow) << _U40) + np.uint64(seq)
-    z = (z + _GOLDEN) * _MIX2
-    z = (z ^ (z >> _U30)) * _MIX1
-    z = (z ^ (z >> _U27)) * _MIX2
-    return np.int64((z ^ (z >> _U31)) >> _U1)
-
-
-@njit
-def acknowledge(
-    link: Any, flow: Any, ring: Any, tail: int, number: int, seq: int, back: int, last_ack: int
-) -> Any:
-    """Return when a packet is acknowledged on a link that shapes ACKs, and the newest such time.
-
-    ``back`` is when its ACK would come without any wait, ``tail`` its record in the ring. The time
-    of a packet that the receiver holds may change when the next one comes: then a third value is
-    the row of the log that has it, else 0.
-    """
-    back = max(back, flow[col.NEWEST])
-    whole = seq == flow[col.EXPECTED]
-    flow[col.NEWEST] = back
-    flow[col.EXPECTED] = seq + 1
-    share = loss_hash(link[col.LOSS_SEED], number + JITTER_FLOW, seq) >> 33  # 30 bits
-    wait = (link[col.ACK_JITTER] * share) >> 30
-    tick = link[col.ACK_TICK]
-    ack_at = max((back + wait + tick - 1) // tick * tick, last_ack)
-    if link[col.DELAYED_ACKS] == 0:
-        return ack_at, ack_at, 0
-    # The second of two: both are acknowledged.
-    if flow[col.HELD] > 0 and back <= flow[col.HELD_UNTIL]:
-        slot = flow[col.RING_START] + ((flow[col.HELD] - 1) & flow[col.RING_MASK])
-        ring[slot, col.R_ACK_TIME] = ack_at
-        flow[col.HELD] = 0
-        return ack_at, ack_at, flow[col.HELD_LOG]
-    # The one before was acknowledged alone; this one is held, if nothing is missing before it.
-    if flow[col.HELD] > 0:
-        last_ack = flow[col.HELD_ACK]
-        flow[col.HELD] = 0
-    ack_at = max(ack_at, last_ack)
-    if not whole:
-        return ack_at, ack_at, 0
-    until = back + col.DELAYED_ACK_NS
-    ack_at = max((until + wait + tick - 1) // tick * tick, last_ack)
-    flow[col.HELD] = tail + 1
-    flow[col.HELD_UNTIL] = until
-    flow[col.HELD_ACK] = ack_at
-    return ack_at, last_ack, 0
 
 
 @njit
@@ -150,74 +103,6 @@ def next_event(
 
 
 @njit
-def opportunities_until(link: Any, traces: Any, time: int) -> Any:
-    """Count a trace's opportunities from its own time zero through ``time`` of the episode."""
-    period = link[col.TRACE_PERIOD]
-    shifted = time + link[col.TRACE_SHIFT]
-    wraps = shifted // period
-    rest = shifted - wraps * period
-    low = link[col.TRACE_START]
-    high = low + link[col.TRACE_LENGTH]
-    first = low
-    while low < high:
-        middle = (low + high) >> 1
-        if traces[middle] <= rest:
-            low = middle + 1
-        else:
-            high = middle
-    return wraps * link[col.TRACE_LENGTH] + low - first
-
-
-@njit
-def packets_between(link: Any, times: Any, rates: Any, start: int, end: int) -> Any:
-    """Integrate a schedule's rate over (start, end], in packets; the first row holds before 0."""
-    rows = link[col.SEGMENTS]
-    total = 0.0
-    for row in range(rows):
-        a = start if row == 0 else max(start, times[row])
-        b = end if row == rows - 1 else min(end, times[row + 1])
-        if b > a:
-            total += float(rates[row]) * float(b - a)
-    return total / float(PACKET_WORK)
-
-
-@njit
-def row_at(link: Any, times: Any, time: int) -> Any:
-    """Return the schedule's row in force at a time."""
-    row = 0
-    while row + 1 < link[col.SEGMENTS] and times[row + 1] <= time:
-        row += 1
-    return row
-
-
-@njit
-def best_window(
-    link: Any, times: Any, rates: Any, rtts: Any, traces: Any, extra: int, time: int, step: int
-) -> Any:
-    """Return the window that fills the link from ``time`` on with about one packet queued.
-
-    In flight are the packets that departed within the last round trip, and one in service; looking
-    one step ahead lets the window follow a link that changes (the oracle's knowledge).
-    """
-    end = time + step
-    begin = end - rtts[row_at(link, times, time)] - extra
-    if link[col.IS_TRACE] == 1:
-        last = opportunities_until(link, traces, end)
-        return float(last - opportunities_until(link, traces, begin)) + 1.0
-    return packets_between(link, times, rates, begin, end) + 1.0
-
-
-@njit
-def active_flows(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
-    """Count the flows of one link that may send within [begin, end); at least 1."""
-    count = 0
-    for f in range(first, last):
-        if max(flows[f, col.START], begin) < min(flows[f, col.STOP], end):
-            count += 1
-    return max(count, 1)
-
-
-@njit
 def advance(
     until: Any,
     links: Any,
@@ -229,7 +114,8 @@ def advance(
     flows: Any,
     control: Any,
     ring: Any,
-    departures: Any,
+    queues: Any,
+    aqm: Any,
     schemes: Any,
     ewmas: Any,
     link_results: Any,
@@ -250,7 +136,9 @@ def advance(
         flows: int64 ``[F, FLOW_COLUMNS]``.
         control: float64 ``[F, STATE_SIZE]``, controllers' state.
         ring: int64 ``[·, RECORD]``, all flows' packets in flight.
-        departures: int64 ``[·]``, scheduled links' rings of departures.
+        queues: int64 ``[·]``, rings of scheduled links' departures and of live links' packets.
+        aqm: float64 ``[N, aqm.COLUMNS]``, rows of CoDel and PIE; None if no link is live and
+            no flow has a size.
         schemes: True if any flow runs a scheme, else None.
         ewmas: float64 ``[F, 3]``, Indigo's, filled; or None.
         link_results: float64 ``[N, LINK_RESULTS]``, filled; `TOTAL_USED` goes on from step to step.
@@ -299,6 +187,10 @@ def advance(
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
         shapes_acks = link[col.SHAPES_ACKS] == 1
+        live = False
+        if aqm is not None:
+            live = link[col.LIVE] == 1
+        alone = n_flows == 1 and not live  # the flow's next event is the link's
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
         # step and set the oracles' windows.
@@ -342,15 +234,18 @@ def advance(
                     best_flow = filling
                     filled = filling
                     filling += 1
-                if n_flows > 1:
+                if not alone:
                     other_time = -1
-            elif n_flows > 1:
+            elif not alone:
                 for k in range(n_flows):
                     f = first_flow + k
                     ack_time = FOREVER
                     if flows[f, col.HEAD] < flows[f, col.TAIL]:
                         slot = flows[f, col.HEAD] & flows[f, col.RING_MASK]
                         ack_time = ring[flows[f, col.RING_START] + slot, col.R_ACK_TIME]
+                    room = int(control[f, CWND])
+                    if aqm is not None:
+                        room = min(room, flows[f, col.SIZE] - flows[f, col.DELIVERED])
                     time, kind = next_event(
                         flows[f, col.STARTED] == 1,
                         flows[f, col.START],
@@ -360,7 +255,7 @@ def advance(
                         control[f, PACING],
                         flows[f, col.NEXT_SEND],
                         flows[f, col.SENT] - flows[f, col.NEXT_ACK],
-                        int(control[f, CWND]),
+                        room,
                     )
                     if time < best_time or (time == best_time and kind < best_kind):
                         other_time = best_time
@@ -373,6 +268,29 @@ def advance(
                         other_time = time
                         other_kind = kind
                         other_flow = k
+                # A live link's events come first; then those of one time alone.
+                if aqm is not None:
+                    if live:
+                        if serve(
+                            link,
+                            times[n],
+                            rates[n],
+                            rtts[n],
+                            losses[n],
+                            traces,
+                            queues,
+                            aqm[n],
+                            flows,
+                            first_flow,
+                            ring,
+                            log,
+                            min(best_time, end),
+                            end,
+                        ):
+                            continue
+                        if other_time > best_time:
+                            other_time = best_time
+                            other_kind = 9
                 if best_time >= end:
                     break
 
@@ -422,8 +340,44 @@ def advance(
                     next_send = min(max(next_send, now), now + pacing_interval(pacing))
                 elif now < stop:
                     pending = window - (sent - next_ack)
+                    if aqm is not None:
+                        left = flows[f, col.SIZE] - delivered
+                        pending = min(window, left) - (sent - next_ack)
             while True:
-                # Send at `now`; the packet's whole fate is settled here.
+                # Send at `now`, on a live link into the hop before the queue.
+                if aqm is not None:
+                    if live:
+                        while pending > 0:
+                            full = sent - next_ack > ring_mask or is_full(link)
+                            log_row = 0
+                            if log is not None:
+                                log_row = log[0, 0] + 1
+                                full = full or log_row >= log.shape[0]
+                            if full:
+                                break
+                            enter(
+                                link,
+                                queues,
+                                best_flow,
+                                sent,
+                                delivered,
+                                delivered_time,
+                                now,
+                                log_row,
+                            )
+                            if log is not None:
+                                log[0, 0] = log_row
+                                log[log_row, 0] = best_flow
+                                log[log_row, 1] = now
+                                log[log_row, 2] = FOREVER
+                                log[log_row, 3] = -1
+                            pending -= 1
+                            sent += 1
+                            step_sent += 1
+                            last_activity = now
+                        if full:
+                            break
+                # On any other the packet's whole fate is settled here.
                 while pending > 0:
                     if tail - head > ring_mask:
                         full = True
@@ -469,7 +423,7 @@ def advance(
                         room = True
                         if limit < FOREVER:
                             place = queue_ring + accepted % limit
-                            room = departures[place] <= now
+                            room = queues[place] <= now
                         if room:
                             begin = max(now, free)
                             row = segment
@@ -490,7 +444,7 @@ def advance(
                             waited = max(waited, 0)
                             free = departure
                             if limit < FOREVER:
-                                departures[place] = departure
+                                queues[place] = departure
                     if departure < 0:
                         dropped += 1
                     else:
@@ -542,6 +496,9 @@ def advance(
                 kind = 0
                 # Most often it is an ACK, and nothing else can come before.
                 if pacing > 0.0 or not started or time > last_activity + col.TIMEOUT_NS:
+                    room = window
+                    if aqm is not None:
+                        room = min(window, flows[f, col.SIZE] - delivered)
                     time, kind = next_event(
                         started,
                         start,
@@ -551,7 +508,7 @@ def advance(
                         pacing,
                         next_send,
                         sent - next_ack,
-                        window,
+                        room,
                     )
                 if time >= end:
                     break
@@ -621,10 +578,18 @@ def advance(
                             )
                             window = int(state[CWND])
                             pacing = state[PACING]
+                    if aqm is not None:
+                        if delivered == flows[f, col.SIZE]:
+                            flows[f, col.COMPLETED] = now
+                            stop = min(stop, now)
+                            flows[f, col.STOP] = stop
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     elif now < stop:
                         pending = window - (sent - next_ack)
+                        if aqm is not None:
+                            left = flows[f, col.SIZE] - delivered
+                            pending = min(window, left) - (sent - next_ack)
                 elif kind == 1:
                     # A paced send.
                     pending = 1
@@ -652,6 +617,8 @@ def advance(
                     next_send = now
                     if pacing == 0.0:
                         pending = window
+                        if aqm is not None:
+                            pending = min(window, flows[f, col.SIZE])
 
             # The flow waits for others, or the step is over: store its state.
             flows[f, col.STARTED] = 1 if started else 0
@@ -680,28 +647,32 @@ def advance(
                 ewmas[f, 1] = rate_ewma
                 ewmas[f, 2] = send_ewma
             flows[f, col.PENDING] = pending if full else -1
-            if full or n_flows == 1:
+            if full or alone:
                 break
 
-        # Store the link's state; a full ring ends the call.
+        # Store the link's state, unless it is live and stands there; a full ring ends the call.
         link[col.NOW] = now if full else end
-        link[col.FREE] = free
-        link[col.SEGMENT] = segment
-        link[col.ACCEPTED] = accepted
-        if is_trace and not full:
-            while cursor_time <= end:
-                cursor += 1
-                cursor_row += 1
-                if cursor_row == trace_length:
-                    cursor_row = 0
-                    cursor_base += period
-                cursor_time = cursor_base + traces[trace_start + cursor_row]
-        link[col.CURSOR] = cursor
-        link[col.CURSOR_ROW] = cursor_row
-        link[col.CURSOR_BASE] = cursor_base
-        link[col.NEXT] = following
-        link[col.NEXT_ROW] = next_row
-        link[col.NEXT_BASE] = next_base
+        if live:
+            free = link[col.FREE]
+            accepted = link[col.ACCEPTED]
+        else:
+            link[col.FREE] = free
+            link[col.SEGMENT] = segment
+            link[col.ACCEPTED] = accepted
+            if is_trace and not full:
+                while cursor_time <= end:
+                    cursor += 1
+                    cursor_row += 1
+                    if cursor_row == trace_length:
+                        cursor_row = 0
+                        cursor_base += period
+                    cursor_time = cursor_base + traces[trace_start + cursor_row]
+            link[col.CURSOR] = cursor
+            link[col.CURSOR_ROW] = cursor_row
+            link[col.CURSOR_BASE] = cursor_base
+            link[col.NEXT] = following
+            link[col.NEXT_ROW] = next_row
+            link[col.NEXT_BASE] = next_base
         link[col.STEP_OPEN] = filling + 1 if full else 0
         if full:
             return n
@@ -723,6 +694,14 @@ def advance(
             base = float(rtts[n, row])
             if rates[n, row] > 0:
                 base += float(PACKET_WORK) / float(rates[n, row])
+        # On a live link what waits counts beside what is in service.
+        if aqm is not None:
+            if live and is_trace:
+                begin = opportunities_until(link, traces, link[col.STEP_START])
+                capacity = float(opportunities_until(link, traces, end) - begin)
+                queue = 0.0
+            if live:
+                queue += float(link[col.QUEUE_TAIL] - link[col.QUEUE_HEAD])
         link_results[n, col.CAPACITY] = capacity
         # A queue counts a little more than its packets, as each departs in a whole ns.
         used = max(accepted - queue, link_results[n, col.TOTAL_USED])

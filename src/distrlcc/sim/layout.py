@@ -31,7 +31,7 @@ CURSOR_BASE = 14  # trace: time of that row's period
 NEXT = 15  # trace: count of the next opportunity that no packet holds
 NEXT_ROW = 16  # trace: its row
 NEXT_BASE = 17  # trace: time of its period
-QUEUE_RING_START = 18  # scheduled rate link: first element in the ring of departures
+QUEUE_RING_START = 18  # scheduled or live link: first element of its ring
 STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 + windows filled
 STEP_START = 20  # when the present step started
 STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
@@ -40,7 +40,32 @@ ACK_JITTER = 23  # an ACK waits for less than this, by a hash, ns
 ACK_TICK = 24  # ... and then for the next multiple of this, ns; 1: for none
 DELAYED_ACKS = 25  # 1: the receiver acknowledges every second packet
 SHAPES_ACKS = 26  # 1: any of the three
-LINK_COLUMNS = 27
+LIVE = 27  # 1: its queue is simulated event by event (`distrlcc.sim.live_queue`)
+# ... of such a link:
+AQM = 28  # DROPTAIL, CODEL or PIE
+QUEUE_MASK = 29  # capacity of its ring - 1
+QUEUE_HEAD = 30  # packets that left the queue
+QUEUE_TAIL = 31  # packets that the queue took
+HOP_HEAD = 32  # packets that left the hop before the queue
+HOP_TAIL = 33  # packets that were sent
+HOP_ARRIVAL = 34  # when the newest of them reaches the queue
+HOP_JITTER = 35  # a packet is in the hop for less than this, by a hash, ns
+POLICER_RATE = 36  # bit/s; 0: no policer
+POLICER_BURST = 37  # size of the bucket, 1e-9 bit
+POLICER_TOKENS = 38  # in the bucket at the last arrival
+POLICER_TIME = 39  # time of that arrival
+LINK_COLUMNS = 40
+
+DROPTAIL, CODEL, PIE = range(3)
+
+# One packet in a live link's ring, QUEUED elements of the flat array of rings.
+Q_FLOW = 0
+Q_SEND_TIME = 1
+Q_ARRIVAL = 2  # at the queue
+Q_DELIVERED_TIME = 3
+Q_COUNTS = 4  # as R_COUNTS
+Q_LOG = 5  # the packet's row in the log
+QUEUED = 6
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0
@@ -82,7 +107,10 @@ HELD = 32  # 1 + ring record of the packet that it has not acknowledged; 0: none
 HELD_UNTIL = 33  # when it does so at the latest, as NEWEST counts
 HELD_ACK = 34  # ACK time of that record until then
 HELD_LOG = 35  # row of the log that has the packet
-FLOW_COLUMNS = 36
+# ... of its size:
+SIZE = 36  # packets after whose acknowledgement it is over; FOREVER: never
+COMPLETED = 37  # when that was; 0: not yet
+FLOW_COLUMNS = 38
 
 # One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
 R_ACK_TIME = 0

@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from distrlcc.errors import TraceError, reading
-from distrlcc.sim.queues import DropHead, DropTail, Packet
+from distrlcc.sim.queues import PIE, CoDel, DropHead, DropTail, Packet
 from distrlcc.sim.trace import Trace
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
@@ -45,6 +45,11 @@ class TraceLink:
         """Go on with another trace, from its time zero at ``base``; what waits or moves stays."""
         self._times, self._base, self._place = times, base, 0
         self._due = base + int(times[0])
+
+    @property
+    def queued(self) -> int:
+        """Packets that wait or are in transit."""
+        return len(self._queue) + (self._transit is not None)
 
     @property
     def idle(self) -> bool:
@@ -101,8 +106,8 @@ class TraceLink:
 class RateLink:
     """A link that serves one packet after another at a rate in bit/s; times are ns.
 
-    The packet in service still counts against the queue's limit, as in a router whose interface
-    holds a reference until the last bit has left.
+    The packet in service still counts against a droptail's limit, as in a router whose interface
+    holds a reference until the last bit has left. CoDel and PIE give it away as its service begins.
     """
 
     def __init__(self, schedule: Sequence[tuple[int, int]], queue: DropTail) -> None:
@@ -110,9 +115,16 @@ class RateLink:
         self._changes = list(schedule[1:])
         self._rate = schedule[0][1]
         self._queue = queue
-        self._work = 0  # bits * ns/s of the oldest packet still to serve at `_since`
+        self._gives_away = isinstance(queue, CoDel | PIE)
+        self._serving: Packet | None = None
+        self._work = 0  # bits * ns/s of the packet in service still to serve at `_since`
         self._since = 0
         self._plan()
+
+    @property
+    def queued(self) -> int:
+        """Packets in the queue and in service."""
+        return len(self._queue) + (self._gives_away and self._serving is not None)
 
     def next_time(self) -> int:
         """Return the next change's or departure's time."""
@@ -120,7 +132,7 @@ class RateLink:
 
     def _plan(self) -> None:
         change = self._changes[0][0] if self._changes else NEVER
-        if self._queue.oldest is None or self._rate == 0 < self._work:
+        if self._serving is None or self._rate == 0 < self._work:
             self._next = change
             return
         departure = self._since
@@ -137,20 +149,23 @@ class RateLink:
             self._rate = self._changes.pop(0)[1]
             self._plan()
             return []
-        served = self._queue.pop(now=now)
+        served = self._serving
+        if not self._gives_away:
+            self._queue.pop(now=now)
         self._serve(now)
         return [served] if served is not None else []
 
     def arrive(self, packet: Packet) -> list[Packet]:
         """Queue a packet and serve it at once when the link is idle."""
         dropped = self._queue.push(packet)
-        if self._queue.oldest is packet:
+        if self._serving is None:
             self._serve(packet.arrival)
         return dropped
 
     def _serve(self, now: int) -> None:
-        if (packet := self._queue.oldest) is not None:
-            self._work, self._since = packet.size * 8 * NANOSECONDS, now
+        self._serving = self._queue.pop(now=now) if self._gives_away else self._queue.oldest
+        if self._serving is not None:
+            self._work, self._since = self._serving.size * 8 * NANOSECONDS, now
         self._plan()
 
 

@@ -15,13 +15,13 @@ A specification reads ``droptail:packets=100`` or ``codel:packets=1000,target=5,
 from __future__ import annotations
 
 import math
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.types import PACKET_BYTES
+from distrlcc.sim import aqm
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 
 @dataclass(slots=True)
@@ -116,67 +116,29 @@ class CoDel(DropTail):
         `pop`.
         """
         super().__init__(packets, bytes_)
-        self._target, self._interval = target, interval
+        self._row = aqm.codel_row(target, interval)
         self._on_drop = on_drop
-        self._first_above: int | None = None
-        self._dropping = False
-        self._drop_next = 0
-        self._count = self._last_count = 0
 
     def pop(self, *, now: int) -> Packet | None:
-        """Give the next packet that is not dropped, or None (section 5.6)."""
-        packet, may_drop = self._judge(now)
-        if self._dropping:
-            self._dropping = may_drop
-            while self._dropping and now >= self._drop_next:
-                self._drop(now, packet)
-                self._count += 1
-                packet, self._dropping = self._judge(now)
-                if self._dropping:
-                    self._drop_next = self._control_law(self._drop_next)
-        elif may_drop:
-            self._drop(now, packet)
-            packet, _ = self._judge(now)
-            self._dropping = True
-            # A queue that was over the target a moment ago goes on at the rate it had reached.
-            delta = self._count - self._last_count
-            recently = now - self._drop_next < 16 * self._interval
-            self._count = self._last_count = delta if delta > 1 and recently else 1
-            self._drop_next = self._control_law(now)
-        return packet
-
-    def _judge(self, now: int) -> tuple[Packet | None, bool]:
-        """Take the oldest packet; tell whether it may be dropped (section 5.5)."""
-        packet = self._take()
-        below = packet is None or now - packet.arrival < self._target
-        if below or self._bytes <= PACKET_BYTES:
-            self._first_above = None
-        elif self._first_above is None:
-            self._first_above = now + self._interval
-        else:
-            return packet, now >= self._first_above
-        return packet, False
-
-    def _drop(self, now: int, packet: Packet | None) -> None:
-        if self._on_drop is not None and packet is not None:
-            self._on_drop(now, packet)
-
-    def _control_law(self, time: int) -> int:
-        return time + int(self._interval / math.sqrt(self._count))
+        """Give the next packet that is not dropped, or None."""
+        while True:
+            packet = self._take()
+            arrival = now if packet is None else packet.arrival
+            if not aqm.codel_drops(self._row, now, arrival, self._bytes):
+                return packet
+            if self._on_drop is not None and packet is not None:
+                self._on_drop(now, packet)
 
 
 class PIE(DropTail):
-    """Drops arrivals with a probability that follows the waiting time (RFC 8033, appendix A).
-
-    The waiting time is the oldest packet's age, which the RFC allows in place of an estimated rate.
-    """
+    """Drops arrivals with a probability that follows the waiting time (RFC 8033)."""
 
     def __init__(
         self,
         reference: int,
         max_burst: int,
         unit: int,
-        generator: random.Random,
+        draw: Callable[[Packet], float],
         packets: int | None = None,
         bytes_: int | None = None,
     ) -> None:
@@ -185,25 +147,27 @@ class PIE(DropTail):
         Args:
             reference: Waiting time to keep to.
             max_burst: How long after quiet nothing is dropped.
-            unit: One millisecond in the link's unit, since the RFC's gains are per second.
-            generator: Draws the lottery.
+            unit: One millisecond in the link's unit.
+            draw: Draws an arrival's lot in [0, 1).
             packets: Limit; an arrival above it is dropped as by a droptail.
             bytes_: Limit likewise.
         """
         super().__init__(packets, bytes_)
-        self._reference, self._max_burst, self._generator = reference, max_burst, generator
-        self._update, self._second = _PIE_UPDATE_MS * unit, 1000 * unit
-        self._burst = max_burst
-        self._updated: int | None = None
-        self._delay = self._old_delay = 0
-        self.probability = 0.0
+        self._row = aqm.pie_row(reference, max_burst, unit)
+        self._draw = draw
+
+    @property
+    def probability(self) -> float:
         """Of an arrival's drop, now."""
+        return self._row[aqm.PROBABILITY]
 
     def push(self, packet: Packet) -> list[Packet]:
         """Take an arrival, or drop it by lottery or limit."""
         self._catch_up(packet.arrival)
-        if self._fits(len(self) + 1, self._bytes + packet.size) and self._drops_early():
-            return [packet]
+        if self._fits(len(self) + 1, self._bytes + packet.size):
+            chance = aqm.pie_chance(self._row, self._bytes)
+            if chance > 0 and self._draw(packet) < chance:
+                return [packet]
         return super().push(packet)
 
     def pop(self, *, now: int) -> Packet | None:
@@ -211,43 +175,34 @@ class PIE(DropTail):
         self._catch_up(now)
         return self._take()
 
-    def _drops_early(self) -> bool:
-        calm = self._old_delay < self._reference / 2 and self.probability < 0.2
-        if self._burst > 0 or calm or self._bytes <= 2 * PACKET_BYTES:
-            return False
-        return self._generator.random() < self.probability
-
     def _catch_up(self, now: int) -> None:
-        """Make the updates that a timer would have made; the queue was as it is since the last."""
-        if self._updated is None:
-            self._updated = now
-        while now - self._updated >= self._update:
-            self._updated += self._update
-            self._calculate(self._updated)
+        oldest = self.oldest
+        aqm.pie_catch_up(self._row, now, math.inf if oldest is None else oldest.arrival)
 
-    def _calculate(self, now: int) -> None:
-        self._delay = max(now - self.oldest.arrival, 0) if self.oldest else 0
-        change = 0.125 * (self._delay - self._reference) / self._second
-        change += 1.25 * (self._delay - self._old_delay) / self._second
-        for below, divisor in ((1e-6, 2048), (1e-5, 512), (1e-4, 128), (1e-3, 32), (1e-2, 8)):
-            if self.probability < below:
-                change /= divisor
-                break
-        else:
-            change /= 2 if self.probability < 0.1 else 1
-        if self._delay == 0 and self._old_delay == 0:
-            self.probability *= 0.98
-        self.probability = min(max(self.probability + change, 0.0), 1.0)
-        self._burst = max(self._burst - self._update, 0)
-        half = self._reference / 2
-        if self.probability == 0.0 and self._delay < half and self._old_delay < half:
-            self._burst = self._max_burst
-        self._old_delay = self._delay
+
+class Policer:
+    """A token bucket before a queue; times are ns."""
+
+    def __init__(self, rate: int, bytes_: int) -> None:
+        """Start with a full bucket of a size, which fills at a rate in bit/s."""
+        self._rate = rate
+        self._size = self._tokens = bytes_ * 8 * NANOSECONDS
+        self._time = 0
+
+    def passes(self, packet: Packet) -> bool:
+        """Take a packet's bits out of the bucket at its arrival, or say that it lacks them."""
+        self._tokens += self._rate * (packet.arrival - self._time)
+        self._tokens = min(self._tokens, self._size)
+        self._time = packet.arrival
+        bits = packet.size * 8 * NANOSECONDS
+        if self._tokens < bits:
+            return False
+        self._tokens -= bits
+        return True
 
 
 _LIMITS = ("packets", "bytes")
 _TIMES = {"codel": {"target": 5, "interval": 100}, "pie": {"qdelay_ref": 15, "max_burst": 150}}
-_PIE_UPDATE_MS = 15
 _MAXIMUM = 10**12
 KINDS = ("droptail", "drophead", "codel", "pie", "infinite")
 
@@ -277,13 +232,14 @@ class QueueSpec:
         self,
         *,
         unit: int,
-        generator: random.Random,
+        draw: Callable[[Packet], float],
         on_drop: Callable[[int, Packet], None] | None = None,
     ) -> DropTail:
         """Make an empty queue.
 
-        ``unit`` is one millisecond in the link's unit of time; ``generator`` draws PIE's lottery;
-        ``on_drop`` is told the time and the packet of every drop that is not an arrival's.
+        ``unit`` is one millisecond in the link's unit of time; ``draw`` draws a packet's lot in
+        PIE's lottery, in [0, 1); ``on_drop`` is told the time and the packet of every drop that is
+        not an arrival's.
         """
         times = {name: value * unit for name, value in self.times_ms}
         if self.kind == "drophead":
@@ -292,7 +248,7 @@ class QueueSpec:
             return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
         if self.kind == "pie":
             delays = times["qdelay_ref"], times["max_burst"]
-            return PIE(*delays, unit, generator, self.packets, self.bytes)
+            return PIE(*delays, unit, draw, self.packets, self.bytes)
         return DropTail(self.packets, self.bytes)
 
 

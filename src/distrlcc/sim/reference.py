@@ -1,7 +1,7 @@
 """The simulator a second time: event by event, in plain Python, from the same specification.
 
-It shares no code with `distrlcc.sim.kernel` but the scenarios, the link model's constants and the
-controllers (which are written once). Its flows are driven by `distrlcc.transport.sender`, the very
+It shares no code with `distrlcc.sim.kernel` but scenarios, constants, controllers and the rules of
+CoDel and PIE, which are written once. Its flows are driven by `distrlcc.transport.sender`, the very
 sender that real sockets use. Queues are explicit, a packet's fate is found when it happens, and
 every event stands in a heap. About a thousand times slower, and the judge.
 """
@@ -12,6 +12,7 @@ import heapq
 import itertools
 import math
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,18 +20,19 @@ from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.sim.link import NEVER, RateLink, TraceLink
-from distrlcc.sim.queues import DropTail, Packet
+from distrlcc.sim.queues import Packet, Policer
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 
 # Ties at one time, in order.
-LINK, BOUNDARY, RECEIVED, RELEASE, ACK, PACED, TIMER, BEGIN = range(8)
+ARRIVE, RECEIVED, RELEASE, ACK, PACED, TIMER, BEGIN = range(7)
 _DELAYED_ACK = 40_000_000
-_JITTER_FLOW = 1 << 20
+_JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW = 1 << 20, 1 << 21, 1 << 22
 _PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
+_Times = Iterable[tuple[int, int]]
 
 
 def _hash(seed: int, flow: int, seq: int) -> int:
@@ -53,6 +55,8 @@ class Record:
 
     flow: int
     sent: int
+    arrival: int
+    """At the queue."""
     departure: int = -1
     ack: int = -1
 
@@ -82,6 +86,7 @@ class _Flow:
         """Of the newest step."""
         self.packets: list[Record] = []
         self.last_ack = self.queueing = 0
+        self.delivered = self.completed = 0
         # Its receiver, where ACKs are shaped.
         self.newest = self.expected = 0
         self.unacknowledged: int | None = None
@@ -107,13 +112,15 @@ class Reference:
             TraceError: The trace cannot be read.
         """
         self.scenario = scenario
-        self.link = build_link(scenario.link)
+        self.link = build_link(scenario, self._note_drop)
+        self._policer = _policer(scenario.link)
+        self._hop_arrival = 0
         self.flows = [
             _Flow(k, flow, scenario.seed * 64 + k) for k, flow in enumerate(scenario.flows)
         ]
         self.records: list[Record] = []
         self.now = self._step_start = 0
-        self._events: list[tuple[int, int, int, int, int]] = []
+        self._events: list[tuple[int, int, int, int, int, int]] = []
         self._count = itertools.count()
         for flow in self.flows:
             if flow.start < flow.stop:
@@ -123,12 +130,10 @@ class Reference:
         """Advance by a step, ns: fill the windows, then every event before the step's end."""
         self._step_start = self.now
         end = self.now + step
-        # Departures at this instant come before the windows are filled.
-        while self.link.next_time() <= self.now:
-            self._link_event()
+        self.settle()
         for flow in self.flows:
             if flow.flow.scheme == "oracle":
-                best = best_window(self.scenario, flow.number, self.now, end)
+                best = self.best_window(flow.number, end)
                 flow.held.cwnd = math.ceil(best)
             if flow.sender is not None:
                 flow.sender.on_action(now=self.now)
@@ -141,27 +146,46 @@ class Reference:
             if self.link.next_time() == time:
                 self._link_event()
             else:
-                _, kind, number, _, seq = heapq.heappop(self._events)
-                if kind in (RECEIVED, RELEASE):
-                    self._receive(kind, self.flows[number], time, seq)
-                else:
-                    self._flow_event(kind, self.flows[number], seq)
+                _, kind, _, _, number, seq = heapq.heappop(self._events)
+                self._event(kind, self.flows[number], time, seq)
         self.now = end
         for flow in self.flows:
             if flow.sender is not None:
                 flow.stats = flow.sender.take_interval(now=end)
 
+    def best_window(self, number: int, end: int) -> Fraction:
+        """Return the oracle's window of a flow for a step from now on; see `best_window`."""
+        times = [(flow.start, flow.stop) for flow in self.flows]
+        return best_window(self.scenario, number, self.now, end, times)
+
+    def settle(self) -> None:
+        """Let departures at this instant happen: they come before the windows are filled."""
+        while self.link.next_time() <= self.now:
+            self._link_event()
+
     def drain(self) -> None:
         """Let every queued packet depart and be acknowledged, with nothing sent any more."""
-        while any(r.departure == NEVER for r in self.records):
-            self._link_event()
-        while self._events:
-            time, kind, number, _, seq = heapq.heappop(self._events)
-            if kind in (RECEIVED, RELEASE):
-                self._receive(kind, self.flows[number], time, seq)
+        while self._events or any(r.departure == NEVER for r in self.records):
+            # What is on its way to the queue and what stands in it, in order.
+            if not self._events or self.link.next_time() <= self._events[0][0]:
+                self._link_event()
+                continue
+            time, kind, _, _, number, seq = heapq.heappop(self._events)
+            if kind in (ARRIVE, RECEIVED, RELEASE):
+                self._event(kind, self.flows[number], time, seq)
+
+    def _event(self, kind: int, flow: _Flow, time: int, seq: int) -> None:
+        if kind == ARRIVE:
+            self._arrive(flow, time, seq)
+        elif kind in (RECEIVED, RELEASE):
+            self._receive(kind, flow, time, seq)
+        else:
+            self._flow_event(kind, flow, seq)
 
     def _push(self, time: int, kind: int, flow: _Flow, seq: int = 0) -> None:
-        heapq.heappush(self._events, (time, kind, flow.number, next(self._count), seq))
+        # Packets on their way to the queue keep the order of sending, of whatever flow.
+        order = 0 if kind == ARRIVE else flow.number
+        heapq.heappush(self._events, (time, kind, order, next(self._count), flow.number, seq))
 
     def _link_event(self) -> None:
         time = self.link.next_time()
@@ -213,13 +237,17 @@ class Reference:
         elif kind == ACK:
             record = flow.packets[seq]
             service = service_at(self.scenario.link, record.departure)
-            flow.queueing += max(record.departure - record.sent - service, 0)
+            flow.queueing += max(record.departure - record.arrival - service, 0)
             sender.on_ack(((seq, seq + 1),), now=self.now)
+            flow.delivered += 1
+            if flow.delivered == flow.flow.packets:
+                flow.completed, flow.stop = self.now, min(flow.stop, self.now)
             self._continue(flow, sender)
-        elif flow.planned[kind] == self.now:
+        elif flow.planned[kind] == self.now < flow.stop:
             flow.planned[kind] = NEVER
             if kind == PACED:
-                self._send(flow, sender)
+                if self._has_data(flow, sender):
+                    self._send(flow, sender)
             elif sender.timer_time() == self.now:
                 sender.on_timer(now=self.now)
                 self._send(flow, sender)
@@ -229,13 +257,13 @@ class Reference:
         """Fill an unpaced window, and plan what comes next."""
         if self.now < flow.stop:
             if flow.controller.pacing_rate == 0:
-                while self._send(flow, sender):
+                while self._has_data(flow, sender) and self._send(flow, sender):
                     pass
             self._plan(flow, sender)
 
     def _plan(self, flow: _Flow, sender: Sender) -> None:
         """Put paced sending and timer into the heap, unless they stand there for earlier."""
-        if flow.controller.pacing_rate > 0:
+        if flow.controller.pacing_rate > 0 and self._has_data(flow, sender):
             self._plan_event(flow, PACED, max(sender.send_time(), self.now))
         self._plan_event(flow, TIMER, sender.timer_time())
 
@@ -244,21 +272,48 @@ class Reference:
             flow.planned[kind] = time
             self._push(time, kind, flow)
 
+    def _has_data(self, flow: _Flow, sender: Sender) -> bool:
+        """Tell whether less than a flow's size is acknowledged or in flight."""
+        size = flow.flow.packets
+        return size is None or flow.delivered + sender.inflight < size
+
     def _send(self, flow: _Flow, sender: Sender) -> bool:
         number = sender.packet_to_send(now=self.now)
         if number is None:
             return False
-        record = Record(flow.number, self.now, departure=NEVER)
+        # The hop before the queue keeps the order of all flows.
+        jitter = round(self.scenario.link.jitter_ms * 1e6)
+        share = _hash(self.scenario.seed, flow.number + _HOP_FLOW, number) >> 33  # 30 bits
+        self._hop_arrival = max(self._hop_arrival, self.now + (jitter * share >> 30))
+        record = Record(flow.number, self.now, self._hop_arrival, departure=NEVER)
         flow.packets.append(record)
         self.records.append(record)
-        if self.link.arrive(Packet(PACKET_BYTES, self.now, flow.number, number)):
-            record.departure = -1
+        if jitter:
+            self._push(self._hop_arrival, ARRIVE, flow, number)
+        else:
+            self._arrive(flow, self.now, number)
         return True
 
+    def _arrive(self, flow: _Flow, time: int, seq: int) -> None:
+        packet = Packet(PACKET_BYTES, time, flow.number, seq)
+        if (self._policer and not self._policer.passes(packet)) or self.link.arrive(packet):
+            self._note_drop(time, packet)
 
-def build_link(link: Link) -> RateLink | TraceLink:
-    """Build the event-driven link of a scenario."""
-    queue = DropTail(link.queue_packets, link.queue_bytes)
+    def _note_drop(self, time: int, packet: Packet) -> None:
+        self.flows[packet.flow].packets[packet.seq].departure = -1
+
+
+def build_link(
+    scenario: Scenario, on_drop: Callable[[int, Packet], None] | None = None
+) -> RateLink | TraceLink:
+    """Build the event-driven link of a scenario; ``on_drop`` is told of drops from the queue."""
+    link = scenario.link
+
+    def draw(packet: Packet) -> float:
+        lot = _hash(scenario.seed, packet.flow + _LOTTERY_FLOW, packet.seq) >> 10  # 53 bits
+        return lot / 2**53
+
+    queue = link.queue.build(unit=1_000_000, draw=draw, on_drop=on_drop)
     if link.trace is not None:
         trace = load_trace(link.trace)
         start = round(link.trace_start_s * NANOSECONDS) % trace.period_ns
@@ -267,6 +322,11 @@ def build_link(link: Link) -> RateLink | TraceLink:
             built.step()
         return built
     return RateLink(rate_schedule(link), queue)
+
+
+def _policer(link: Link) -> Policer | None:
+    rate, packets = round((link.policer_mbps or 0.0) * 1e6), link.policer_packets
+    return None if packets is None else Policer(rate, packets * PACKET_BYTES)
 
 
 def time_of_ack(scenario: Scenario, flow: int, seq: int, time: int) -> int:
@@ -305,16 +365,18 @@ def capacity(link: Link, begin: int, end: int) -> int:
     )
 
 
-def best_window(scenario: Scenario, number: int, now: int, end: int) -> Fraction:
+def best_window(
+    scenario: Scenario, number: int, now: int, end: int, times: _Times | None = None
+) -> Fraction:
     """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
 
     It is an even share of what can depart in the round trip before ``end``, and one more; the flows
-    that may send in the step share it.
+    that may send in the step share it: those that run then by ``times``, their starts and stops.
     """
     delay, _ = conditions_at(scenario.link, now)
     extra = round(scenario.flows[number].extra_rtt_ms * 1e6)
     bits = capacity(scenario.link, end - 2 * delay - extra, end)
-    times = map(_start_and_stop, scenario.flows)
+    times = times or map(_start_and_stop, scenario.flows)
     active = sum(max(start, now) < min(stop, end) for start, stop in times)
     return Fraction(bits + _PACKET_BITS, _PACKET_BITS * max(active, 1))
 

@@ -26,12 +26,14 @@ from dataclasses import dataclass, field
 from distrlcc.config import check_fields
 from distrlcc.control.state import scheme_id
 from distrlcc.errors import ConfigError
+from distrlcc.sim.queues import QueueSpec, parse_queue
 from distrlcc.types import PACKET_BYTES
 
 MIN_RATE_MBPS = 1e-3
 MAX_RATE_MBPS = 400_000.0
 MAX_DELAY_MS = 60_000.0
 MAX_QUEUE_PACKETS = 10_000_000
+MAX_POLICER_PACKETS = 100_000
 MAX_SEED = 2**48
 
 
@@ -71,6 +73,18 @@ class Link:
     """Droptail limit in packets, the one in service counted."""
     queue_bytes: int | None = None
     """Droptail limit in bytes; with both limits the smaller holds, with neither none."""
+    aqm: str | None = None
+    """CoDel or PIE in place of droptail, with its limits, which do not count the packet in service:
+    ``codel:packets=1000,target=5,interval=100`` or ``pie:packets=1000,qdelay_ref=15,max_burst=150``
+    (ms; see `distrlcc.sim.queues`)."""
+    jitter_ms: float = 0.0
+    """Each packet takes a time of its own to the queue, uniform from 0 to this, ms; none overtakes
+    another, of whatever flow."""
+    policer_mbps: float | None = None
+    """Rate of a token bucket before the queue, Mbit/s; a packet that finds less than itself in it
+    is dropped."""
+    policer_packets: int | None = None
+    """Size of the bucket, packets; it is full at first."""
     ack_jitter_ms: float = 0.0
     """Each ACK waits for a time of its own, uniform from 0 to this, ms; none overtakes another."""
     ack_tick_ms: float = 0.0
@@ -94,7 +108,12 @@ class Link:
         check_fields(self, "loss", 0, 1)
         check_fields(self, "queue_packets", 1, MAX_QUEUE_PACKETS)
         check_fields(self, "queue_bytes", PACKET_BYTES, MAX_QUEUE_PACKETS * PACKET_BYTES)
-        check_fields(self, "ack_jitter_ms ack_tick_ms", 0, 1e3)
+        check_fields(self, "ack_jitter_ms ack_tick_ms jitter_ms", 0, 1e3)
+        check_fields(self, "policer_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS)
+        check_fields(self, "policer_packets", 1, MAX_POLICER_PACKETS)
+        if (self.policer_mbps is None) != (self.policer_packets is None):
+            raise ConfigError("link: give both policer_mbps and policer_packets, or neither")
+        self._check_aqm()
         check_fields(self, "best_cwnd", 1, 1e9)
         times = [change.at_s for change in self.changes]
         if times != sorted(set(times)):
@@ -104,6 +123,32 @@ class Link:
             raise ConfigError("link.changes: a trace link takes no rate_mbps")
         if [self.rate_mbps, *rates][-1] == 0:
             raise ConfigError("the last rate_mbps is 0; expected one above 0")
+
+    def _check_aqm(self) -> None:
+        if self.aqm is None:
+            return
+        if parse_queue(self.aqm).kind not in ("codel", "pie"):
+            raise ConfigError(
+                f"link.aqm is {self.aqm!r}; expected codel or pie with their parameters, or "
+                "queue_packets for a droptail"
+            )
+        if self.queue_packets is not None or self.queue_bytes is not None:
+            raise ConfigError(
+                "link: aqm has the queue's limits; leave queue_packets and queue_bytes out"
+            )
+
+    @property
+    def queue(self) -> QueueSpec:
+        """The queue, its limits and its parameters."""
+        if self.aqm is not None:
+            return parse_queue(self.aqm)
+        limits = self.queue_packets, self.queue_bytes
+        return QueueSpec("infinite" if limits == (None, None) else "droptail", *limits)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the fate of a packet comes late, so that the queue is simulated by its events."""
+        return self.aqm is not None or self.jitter_ms > 0 or self.policer_mbps is not None
 
     @property
     def shapes_acks(self) -> bool:
@@ -120,6 +165,9 @@ class Flow:
     start_s: float = 0.0
     stop_s: float | None = None
     """When it stops sending; None: never."""
+    packets: int | None = None
+    """Its size: it is complete when so many packets are acknowledged, and sends one more for each
+    that it knows lost; None: it has data without end."""
     extra_rtt_ms: float = 0.0
     """Its own round trip beside the link's, ms."""
     cwnd: float | None = None
@@ -130,6 +178,7 @@ class Flow:
     def __post_init__(self) -> None:
         scheme_id(self.scheme)
         check_fields(self, "start_s stop_s", 0, 1e6, prefix="flows.")
+        check_fields(self, "packets", 1, 1e9, prefix="flows.")
         check_fields(self, "extra_rtt_ms", 0, MAX_DELAY_MS, prefix="flows.")
         check_fields(self, "cwnd", 1, 1e9, prefix="flows.")
         check_fields(self, "pacing_mbps", 1e-6, MAX_RATE_MBPS, prefix="flows.")

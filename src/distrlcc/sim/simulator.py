@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from distrlcc.control.compiled import CACHE_FOLDER
 from distrlcc.control.schemes import ORACLE
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE, scheme_id
+from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace
@@ -33,6 +34,7 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays
 IntArray = NDArray[np.int64]
 
 _STEP = 10_000_000
+_MILLISECOND = 1_000_000
 _FIRST_RING = 64
 # The columns of IntervalStats from `sent` to `min_rtt`, and the two that `inflight` lies between.
 _STATS = np.array(
@@ -41,8 +43,8 @@ _STATS = np.array(
 _STATS_UNIT = np.array([1] * 4 + [NANOSECONDS] * 5 + [1] * 2)[:, None]
 _HELD = np.array([CWND, PACING])
 _STATE = (
-    "links times rates rtts losses flows control ring departures ewmas results _duration "
-    "_departure_rings"
+    "links times rates rtts losses flows control ring queues aqm ewmas results _duration "
+    "_queue_rings"
 )
 
 
@@ -83,23 +85,24 @@ class Simulator:
         self.flows: IntArray = np.zeros((n_all, col.FLOW_COLUMNS), np.int64)
         self.control = np.zeros((n_all, STATE_SIZE))
         self.ring: IntArray = np.zeros((n_all * _FIRST_RING, col.RECORD), np.int64)
-        self.departures: IntArray = np.zeros(1, np.int64)
+        self.queues: IntArray = np.zeros(1, np.int64)
+        self.aqm = np.zeros((n_links, aqm.COLUMNS))
         self.ewmas = np.zeros((n_all if with_ewmas else 0, 3))
         self.results = np.zeros((n_links, col.LINK_RESULTS))
         counted = n_all if with_histograms else 0
         self.histograms = np.zeros((2, counted, col.HISTOGRAM_BINS), np.int32)
         self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
-        # Which kernel, and what is used of the arenas of traces, rings and departures.
+        # Which kernel, and what is used of the arenas of traces, rings and queues.
         self.with_best = with_best
         self._planted = kernel
         self._kernel: tuple[Any, ...] | None = None
-        self._with_schemes = False
+        self._with_schemes = self._with_aqm = False
         self._duration = np.zeros(n_links)
         self._trace_places: dict[str, int] = {}
         self._traces_used = 0
         self._ring_used = n_all * _FIRST_RING
-        self._departures_used = 0
-        self._departure_rings = np.zeros((n_links, 2), np.int64)
+        self._queues_used = 0
+        self._queue_rings = np.zeros((n_links, 2), np.int64)
         self.flows[:, col.RING_START] = np.arange(n_all) * _FIRST_RING
         self.flows[:, col.RING_MASK] = _FIRST_RING - 1
         self.flows[:, col.PENDING] = -1
@@ -115,7 +118,8 @@ class Simulator:
             raise ValueError(f"{scenario.name} has more flows than the simulator's {self.n_flows}")
         link, row = scenario.link, self.links[n]
         row[:] = 0
-        limits = link.queue_packets, link.queue_bytes and link.queue_bytes // PACKET_BYTES
+        queue = link.queue
+        limits = queue.packets, queue.bytes and queue.bytes // PACKET_BYTES
         row[col.LIMIT] = limit = min(limit or col.FOREVER for limit in limits)
         row[col.LOSS_SEED] = scenario.seed
         row[col.ACK_JITTER] = round(link.ack_jitter_ms * 1e6)
@@ -126,10 +130,16 @@ class Simulator:
         row[col.SERVICE] = -(-PACKET_BYTES * 8 * NANOSECONDS // rate)
         if link.trace is not None:
             self._load_trace(row, load_trace(link.trace), round(link.trace_start_s * NANOSECONDS))
-        elif row[col.SEGMENTS] > 1 and limit < col.FOREVER:
-            row[col.QUEUE_RING_START] = self._departure_ring(n, limit)
+        if link.is_live:
+            self._load_queue(n, link)
+        elif link.trace is None and row[col.SEGMENTS] > 1 and limit < col.FOREVER:
+            row[col.QUEUE_RING_START] = start = self._queue_ring(n, limit)
+            self.queues[start : start + limit] = -1
         self.results[n] = 0
         self._load_flows(n, scenario)
+        sized = any(flow.packets is not None for flow in scenario.flows)
+        if not self._with_aqm and (link.is_live or sized):
+            self._with_aqm, self._kernel = True, None
         if self.with_best:
             self._first_best(n)
 
@@ -170,14 +180,31 @@ class Simulator:
             self.traces[place : self._traces_used] = trace.times_ns
         return place
 
-    def _departure_ring(self, n: int, limit: int) -> int:
-        start, size = (int(x) for x in self._departure_rings[n])
-        if size < limit:
-            start, self._departures_used = self._departures_used, self._departures_used + limit
-            self._departure_rings[n] = start, limit
-            if self._departures_used > len(self.departures):
-                self.departures = _enlarged(self.departures, 2 * self._departures_used)
-        self.departures[start : start + limit] = -1
+    def _load_queue(self, n: int, link: Link) -> None:
+        row, queue = self.links[n], link.queue
+        row[col.LIVE] = 1
+        row[col.QUEUE_RING_START] = self._queue_ring(n, _FIRST_RING * col.QUEUED)
+        room = int(self._queue_rings[n, 1]) // col.QUEUED
+        row[col.QUEUE_MASK] = (1 << room.bit_length() - 1) - 1
+        row[col.HOP_JITTER] = round(link.jitter_ms * 1e6)
+        row[col.POLICER_RATE] = round((link.policer_mbps or 0.0) * 1e6)
+        burst = (link.policer_packets or 0) * PACKET_BYTES * 8 * NANOSECONDS
+        row[[col.POLICER_BURST, col.POLICER_TOKENS]] = burst
+        if link.aqm is not None:
+            first, second = (value * _MILLISECOND for _, value in queue.times_ms)
+            codel = queue.kind == "codel"
+            row[col.AQM] = col.CODEL if codel else col.PIE
+            pie = aqm.pie_row(first, second, _MILLISECOND)
+            self.aqm[n] = aqm.codel_row(first, second) if codel else pie
+
+    def _queue_ring(self, n: int, size: int) -> int:
+        """Return where the link's ring begins in `queues`; it has at least this size."""
+        start, had = (int(x) for x in self._queue_rings[n])
+        if had < size:
+            start, self._queues_used = self._queues_used, self._queues_used + size
+            self._queue_rings[n] = start, size
+            if self._queues_used > len(self.queues):
+                self.queues = _enlarged(self.queues, 2 * self._queues_used)
         return start
 
     def _load_flows(self, n: int, scenario: Scenario) -> None:
@@ -197,18 +224,22 @@ class Simulator:
             row[col.STOP] = col.FOREVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
             row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
             row[col.FLOW_SEED] = scenario.seed * 64 + k
+            row[col.SIZE] = col.FOREVER if flow.packets is None else flow.packets
             control[:] = 0.0
             control[CWND] = INITIAL_CWND if flow.cwnd is None else flow.cwnd
             if flow.pacing_mbps is not None:
                 control[PACING] = flow.pacing_mbps * 1e6 / (8 * PACKET_BYTES)
 
     def _first_best(self, n: int) -> None:
-        from distrlcc.sim import kernel  # noqa: PLC0415 - compiles on first use
+        from distrlcc.sim.capacity import (  # noqa: PLC0415 - compiles on first use
+            active_flows,
+            best_window,
+        )
 
         first = n * self.n_flows
         link = self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces
-        best = kernel.best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
-        sharing = kernel.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
+        best = best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
+        sharing = active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
         self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
@@ -216,10 +247,10 @@ class Simulator:
         until = self.links[:, col.NOW] + step_ns
         self._duration[:] = step_ns
         while True:
-            kernel, schemes, ewmas, histograms = self._kernel or self._choose_kernel()
+            kernel, rules, schemes, ewmas, histograms = self._kernel or self._choose_kernel()
             log = self.log if self.log.size else None
             links = self.links, self.times, self.rates, self.rtts, self.losses, self.traces
-            flows = self.flows, self.control, self.ring, self.departures
+            flows = self.flows, self.control, self.ring, self.queues, rules
             results = self.results, self.with_best, histograms, log
             stuck = kernel(until, *links, *flows, schemes, ewmas, *results)
             if stuck < 0:
@@ -227,17 +258,19 @@ class Simulator:
             self._make_room(stuck)
 
     def _choose_kernel(self) -> tuple[Any, ...]:
-        """Return the kernel, its `schemes`, EWMAs and histograms; what is absent is compiled away.
+        """Return the kernel, its rows `aqm`, its `schemes`, EWMAs and histograms.
 
-        A batch that keeps histograms or a log gets the kernel with schemes, so that fewer variants
-        are compiled.
+        What is absent is compiled away. A batch that keeps histograms or a log gets the kernel with
+        schemes, so that fewer variants are compiled.
         """
         ewmas, histograms = (a if a.size else None for a in (self.ewmas, self.histograms))
         logs = self.log.size > 0
         schemes = True if self._with_schemes or histograms is not None or logs else None
-        variant = f"{schemes is not None}-{ewmas is not None}-{histograms is not None}-{logs}"
+        rules = self.aqm if self._with_aqm or logs else None
+        given = (each is not None for each in (rules, schemes, ewmas, histograms))
+        variant = "-".join(str(each) for each in (*given, logs))
         kernel = self._planted or _compiled_kernel(variant.lower())
-        self._kernel = kernel, schemes, ewmas, histograms
+        self._kernel = kernel, rules, schemes, ewmas, histograms
         return self._kernel
 
     def _make_room(self, n: int) -> None:
@@ -249,6 +282,10 @@ class Simulator:
         f = first + int(np.argmax(pending >= 0))
         row = self.flows[f]
         size = int(row[col.RING_MASK]) + 1
+        link = self.links[n]
+        if link[col.LIVE] and link[col.HOP_TAIL] - link[col.QUEUE_HEAD] > link[col.QUEUE_MASK]:
+            self._enlarge_queue(n)
+            return
         start = self._ring_used
         self._ring_used += 2 * size
         if self._ring_used > len(self.ring):
@@ -257,6 +294,18 @@ class Simulator:
         old = row[col.RING_START] + (counts & (size - 1))
         self.ring[start + (counts & (2 * size - 1))] = self.ring[old]
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
+
+    def _enlarge_queue(self, n: int) -> None:
+        """Give a live link a ring of twice the size: a power of two, as its masks want."""
+        row = self.links[n]
+        start, mask = int(row[col.QUEUE_RING_START]), int(row[col.QUEUE_MASK])
+        counts = np.arange(row[col.QUEUE_HEAD], row[col.HOP_TAIL])[:, None]
+        columns = np.arange(col.QUEUED)
+        new = self._queue_ring(n, 2 * (mask + 1) * col.QUEUED)
+        old_places = start + (counts & mask) * col.QUEUED + columns
+        new_places = new + (counts & (2 * mask + 1)) * col.QUEUED + columns
+        self.queues[new_places] = self.queues[old_places]
+        row[col.QUEUE_RING_START], row[col.QUEUE_MASK] = new, 2 * mask + 1
 
     def stats(self, which: IntArray | None = None) -> IntervalStats:
         """Return what flows saw in the newest step: those named, or all ``[N * K]``."""
@@ -272,22 +321,30 @@ class Simulator:
         fields = [duration, *rows[:9], *control.T[_HELD], rows[9] - rows[10], *ewmas.T]
         return IntervalStats(*fields)
 
+    def completions(self) -> NDArray[np.float64]:
+        """Return when flows of a size were complete, s, ``[N * K]``; NaN: not yet, or never."""
+        times = self.flows[:, col.COMPLETED]
+        return np.where(times > 0, times / NANOSECONDS, np.nan)
+
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
         state = copy_arrays(self, _STATE)
-        state["ring_used"], state["departures_used"] = self._ring_used, self._departures_used
+        state["ring_used"], state["queues_used"] = self._ring_used, self._queues_used
         state["traces"] = list(self._trace_places)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the arrays of a `state_dict` of a simulator of the same size."""
         self._ring_used = int(state["ring_used"])
-        self._departures_used = int(state["departures_used"])
+        self._queues_used = int(state["queues_used"])
         self._trace_places, self._traces_used = {}, 0
         for name in state["traces"]:
             self._place_trace(load_trace(name))
         restore_arrays(self, _STATE, state)
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
+        sizes = self.flows[:, col.SIZE]
+        sized = (sizes > 0) & (sizes < col.FOREVER)
+        self._with_aqm = bool(self.links[:, col.LIVE].any() or sized.any())
         self._kernel = None
 
 

@@ -1,7 +1,8 @@
 """Traces of a link's opportunities in mahimahi's format, read from files or generated.
 
-A trace is named by a path, or by a generator: ``cellular:SEED`` and ``poisson:MBPS:SEED``. One line
-of a file is a time in ms at which the link may send one packet of `PACKET_BYTES`; equal lines are
+A trace is named by a path, or by a generator: ``cellular:SEED``, ``poisson:MBPS:SEED`` and
+``constant:MBPS``, a rate that is served in whole milliseconds as mahimahi serves it. One line of a
+file is a time in ms at which the link may send one packet of `PACKET_BYTES`; equal lines are
 several opportunities; after the last line the trace wraps.
 """
 
@@ -36,14 +37,24 @@ def generate(spec: str) -> NDArray[np.int64] | None:
         if kind == "cellular" and len(parameters) == 1:
             return _cellular(int(parameters[0]))
         if kind == "poisson" and len(parameters) == 2:
-            mbps, seed = float(parameters[0]), int(parameters[1])
-            if not 0.01 <= mbps <= 10_000:
-                raise TraceError(f"{spec}: {mbps} Mbit/s is outside 0.01 to 10000")
-            rng = np.random.default_rng([seed, 1])
-            return _opportunities(rng.poisson(mbps * _PACKETS_PER_MBIT / 1000, SECONDS * 1000))
+            rng = np.random.default_rng([int(parameters[1]), 1])
+            per_ms = _mbps(spec, parameters[0]) * _PACKETS_PER_MBIT / 1000
+            return _opportunities(rng.poisson(per_ms, SECONDS * 1000))
+        if kind == "constant" and len(parameters) == 1:
+            _mbps(spec, parameters[0])
+            return constant_times(Fraction(parameters[0]) * 1000 / (8 * PACKET_BYTES))
     except ValueError:
-        raise TraceError(f"{spec}: expected cellular:SEED or poisson:MBPS:SEED") from None
+        raise TraceError(
+            f"{spec}: expected cellular:SEED, poisson:MBPS:SEED or constant:MBPS"
+        ) from None
     return None
+
+
+def _mbps(spec: str, text: str) -> float:
+    mbps = float(text)
+    if not 0.01 <= mbps <= 10_000:
+        raise TraceError(f"{spec}: {mbps} Mbit/s is outside 0.01 to 10000")
+    return mbps
 
 
 def _cellular(seed: int) -> NDArray[np.int64]:
@@ -94,8 +105,8 @@ def constant_times(packets_per_ms: Fraction) -> NDArray[np.int64]:
         rate = 1 / (1 / packets_per_ms).limit_denominator(_LONGEST_MS)
     if rate.numerator > _MOST_LINES:
         rate = packets_per_ms.limit_denominator(max(int(_MOST_LINES / packets_per_ms), 1))
-    count = np.arange(1, rate.numerator + 1, dtype=object)
-    return np.array([-(-int(k) * rate.denominator // rate.numerator) for k in count], np.int64)
+    count = np.arange(1, rate.numerator + 1, dtype=np.int64)
+    return -(-count * rate.denominator // rate.numerator)
 
 
 MAX_BYTES = 64 * 1024 * 1024

@@ -1,0 +1,131 @@
+"""CoDel's and PIE's rules, once, for the emulator's queues and for the compiled simulator.
+
+A rule's parameters and state are one row of numbers: a list where `distrlcc.sim.queues` calls it
+for each packet, a row of float64 where `distrlcc.sim.live_queue` compiles it. Times are whole
+numbers in any unit, below 2^53.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from distrlcc.types import PACKET_BYTES
+
+COLUMNS = 8
+"""Length of a row."""
+
+# CoDel: parameters, then state, which begins as zeros.
+TARGET = 0
+INTERVAL = 1
+FIRST_ABOVE = 2  # when waits will have been above the target for an interval; 0: they are below
+DROPPING = 3
+DROP_NEXT = 4
+COUNT = 5  # drops since it began to drop
+LAST_COUNT = 6
+DUE = 7  # 1: the packet just dropped has not moved DROP_NEXT yet
+
+# PIE: parameters, then state.
+REFERENCE = 0
+MAX_BURST = 1
+UPDATE = 2  # time between two updates of the probability
+SECOND = 3  # the RFC's gains are per second
+BURST = 4  # how long nothing is dropped yet
+UPDATED = 5
+OLD_DELAY = 6
+PROBABILITY = 7
+
+_UPDATE_MS = 15
+
+
+def codel_row(target: int, interval: int) -> list[float]:
+    """Return CoDel's row at the beginning."""
+    return [target, interval, 0, 0, 0, 0, 0, 0]
+
+
+def pie_row(reference: int, max_burst: int, unit: int) -> list[float]:
+    """Return PIE's row at time zero; ``unit`` is one millisecond in the unit of times."""
+    return [reference, max_burst, _UPDATE_MS * unit, 1000 * unit, max_burst, 0, 0, 0.0]
+
+
+def codel_drops(row: Any, now: int, arrival: int, backlog: int) -> bool:
+    """Tell whether CoDel drops a packet that is taken from the queue (RFC 8289, section 5.5 f.).
+
+    After a drop the next packet is taken at the same time. An empty queue counts as a packet that
+    arrives now. ``backlog`` is the bytes that are left behind.
+    """
+    # Has the wait been above the target for an interval?
+    may_drop = False
+    if now - arrival < row[TARGET] or backlog <= PACKET_BYTES:
+        row[FIRST_ABOVE] = 0
+    elif row[FIRST_ABOVE] == 0:
+        row[FIRST_ABOVE] = now + row[INTERVAL]
+    else:
+        may_drop = now >= row[FIRST_ABOVE]
+    # The control law moves the next drop if the packet after a dropped one may be dropped too.
+    if row[DUE] == 1:
+        row[DUE] = 0
+        if may_drop:
+            row[DROP_NEXT] += math.floor(row[INTERVAL] / math.sqrt(row[COUNT]))
+    if not may_drop:
+        row[DROPPING] = 0
+        return False
+    if row[DROPPING] == 1:
+        if now < row[DROP_NEXT]:
+            return False
+        row[COUNT] += 1
+        row[DUE] = 1
+        return True
+    # A queue that was over the target a moment ago goes on at the rate it had reached.
+    row[DROPPING] = 1
+    delta = row[COUNT] - row[LAST_COUNT]
+    recently = now - row[DROP_NEXT] < 16 * row[INTERVAL]
+    row[COUNT] = delta if delta > 1 and recently else 1
+    row[LAST_COUNT] = row[COUNT]
+    row[DROP_NEXT] = now + math.floor(row[INTERVAL] / math.sqrt(row[COUNT]))
+    return True
+
+
+def pie_catch_up(row: Any, now: int, oldest: float) -> None:
+    """Make the updates that a timer would have made (RFC 8033, appendix A).
+
+    The queue was as it is since the last one; ``oldest`` is its oldest packet's arrival, infinite
+    where there is none. That packet's age is the waiting time, which the RFC allows.
+    """
+    half = row[REFERENCE] / 2
+    while now - row[UPDATED] >= row[UPDATE]:
+        row[UPDATED] += row[UPDATE]
+        delay, old_delay = max(row[UPDATED] - oldest, 0), row[OLD_DELAY]
+        probability = row[PROBABILITY]
+        change = 0.125 * (delay - row[REFERENCE]) / row[SECOND]
+        change += 1.25 * (delay - old_delay) / row[SECOND]
+        # The lower the probability, the smaller its steps.
+        divisor = 1.0
+        if probability < 1e-6:
+            divisor = 2048.0
+        elif probability < 1e-5:
+            divisor = 512.0
+        elif probability < 1e-4:
+            divisor = 128.0
+        elif probability < 1e-3:
+            divisor = 32.0
+        elif probability < 1e-2:
+            divisor = 8.0
+        elif probability < 0.1:
+            divisor = 2.0
+        if delay == 0 and old_delay == 0:
+            probability *= 0.98
+        row[PROBABILITY] = min(max(probability + change / divisor, 0.0), 1.0)
+        # Quiet brings the burst allowance back.
+        row[BURST] = max(row[BURST] - row[UPDATE], 0)
+        if row[PROBABILITY] == 0.0 and delay < half and old_delay < half:
+            row[BURST] = row[MAX_BURST]
+        row[OLD_DELAY] = delay
+
+
+def pie_chance(row: Any, backlog: int) -> Any:
+    """Return the probability with which PIE drops an arrival now; ``backlog`` is in bytes."""
+    calm = row[OLD_DELAY] < row[REFERENCE] / 2 and row[PROBABILITY] < 0.2
+    if row[BURST] > 0 or calm or backlog <= 2 * PACKET_BYTES:
+        return 0.0
+    return row[PROBABILITY]

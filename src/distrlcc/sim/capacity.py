@@ -1,0 +1,80 @@
+"""What a link can carry: opportunities, integrals of its rate, and the window that fills it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distrlcc.control.compiled import njit
+from distrlcc.sim import layout as col
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
+
+PACKET_BITS = PACKET_BYTES * 8
+PACKET_WORK = PACKET_BITS * NANOSECONDS
+
+
+@njit
+def opportunities_until(link: Any, traces: Any, time: int) -> Any:
+    """Count a trace's opportunities from its own time zero through ``time`` of the episode."""
+    period = link[col.TRACE_PERIOD]
+    shifted = time + link[col.TRACE_SHIFT]
+    wraps = shifted // period
+    rest = shifted - wraps * period
+    low = link[col.TRACE_START]
+    high = low + link[col.TRACE_LENGTH]
+    first = low
+    while low < high:
+        middle = (low + high) >> 1
+        if traces[middle] <= rest:
+            low = middle + 1
+        else:
+            high = middle
+    return wraps * link[col.TRACE_LENGTH] + low - first
+
+
+@njit
+def packets_between(link: Any, times: Any, rates: Any, start: int, end: int) -> Any:
+    """Integrate a schedule's rate over (start, end], in packets; the first row holds before 0."""
+    rows = link[col.SEGMENTS]
+    total = 0.0
+    for row in range(rows):
+        a = start if row == 0 else max(start, times[row])
+        b = end if row == rows - 1 else min(end, times[row + 1])
+        if b > a:
+            total += float(rates[row]) * float(b - a)
+    return total / float(PACKET_WORK)
+
+
+@njit
+def row_at(link: Any, times: Any, time: int) -> Any:
+    """Return the schedule's row in force at a time."""
+    row = 0
+    while row + 1 < link[col.SEGMENTS] and times[row + 1] <= time:
+        row += 1
+    return row
+
+
+@njit
+def best_window(
+    link: Any, times: Any, rates: Any, rtts: Any, traces: Any, extra: int, time: int, step: int
+) -> Any:
+    """Return the window that fills the link from ``time`` on with about one packet queued.
+
+    In flight are the packets that departed within the last round trip, and one in service; looking
+    one step ahead lets the window follow a link that changes (the oracle's knowledge).
+    """
+    end = time + step
+    begin = end - rtts[row_at(link, times, time)] - extra
+    if link[col.IS_TRACE] == 1:
+        last = opportunities_until(link, traces, end)
+        return float(last - opportunities_until(link, traces, begin)) + 1.0
+    return packets_between(link, times, rates, begin, end) + 1.0
+
+
+@njit
+def active_flows(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
+    """Count the flows of one link that may send within [begin, end); at least 1."""
+    count = 0
+    for f in range(first, last):
+        if max(flows[f, col.START], begin) < min(flows[f, col.STOP], end):
+            count += 1
+    return max(count, 1)
