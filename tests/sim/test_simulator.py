@@ -303,3 +303,27 @@ def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit(link: Link) -> None:
         other.advance(STEP)
     assert np.array_equal(first.flows, other.flows)
     assert np.array_equal(first.control, other.control)
+
+
+def test_rings_that_grew_are_used_again() -> None:
+    simulator = Simulator(2, 2)
+    flows = (Flow("fixed", cwnd=5000), Flow("fixed", cwnd=3000))
+    changes = (Change(0.05, rate_mbps=150.0),)
+    fast = Scenario("fast", Link(rate_mbps=200.0, queue_packets=9000, changes=changes), flows)
+    sizes = []
+    for _ in range(5):
+        for n in range(2):
+            simulator.load(n, fast)
+        for _ in range(20):
+            simulator.advance(10_000_000)
+        sizes.append((simulator.ring.shape, simulator.queues.shape))
+    assert len(set(sizes[1:])) == 1
+    # So do those of a simulator that goes on from its state.
+    again = Simulator(2, 2)
+    again.load_state_dict(simulator.state_dict())
+    for each in (simulator, again):
+        each.load(1, fast)
+        for _ in range(20):
+            each.advance(10_000_000)
+    assert np.array_equal(simulator.flows[:, col.DELIVERED], again.flows[:, col.DELIVERED])
+    assert len(again.ring) <= len(simulator.ring)

@@ -138,6 +138,8 @@ def _check(flow: Flow, contender: Contender) -> None:
         raise ConfigError(
             "extra_rtt_ms is for the simulated world; real flows share the link's delay"
         )
+    if flow.packets is not None:
+        raise ConfigError("packets is for the simulated world; give real flows a stop_s")
     if flow.pacing_mbps is not None:
         raise ConfigError("pacing_mbps is for the simulated world; real flows find their own rate")
     if flow.cwnd is not None and contender.name != "fixed":

@@ -100,8 +100,7 @@ class Simulator:
         self._duration = np.zeros(n_links)
         self._trace_places: dict[str, int] = {}
         self._traces_used = 0
-        self._ring_used = n_all * _FIRST_RING
-        self._queues_used = 0
+        self._ring_places, self._queue_places = _Places(n_all * _FIRST_RING), _Places(0)
         self._queue_rings = np.zeros((n_links, 2), np.int64)
         self.flows[:, col.RING_START] = np.arange(n_all) * _FIRST_RING
         self.flows[:, col.RING_MASK] = _FIRST_RING - 1
@@ -198,20 +197,25 @@ class Simulator:
             self.aqm[n] = aqm.codel_row(first, second) if codel else pie
 
     def _queue_ring(self, n: int, size: int) -> int:
-        """Return where the link's ring begins in `queues`; it has at least this size."""
+        """Return where the link's new ring begins in `queues`; it has at least this size."""
         start, had = (int(x) for x in self._queue_rings[n])
-        if had < size:
-            start, self._queues_used = self._queues_used, self._queues_used + size
-            self._queue_rings[n] = start, size
-            if self._queues_used > len(self.queues):
-                self.queues = _enlarged(self.queues, 2 * self._queues_used)
+        if had:
+            self._queue_places.give(start, had)
+        size = 1 << (size - 1).bit_length()
+        self._queue_rings[n] = start, _ = self._queue_places.take(size), size
+        if self._queue_places.used > len(self.queues):
+            self.queues = _enlarged(self.queues, 2 * self._queue_places.used)
         return start
 
     def _load_flows(self, n: int, scenario: Scenario) -> None:
-        rows = self.flows[n * self.n_flows : (n + 1) * self.n_flows]
-        rings = rows[:, [col.RING_START, col.RING_MASK]]
+        numbers = np.arange(n * self.n_flows, (n + 1) * self.n_flows)
+        rows = self.flows[numbers[0] : numbers[-1] + 1]
+        # Each flow goes back to its first ring; others may need the one that it had.
+        for start, mask in rows[:, [col.RING_START, col.RING_MASK]].tolist():
+            if mask >= _FIRST_RING:
+                self._ring_places.give(start, mask + 1)
         rows[:] = 0
-        rows[:, [col.RING_START, col.RING_MASK]] = rings
+        rows[:, col.RING_START], rows[:, col.RING_MASK] = numbers * _FIRST_RING, _FIRST_RING - 1
         rows[:, col.PENDING] = -1
         if self.histograms.shape[1]:
             self.histograms[:, n * self.n_flows : (n + 1) * self.n_flows] = 0
@@ -286,13 +290,14 @@ class Simulator:
         if link[col.LIVE] and link[col.HOP_TAIL] - link[col.QUEUE_HEAD] > link[col.QUEUE_MASK]:
             self._enlarge_queue(n)
             return
-        start = self._ring_used
-        self._ring_used += 2 * size
-        if self._ring_used > len(self.ring):
-            self.ring = _enlarged(self.ring, max(self._ring_used, len(self.ring) * 3 // 2))
+        start = self._ring_places.take(2 * size)
+        if self._ring_places.used > len(self.ring):
+            self.ring = _enlarged(self.ring, max(self._ring_places.used, len(self.ring) * 3 // 2))
         counts = np.arange(row[col.HEAD], row[col.TAIL])
         old = row[col.RING_START] + (counts & (size - 1))
         self.ring[start + (counts & (2 * size - 1))] = self.ring[old]
+        if size > _FIRST_RING:
+            self._ring_places.give(int(row[col.RING_START]), size)
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
 
     def _enlarge_queue(self, n: int) -> None:
@@ -329,14 +334,21 @@ class Simulator:
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
         state = copy_arrays(self, _STATE)
-        state["ring_used"], state["queues_used"] = self._ring_used, self._queues_used
+        state["ring"] = self.ring[: self._ring_places.used].copy()
+        state["queues"] = self.queues[: self._queue_places.used].copy()
+        state["ring_places"], state["queue_places"] = (
+            self._ring_places.state(),
+            self._queue_places.state(),
+        )
         state["traces"] = list(self._trace_places)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the arrays of a `state_dict` of a simulator of the same size."""
-        self._ring_used = int(state["ring_used"])
-        self._queues_used = int(state["queues_used"])
+        self._ring_places, self._queue_places = (
+            _Places.of(state["ring_places"]),
+            _Places.of(state["queue_places"]),
+        )
         self._trace_places, self._traces_used = {}, 0
         for name in state["traces"]:
             self._place_trace(load_trace(name))
@@ -346,6 +358,39 @@ class Simulator:
         sized = (sizes > 0) & (sizes < col.FOREVER)
         self._with_aqm = bool(self.links[:, col.LIVE].any() or sized.any())
         self._kernel = None
+
+
+class _Places:
+    """Places in an array that grows as it must; what is given back is taken again."""
+
+    def __init__(self, used: int) -> None:
+        self.used = used
+        self._free: dict[int, list[int]] = {}
+
+    def take(self, size: int) -> int:
+        """Return where a place of this size begins."""
+        if free := self._free.get(size):
+            return free.pop()
+        start, self.used = self.used, self.used + size
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        """Give a place back."""
+        self._free.setdefault(size, []).append(start)
+
+    def state(self) -> IntArray:
+        """Return all as rows of (size, start), of which the first is of what is used."""
+        free = [(size, start) for size, starts in self._free.items() for start in starts]
+        return np.array([(self.used, 0), *free], np.int64)
+
+    @classmethod
+    def of(cls, state: Any) -> _Places:
+        """Return what `state` gave."""
+        (used, _), *free = np.asarray(state).tolist()
+        places = cls(used)
+        for size, start in free:
+            places.give(start, size)
+        return places
 
 
 def _enlarged(array: IntArray, length: int) -> IntArray:
