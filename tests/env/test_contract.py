@@ -133,6 +133,18 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
     "preference": (EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))), "oracle"),
     "demonstrated": (EnvConfig(episode_s=0.5), "cubic"),
     "shared": (SHARED, "oracle"),
+    "rooms, guarded and paced": (
+        EnvConfig(
+            suites=("world",),
+            agents=4,
+            rooms=(1, 1, 2, 4),
+            guard=0.05,
+            pacing=2.0,
+            episode_s=1.0,
+            observation="scale-free-spread",
+        ),
+        "oracle",
+    ),
 }
 
 

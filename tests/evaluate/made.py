@@ -97,6 +97,8 @@ def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object)
         kind=kind,  # type: ignore[arg-type]
         hidden=(8,),
         interval_rtts=config.interval_rtts or None,
+        pacing=config.pacing,
+        guard=config.guard,
     )
     return PolicyFile(spec, random_arrays(spec, 0.5), acting)
 

@@ -157,11 +157,13 @@ def _follow(contender: Contender) -> set[tuple[float, float]]:
         ("scale-free-recent", "fine"),
         ("indigo-min-rtt", "indigo"),
         ("aurora", "fast-rate"),
+        ("scale-free-spread", "multiplicative"),
     ],
 )
 def test_windows_are_those_of_the_environment(
     observation: str, action: str, acting: Acting
 ) -> None:
-    policy = make_policy(acting, "lstm", observation=observation, action=action)
+    guarded = {"guard": 0.05, "pacing": 2.0} if observation == "scale-free-spread" else {}
+    policy = make_policy(acting, "lstm", observation=observation, action=action, **guarded)
     states = _follow(policy_contender(policy))
     assert acting == "argmax" or len(states) > 10

@@ -120,7 +120,7 @@ def one() -> RunConfig:
     LSTM in half the time, the spread of RTTs tells jitter from a queue, windows are paced, and a
     guard bounds them. Half of the agents are alone; the others share with up to seven.
     """
-    steps = 250_000_000
+    steps = 200_000_000
     return RunConfig(
         recipe="one",
         num_envs=512,
@@ -145,8 +145,8 @@ def one() -> RunConfig:
             lambda_=0.97,
             reward_scale=0.015,
             sequence_length=32,
-            entropy_coeff_schedule=((0, 6e-3), (steps // 2, 3e-3), (steps, 1e-3)),
-            lr_schedule=((0, 1e-3), (steps // 5, 1e-3), (steps // 2, 4e-4), (steps, 2e-5)),
+            entropy_coeff_schedule=((0, 6e-3), (125_000_000, 3e-3), (steps, 1e-3)),
+            lr_schedule=((0, 1e-3), (50_000_000, 1e-3), (125_000_000, 4e-4), (steps, 2e-5)),
         ),
     )
 
