@@ -1,6 +1,7 @@
 """Measure policies and schemes on a suite or on traces, and write a report.
 
 distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
+distrlcc evaluate                                                       (the policy one on random links)
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
@@ -26,6 +27,7 @@ from distrlcc.cli.output import add_json, command_line, console, counted, emit_j
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import require_writable, write_atomically
+from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
@@ -81,6 +83,7 @@ def run(args: Namespace) -> int:
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
+        args.policies = args.policies or [DEFAULT]
         args.against = EMULATED_AGAINST if real else AGAINST
     if args.flows and not real:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
@@ -320,7 +323,7 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
 
     Where the command has schemes for real packets, too, it chooses the default ones itself.
     """
-    parser.add("policies POLICY", "policy files, or runs", nargs="*")
+    parser.add("policies POLICY", "policy files, runs, or shipped policies", nargs="*")
     more = "" if real is None else f"; of real packets {real}"
     default = against if real is None else None
     parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.output import add_json, counted, emit_json, note
 from distrlcc.cli.parser import Parser, number
+from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
     from distrlcc.evaluate.contender import Contender
@@ -158,7 +159,8 @@ def run_check(args: Namespace) -> int:
 
 
 def _add_policy(parser: Parser) -> None:
-    parser.add("policy POLICY", "a policy's file, a run, or the name of a shipped policy")
+    text = f"a policy's file, a run, or the name of a shipped policy (default: {DEFAULT})"
+    parser.add("policy POLICY", text, nargs="?", default=DEFAULT)
     text = "0: throughput, 1: delay, for a policy trained with preferences (default: its own)"
     parser.add("--prefer P", text, number(0, 1))
 

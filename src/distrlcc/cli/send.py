@@ -28,6 +28,7 @@ from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
 from distrlcc.net.udp_socket import resolve
+from distrlcc.policy.spec import DEFAULT
 from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
 from distrlcc.types import Ack
@@ -44,8 +45,9 @@ def add_arguments(parser: Parser) -> None:
     # Where to, what steers, and how long.
     add = parser.add
     add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
-    steers = parser.add_mutually_exclusive_group(required=True)
-    add("--policy FILE", "a policy file, or a run's folder", to=steers)
+    steers = parser.add_mutually_exclusive_group()
+    text = f"a policy file, a run's folder, or a shipped policy (default: {DEFAULT})"
+    add("--policy FILE", text, to=steers)
     add("--scheme NAME", "as cubic; see 'distrlcc list schemes'", to=steers)
     add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
     add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
@@ -155,10 +157,10 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
         raise ConfigError("--cwnd is for --scheme fixed")
     if args.prefer is not None and args.policy is None:
         raise ConfigError("--prefer is for --policy")
-    if args.policy is not None:
+    if args.scheme is None:
         from distrlcc.evaluate.contender import PolicyController, contender_from_file
 
-        contender = contender_from_file(args.policy, set(), args.prefer)
+        contender = contender_from_file(args.policy or DEFAULT, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
     from distrlcc.control.schemes import SchemeController

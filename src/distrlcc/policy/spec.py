@@ -12,6 +12,8 @@ ActionKind = Literal["discrete", "continuous"]
 NetworkKind = Literal["mlp", "lstm", "mingru"]
 Activation = Literal["relu", "tanh"]
 
+DEFAULT = "one"
+"""The shipped policy that is taken where none is named."""
 PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
 """Options of a policy whose last input is a preference: the default, and the prices of delay that
 0 and 1 stand for."""
