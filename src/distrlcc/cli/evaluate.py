@@ -1,7 +1,7 @@
 """Measure policies and schemes on a suite or on traces, and write a report.
 
 distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
-distrlcc evaluate                                                       (the policy one on random links)
+distrlcc evaluate                                                        (one, on random links)
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
