@@ -69,7 +69,7 @@ def test_tensorboard_shows_each_update_once_after_a_rewind(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 4000])
-@pytest.mark.parametrize("torn", ["", '{"upd', '{"update": 1}'])
+@pytest.mark.parametrize("torn", ["", '{"upd', '{"update": 1}', '{"update": 1e999}\n'])
 def test_lines_up_to_an_update_are_kept(tmp_path: Path, count: int, torn: str) -> None:
     path = tmp_path / "log.jsonl"
     texts = ["x" * (200_000 if k == 1 else k % 90) for k in range(count)]

@@ -163,5 +163,5 @@ def _update_of(line: bytes) -> int | None:
     """Return the update that a whole line is of."""
     try:
         return int(json.loads(line)["update"]) if line.endswith(b"\n") else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
