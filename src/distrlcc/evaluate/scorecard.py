@@ -115,23 +115,14 @@ class Scorecard:
         return found
 
     def table(self) -> Table:
-        """Return the table for a terminal; a cross stands where a policy is outside a gate."""
-        rows = [
-            (
-                f"{line.label}: {line.title}",
-                bool(line.bound),
-                [(line.bound, ""), *self.marked(line)],
-            )
-            for line in self.lines
-        ]
+        """Return the gates' table for a terminal; a cross stands where a policy is outside one."""
+        rows = []
+        for line in filter(lambda line: line.bound, self.lines):
+            marks = zip(line.cells, self.learned, line.passed, strict=True)
+            cells = [cell + " ✗" * (learned and not passed) for cell, learned, passed in marks]
+            name = f"{line.label}: {line.title}"
+            rows.append((name, False, [(text, "") for text in (line.bound, *cells)]))
         return interval_table("", ["score", "gate", *self.names], rows)
-
-    def marked(self, line: Line) -> list[tuple[str, str]]:
-        """Return a line's cells, and a cross for each policy that is outside its gate."""
-        return [
-            (cell, "✗" if learned and not passed else "")
-            for cell, learned, passed in zip(line.cells, self.learned, line.passed, strict=True)
-        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, and which gates each policy fails."""
