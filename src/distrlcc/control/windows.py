@@ -135,6 +135,8 @@ class WindowControl:
         self.state = np.zeros((n, STATE_SIZE))
         self.on = self.state[:, ON]
         """1 where CUBIC's rule bounds the window, ``[N]``."""
+        if pacing or guard:  # compiled code is loaded now, not in a flow's first step
+            see(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard)
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
