@@ -231,7 +231,7 @@ def test_the_command_ends_with_what_is_there(
         (["--world", "simulated", "--others", "kernel"], "--others is for --world emulated"),
         (["--world", "simulated", "--flows", "4"], "--flows is for --world emulated"),
         (["--against", "cubic", "--flows", "4"], "--flows: no sender is in the kernel's TCP"),
-        (["--against", "cubic", "--suite", "jitter"], "leaves ACKs as they are: take a link"),
+        (["--against", "cubic", "--suite", "jitter/7"], "acknowledges as it likes: take a link"),
         (["--flows", "4,99"], "argument --flows: '99' is not a whole number from 1 to 32"),
     ):
         assert main([*words, *more]) == 2

@@ -54,7 +54,9 @@ class _CompiledScan(torch.autograd.Function):
         torch.tanh(gates[half:], out=active[half:])
         states = torch.empty_like(active[:half])
         first = first.contiguous()
-        _forward(*(each.numpy() for each in (active, starts, first, states)))
+        # A row of its own, or the loop over it is not vectorised.
+        row = torch.empty(first.shape[1])
+        _forward(*(each.numpy() for each in (active, starts, first, states, row)))
         ctx.save_for_backward(active, starts, first, states)
         return states
 
@@ -68,12 +70,12 @@ class _CompiledScan(torch.autograd.Function):
 
 
 @njit
-def _forward(gates: Any, starts: Any, first: Any, states: Any) -> None:
-    """Fill ``states``; gates are after sigmoid and tanh."""
+def _forward(gates: Any, starts: Any, first: Any, states: Any, state: Any) -> None:
+    """Fill ``states``; gates are after sigmoid and tanh, ``state`` is for one row."""
     units, length, count = states.shape
-    state = np.empty(count, np.float32)  # of its own, or the loop over it is not vectorised
     for k in range(units):
-        state[:] = first[k]
+        for b in range(count):
+            state[b] = first[k, b]
         for t in range(length):
             for b in range(count):
                 h = np.float32(0.0) if starts[t, b] else state[b]

@@ -380,7 +380,7 @@ class _Places:
 
     def state(self) -> IntArray:
         """Return all as rows of (size, start), of which the first is of what is used."""
-        free = [(size, start) for size, starts in self._free.items() for start in starts]
+        free = [(size, start) for size in sorted(self._free) for start in self._free[size]]
         return np.array([(self.used, 0), *free], np.int64)
 
     @classmethod
