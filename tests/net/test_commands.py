@@ -129,6 +129,7 @@ def test_a_sender_that_vanishes_is_told_from_one_that_is_stopped(
     receiver.until("ended: the sender has said nothing")
     sender = start(*words)  # and one that is stopped says so
     receiver.until("begins[^$]*begins")
+    time.sleep(0.5)  # until the sender has heard of it, too
     sender.process.send_signal(signal.SIGINT)
     assert sender.end(10.0) == 130, sender.said
     assert receiver.end(20.0) == 1
