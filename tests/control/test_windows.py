@@ -40,20 +40,20 @@ def test_a_window_grows_by_what_was_acknowledged_and_never_in_silence() -> None:
     control = WindowControl(1, 0.0, 0.05)
     assert allowed(control, 10, 20) == 10  # before the first acknowledgement
     assert allowed(control, 10, 5) == 5
-    control.see(seen(4))
+    control.observe(seen(4))
     assert allowed(control, 10, 20) == 18
     assert allowed(control, 10, 12) == 12
-    control.see(seen(0))
+    control.observe(seen(0))
     assert allowed(control, 18, 36) == 18
 
 
 def test_a_window_is_bounded_by_what_the_path_delivers() -> None:
     control = WindowControl(1, 0.0, 0.05)
-    control.see(seen(100))  # 2,000 packets/s in 50 ms
+    control.observe(seen(100))  # 2,000 packets/s in 50 ms
     assert allowed(control, 5000, 5000) == windows.MOST_BDP * 100 + windows.SPARE
     # After a fall of the rate to a tenth the bound follows, by a sixteenth in each round trip.
     for _ in range(32):
-        control.see(seen(10))
+        control.observe(seen(10))
     assert allowed(control, 5000, 5000) == pytest.approx(10 + 800 * (15 / 16) ** 32)
     control.reset(np.array([0]))
     assert allowed(control, 10, 20) == 10
@@ -62,40 +62,61 @@ def test_a_window_is_bounded_by_what_the_path_delivers() -> None:
 def test_cubic_takes_over_after_two_bad_rounds_and_gives_back() -> None:
     control = WindowControl(1, 0.0, 0.05)
     for lost in (0, 30, 3, 30, 0):  # a bad round now and then is the policy's matter
-        control.see(seen(100 - lost, lost))
+        control.observe(seen(100 - lost, lost))
         assert control.on[0] == 0
     for lost in (30, 30):
-        control.see(seen(100 - lost, lost))
+        control.observe(seen(100 - lost, lost))
     assert control.on[0] == 1
     assert allowed(control, 100, 200) == pytest.approx(70)
     # One reduction for a round trip's loss, then concave growth towards what it was.
-    control.see(seen(60, 10, cwnd=70))
+    control.observe(seen(60, 10, cwnd=70))
     assert allowed(control, 70, 200) == pytest.approx(49)
     found = []
     while control.on[0]:
-        control.see(seen(64, cwnd=49))
+        control.observe(seen(64, cwnd=49))
         found.append(allowed(control, 49, 200))
     assert found == sorted(found)
     assert 49 < found[-2] < 70
     assert len(found) == windows.CALM_ROUNDS
     # Again where packets queue, and so from half of the bound on; and it lasts twice as long.
     for _ in range(5):
-        control.see(seen(96, 4, rtt=0.08))
+        control.observe(seen(96, 4, rtt=0.08))
     assert control.on[0] == 1
     rounds = 0
     while control.on[0]:
-        control.see(seen(100))
+        control.observe(seen(100))
         rounds += 1
     assert rounds >= 2 * windows.CALM_ROUNDS
+
+
+def test_random_loss_is_not_taken_for_a_queue_and_silence_not_for_calm() -> None:
+    # 3% of 64 packets a round trip, as chance has it; above the bound in one round of six.
+    rng, control = np.random.default_rng(1), WindowControl(200, 0.0, 0.05)
+    for _ in range(200):
+        lost = rng.binomial(64, 0.03, 200).astype(float)
+        step = seen(64)
+        columns = {name: np.repeat(getattr(step, name), 200) for name in IntervalStats.names()}
+        columns |= {"acked": 64 - lost, "lost": lost, "rtt_sum": (64 - lost) * 0.05}
+        control.observe(IntervalStats(**columns))
+    assert (control.state[:, windows.ENTRIES] > 0).mean() < 0.1
+    # Where packets queue, half of the bound is enough, and nothing that is heard ends it.
+    control = WindowControl(1, 0.0, 0.05)
+    control.observe(seen(100))
+    for _ in range(10):
+        control.observe(seen(96, 4, rtt=0.12))
+    assert control.on[0] == 1
+    for _ in range(200):
+        control.observe(seen(0))
+    assert control.on[0] == 1
 
 
 def test_pacing_is_windows_per_smoothed_round_trip() -> None:
     control = WindowControl(1, 2.0, 0.0)
     chosen = np.array([30.0]), np.zeros(1)
     assert control.apply(chosen, chosen)[1][0] == 0.0  # at once, until an RTT is known
-    control.see(seen(1, rtt=0.05))
+    control.observe(seen(1, rtt=0.05))
     assert control.apply(chosen, chosen)[1][0] == pytest.approx(2 * 30 / 0.05)
-    control.see(seen(1, rtt=0.13))  # RFC 6298: an eighth of the way
+    control.observe(seen(1, rtt=0.13))  # RFC 6298: an eighth of the way
     assert control.apply(chosen, chosen)[1][0] == pytest.approx(2 * 30 / 0.06)
 
 

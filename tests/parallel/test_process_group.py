@@ -28,7 +28,7 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import _torchft
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, connect
+from distrlcc.parallel.store import Master, connect, sockets_to
 from distrlcc.runs.identity import identity
 from tests.hosts import wait_until
 from tests.parallel.group_targets import Job, Settings, exercise, go_on
@@ -168,6 +168,15 @@ def test_a_server_of_another_kind_is_not_a_master(
         server.shutdown()
     assert f"127.0.0.1:{number} is not a distrlcc master" in line
     assert "\n" not in line
+
+
+def test_looking_for_connections_leaves_no_descriptor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            before = len(os.listdir("/dev/fd"))
+            assert {frozenset(sockets_to(port)) for _ in range(20)} == {frozenset({line.fileno()})}
+            assert len(os.listdir("/dev/fd")) == before
 
 
 def test_a_master_that_stands_still_is_named_and_nothing_aborts(

@@ -71,12 +71,17 @@ def _grow(s: FloatArray) -> None:
 
 
 @njit
-def see(rows: FloatArray, seen: FloatArray, bound: float) -> None:
-    """Take a step of every flow: ``[N, STATE_SIZE]``, and ``[7, N]`` as `WindowControl` has it."""
+def observe(rows: FloatArray, seen: FloatArray, bound: float) -> None:
+    """Count a step of every flow in its row, ``[N, STATE_SIZE]``.
+
+    ``seen`` holds the step's duration (s), packets acknowledged and lost, sum and least of the RTTs
+    (s), packets in flight and the window, ``[7, N]``.
+    """
     for n in range(len(rows)):
         s = rows[n]
         duration, acked, lost, rtt_sum, rtt_min, inflight, cwnd = seen[:, n]
         s[ACKED] = acked
+        # The RTT: smoothed, the path's least, the least ever, and the round's.
         if acked > 0.0:
             weight = 1.0 - 0.875**acked if s[SRTT] > 0.0 else 1.0
             s[SRTT] += weight * (rtt_sum / acked - s[SRTT])
@@ -136,21 +141,21 @@ class WindowControl:
         self.on = self.state[:, ON]
         """1 where CUBIC's rule bounds the window, ``[N]``."""
         if pacing or guard:  # compiled code is loaded now, not in a flow's first step
-            see(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard)
+            observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard)
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
         self.state[which] = 0.0
 
-    def see(self, stats: IntervalStats) -> None:
-        """Take what the flows saw in a step, ``[N]``."""
+    def observe(self, stats: IntervalStats) -> None:
+        """Count a step of the flows, ``[N]``."""
         if not (self.pacing or self.guard):
             return
         columns = (
             *(stats.duration, stats.acked, stats.lost, stats.rtt_sum, stats.rtt_min),
             *(stats.inflight, stats.cwnd),
         )
-        see(self.state, np.array(columns), self.guard)
+        observe(self.state, np.array(columns), self.guard)
 
     def apply(
         self, held: tuple[FloatArray, FloatArray], chosen: tuple[FloatArray, FloatArray]

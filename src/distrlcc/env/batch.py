@@ -156,7 +156,7 @@ class AgentBatch(ABC):
         self.newest = stats = self.stats()
         self._previous = self.actions.encode(actions)  # chosen now, whenever it takes effect
         measured = stats if self.disturbance is None else self.disturbance.measured(stats)
-        self.windows.see(measured)
+        self.windows.observe(measured)
         seen = (self.observations.observe(measured), self._previous, self.preference)
         return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
 

@@ -43,7 +43,7 @@ class EnvConfig:
     pacing: float = 0.0
     """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
     guard: float = 0.0
-    """Share of lost packets from which on CUBIC's rule sets the windows, see
+    """Share of lost packets from which on CUBIC's rule bounds the windows, see
     `distrlcc.control.windows`; 0: the policy alone does."""
     episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""

@@ -11,7 +11,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 - ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
   `distrlcc.env.rewards.outcome` has it;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
-- ``guarded`` ``[N]``, with a guard: where CUBIC's rule sets the window;
+- ``guarded`` ``[N]``, with a guard: where CUBIC's rule bounds the window;
 - ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
 - ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each

@@ -143,7 +143,7 @@ class PolicyController:
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Act on one step's statistics."""
-        self._windows.see(stats)
+        self._windows.observe(stats)
         seen = (self._observations.observe(stats), self._previous, self._preference)
         self._act(np.concatenate(seen, axis=1))
 

@@ -47,7 +47,7 @@ class CollectStats:
     minimum_window: float = 0.0
     """Steps on which the window stood at its minimum."""
     guarded: float = 0.0
-    """Steps on which the guard's rule set the window."""
+    """Steps on which the guard's rule bounded the window."""
     episodes: float = 0.0
     """Episodes that ended."""
     silent_episodes: float = 0.0

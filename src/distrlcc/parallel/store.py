@@ -186,7 +186,7 @@ def connect(spec: RankSpec, wait: float) -> Any:
         except RuntimeError as error:
             opened.set_exception(error)
 
-    before = _sockets_to(port)
+    before = sockets_to(port)
     thread = threading.Thread(target=open_store, daemon=True)
     thread.start()
     where = f"{spec.address}:{spec.port}"
@@ -196,7 +196,7 @@ def connect(spec: RankSpec, wait: float) -> Any:
         raise GroupError(not_a_master(where, str(error)), exit_code=2) from None
     except TimeoutError:
         # A thread that is still in torch would abort this process at its end.
-        for number in _sockets_to(port) - before:
+        for number in sockets_to(port) - before:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
                 line.shutdown(socket.SHUT_RDWR)
         thread.join(limits().call)
@@ -204,7 +204,7 @@ def connect(spec: RankSpec, wait: float) -> Any:
         raise GroupError(not_a_master(where, reason), exit_code=2) from None
 
 
-def _sockets_to(port: int) -> set[int]:
+def sockets_to(port: int) -> set[int]:
     """Return this process's descriptors of connections to a port."""
     found = set()
     for number in map(int, os.listdir("/dev/fd")):

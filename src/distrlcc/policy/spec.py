@@ -46,7 +46,7 @@ class PolicySpec:
     pacing: float = 0.0
     """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
     guard: float = 0.0
-    """Share of lost packets from which on CUBIC's rule sets the window; 0: never."""
+    """Share of lost packets from which on CUBIC's rule bounds the window; 0: never."""
     options: dict[str, str] = field(default_factory=dict)
     """Anything else its user must know, such as the observation's options."""
 

@@ -101,7 +101,7 @@ static long cell(__u32 k, struct product *m)
 }
 
 /* One cell of a minGRU, h += z (g - h); gates lie at m->to: z, g. */
-static long light_cell(__u32 k, struct product *m)
+static long min_gru_cell(__u32 k, struct product *m)
 {
 	struct connection *c = m->c;
 	__u32 at = m->to + k;
@@ -137,7 +137,7 @@ __noinline int recurrent(struct connection *c, __u32 which, __u32 from, __u32 to
 	m.columns = size;
 	m.to = to;
 	if (gates == 2)
-		bpf_loop(size, light_cell, &m, 0);
+		bpf_loop(size, min_gru_cell, &m, 0);
 	else
 		bpf_loop(size, cell, &m, 0);
 	for (int k = 0; k < MAX_STATE; k++) {
