@@ -144,13 +144,16 @@ class Membership:
     def _quorum(self, step: int, data: dict[str, Any]) -> list[Member]:
         """Wait for all living processes."""
         begin = time.monotonic()
+        # Longer than a silence: a member that gave up asking when another counts as silent would
+        # miss the quorum, in which the others then wait for it.
+        limit = timedelta(seconds=2 * limits().silence)
         while True:
             # Ask; the answer comes once all living processes have asked.
             try:
                 self._client = self._client or self._connect()
                 answer = self._client.quorum(
                     self.name,
-                    timedelta(seconds=limits().call),
+                    limit,
                     address=self._address,
                     store_address="",
                     step=step,
