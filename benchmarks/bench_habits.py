@@ -27,9 +27,9 @@ from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number
 from distrlcc.config import to_toml
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.evaluate.contender import Contender, contender_from_file
-from distrlcc.evaluate.figures import LIGHT, STYLE, encode, panels
-from distrlcc.evaluate.kernel_policy import registered
+from distrlcc.evaluation.contender import Contender, contender_from_file
+from distrlcc.evaluation.figures import LIGHT, STYLE, encode, panels
+from distrlcc.evaluation.kernel_policy import registered
 from distrlcc.files import write_atomically
 from distrlcc.limits import limits
 from distrlcc.net.link_config import uplink

@@ -28,7 +28,7 @@ from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.evaluate.bootstrap import mean_intervals
+from distrlcc.evaluation.bootstrap import mean_intervals
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.launcher import Launcher

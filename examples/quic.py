@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.evaluate.contender import PolicyController, contender_from_file
+from distrlcc.evaluation.contender import PolicyController, contender_from_file
 from distrlcc.transport.recovery import DeliveryRate, Interval, RttEstimator, Stamp
 from distrlcc.types import Ack
 

@@ -17,7 +17,7 @@ from distrlcc.config import from_toml, keys
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS
-from distrlcc.evaluate.scores import METRICS
+from distrlcc.evaluation.scores import METRICS
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.recipes.results_page import results_page

@@ -59,8 +59,8 @@ _MODULES = (
     "distrlcc.runs.train",
     "distrlcc.parallel.launcher",
     "distrlcc.actors.torch_rpc",
-    "distrlcc.evaluate.emulated",
-    "distrlcc.evaluate.report",
+    "distrlcc.evaluation.emulated",
+    "distrlcc.evaluation.report",
     "torch.distributed.rpc",
 )
 

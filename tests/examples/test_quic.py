@@ -15,7 +15,7 @@ import pytest
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.evaluate.contender import PolicyController, contender_from_file
+from distrlcc.evaluation.contender import PolicyController, contender_from_file
 from distrlcc.types import Ack, IntervalStats
 
 pytestmark = [

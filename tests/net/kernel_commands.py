@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.evaluate.contender import contender_from_file
-from distrlcc.evaluate.kernel_policy import kernel_policy
+from distrlcc.evaluation.contender import contender_from_file
+from distrlcc.evaluation.kernel_policy import kernel_policy
 from distrlcc.net import kernel_tcp
 from distrlcc.net.namespace import enable_loopback, is_privileged, new_network
 from distrlcc.net.tcp_flow import kernel_controls

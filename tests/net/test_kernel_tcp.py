@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.evaluate.contender import contender_from_file
-from distrlcc.evaluate.kernel_policy import kernel_policy
+from distrlcc.evaluation.contender import contender_from_file
+from distrlcc.evaluation.kernel_policy import kernel_policy
 from distrlcc.net import bpf, kernel_tcp
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
 from distrlcc.net.tcp_flow import kernel_controls, send, sink
@@ -292,7 +292,7 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
     record: Any, emulator: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "short.toml").write_text(LINK)
-    monkeypatch.setattr("distrlcc.evaluate.parallel_flows.SECONDS", 3.0)
+    monkeypatch.setattr("distrlcc.evaluation.parallel_flows.SECONDS", 3.0)
     words = ["evaluate", "fair", "--world", "emulated", "--as", "kernel", "--against", ""]
     words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
     words += ["--flows", "3"]

@@ -19,7 +19,7 @@ import pytest
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.evaluate.bootstrap import agree, curve_intervals
+from distrlcc.evaluation.bootstrap import agree, curve_intervals
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member

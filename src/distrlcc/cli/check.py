@@ -79,7 +79,7 @@ def run_parity(args: Namespace) -> int:
     distrlcc check parity --processes 2
     """
     from distrlcc.config import override
-    from distrlcc.evaluate.bootstrap import agree, curve_intervals
+    from distrlcc.evaluation.bootstrap import agree, curve_intervals
     from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
     from distrlcc.recipes.registry import recipe
 

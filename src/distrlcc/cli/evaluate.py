@@ -30,9 +30,9 @@ from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
-    from distrlcc.evaluate.contender import Contender
-    from distrlcc.evaluate.emulated import Measured
-    from distrlcc.evaluate.parallel_flows import ParallelFlows
+    from distrlcc.evaluation.contender import Contender
+    from distrlcc.evaluation.emulated import Measured
+    from distrlcc.evaluation.parallel_flows import ParallelFlows
     from distrlcc.net.kernel_tcp import KernelControl
     from distrlcc.sim.scenario import Scenario
 
@@ -97,7 +97,7 @@ def run(args: Namespace) -> int:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
-    from distrlcc.evaluate.scorecard import score, write_scorecard
+    from distrlcc.evaluation.scorecard import score, write_scorecard
 
     given = ("world", "suite", "trace", "links", "seeds", "series", "also", "flows")
     for name in given:
@@ -127,7 +127,7 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
         return
     if args.world != "emulated" or not args.policies:
         raise ConfigError("--as kernel is for a POLICY and --world emulated")
-    from distrlcc.evaluate.kernel_policy import in_kernel, registered
+    from distrlcc.evaluation.kernel_policy import in_kernel, registered
 
     policies = [contender for contender in contenders if contender.learned]
     _end_on_signals()
@@ -149,9 +149,9 @@ def _evaluate(
     scenarios: list[Scenario],
     controls: Sequence[KernelControl],
 ) -> int:
-    from distrlcc.evaluate.emulated import real_flows
-    from distrlcc.evaluate.runner import evaluate
-    from distrlcc.evaluate.summary import print_table, summarise, to_json
+    from distrlcc.evaluation.emulated import real_flows
+    from distrlcc.evaluation.runner import evaluate
+    from distrlcc.evaluation.summary import print_table, summarise, to_json
 
     # All that can be refused is refused before the first run.
     real = args.world == "emulated"
@@ -175,9 +175,9 @@ def _evaluate(
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     failures = [line for one in measured for line in one.failures]
     if real:
-        from distrlcc.evaluate.kernel_policy import kernel_work
-        from distrlcc.evaluate.parallel_flows import measure_parallel
-        from distrlcc.evaluate.sim_to_real import compare, render
+        from distrlcc.evaluation.kernel_policy import kernel_work
+        from distrlcc.evaluation.parallel_flows import measure_parallel
+        from distrlcc.evaluation.sim_to_real import compare, render
 
         models = [contender.simulated() for contender in contenders]
         pairs = [
@@ -200,7 +200,7 @@ def _evaluate(
     emit_json(args.json, figures)
     # The report.
     if args.out is not None:
-        from distrlcc.evaluate.report import ReportInfo, write_report
+        from distrlcc.evaluation.report import ReportInfo, write_report
         from distrlcc.runs.identity import package_versions
 
         names = [args.suite or "random"] if args.suite or not args.trace else []
@@ -262,8 +262,8 @@ def _measure(
     drawn: tuple[int, ...],
 ) -> list[Measured]:
     """Run all; one line for each run that failed or did not keep its time."""
-    from distrlcc.evaluate.emulated import Measured, evaluate_emulated
-    from distrlcc.evaluate.runner import evaluate
+    from distrlcc.evaluation.emulated import Measured, evaluate_emulated
+    from distrlcc.evaluation.runner import evaluate
 
     if args.world == "emulated":
         _end_on_signals()
@@ -298,7 +298,7 @@ def _notes(
     contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
 ) -> list[str]:
     """Return what a reader of real packets' figures must know."""
-    from distrlcc.evaluate.contender import kernel_note
+    from distrlcc.evaluation.contender import kernel_note
 
     kernels = any(contender.is_kernel for contender in contenders)
     notes = [kernel_note()] if kernels else []
@@ -336,7 +336,7 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     """Return the policies and schemes that `add_contenders`'s arguments name."""
-    from distrlcc.evaluate.contender import contender_from_file, contender_from_scheme
+    from distrlcc.evaluation.contender import contender_from_file, contender_from_scheme
 
     schemes = names_in(args.against)
     if args.prefer and not args.policies:

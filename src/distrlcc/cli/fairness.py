@@ -36,8 +36,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
-    from distrlcc.evaluate.fairness import LEAST_S
-    from distrlcc.evaluate.fairness_report import measure, table, to_json, write_fairness
+    from distrlcc.evaluation.fairness import LEAST_S
+    from distrlcc.evaluation.fairness_report import measure, table, to_json, write_fairness
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.

@@ -13,7 +13,7 @@ from distrlcc.cli.parser import Parser, number
 from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
-    from distrlcc.evaluate.contender import Contender
+    from distrlcc.evaluation.contender import Contender
     from distrlcc.net.kernel_tcp import KernelControl
 
 _NAME = "distrlcc"
@@ -36,7 +36,7 @@ def run_load(args: Namespace) -> int:
     distrlcc kernel load fair --keep          (until 'distrlcc kernel unload')
     distrlcc kernel load best --swap          (connections go on, under the new policy)
     """
-    from distrlcc.evaluate.kernel_policy import kernel_policy
+    from distrlcc.evaluation.kernel_policy import kernel_policy
     from distrlcc.limits import limits
     from distrlcc.net.kernel_tcp import check_name, find_control, register, require_kernel
     from distrlcc.runs.stopper import Stopper
@@ -139,7 +139,7 @@ def run_check(args: Namespace) -> int:
     Simulated links are the inputs; both draw the same numbers. 1 if fewer than 99.9% of the
     decisions on a suite are the same.
     """
-    from distrlcc.evaluate.kernel_policy import kernel_policy, same_action
+    from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
     from distrlcc.net.kernel_tcp import time_decision
     from distrlcc.sim.suites import load_suite
 
@@ -170,7 +170,7 @@ def _add_name(parser: Parser) -> None:
 
 
 def _contender(args: Namespace) -> Contender:
-    from distrlcc.evaluate.contender import contender_from_file
+    from distrlcc.evaluation.contender import contender_from_file
 
     return contender_from_file(args.policy, set(), args.prefer)
 

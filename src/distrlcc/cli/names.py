@@ -48,7 +48,7 @@ def run_policies(args: Namespace) -> int:
     distrlcc evaluate gail --against cubic,bbr
     distrlcc send HOST:PORT --policy gail
     """
-    from distrlcc.evaluate.benchmark import PREFER
+    from distrlcc.evaluation.benchmark import PREFER
     from distrlcc.policy.policy_file import load_policy, shipped_policies
 
     rows, listed = shipped_rows(), []

@@ -29,8 +29,8 @@ def run(args: Namespace) -> int:
     from rich import box
     from rich.table import Table
 
-    from distrlcc.evaluate.recovery import recovery_scores
-    from distrlcc.evaluate.scores import RECOVERY_METRICS
+    from distrlcc.evaluation.recovery import recovery_scores
+    from distrlcc.evaluation.scores import RECOVERY_METRICS
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.

@@ -137,8 +137,8 @@ def _run(args: Namespace, log: StepLog | None) -> int:
             "was too busy for these figures to count"
         )
     if args.plot is not None and log is not None:
-        from distrlcc.evaluate.figures import encode
-        from distrlcc.evaluate.plots import flow_plot
+        from distrlcc.evaluation.figures import encode
+        from distrlcc.evaluation.plots import flow_plot
 
         figure = flow_plot(log.whole(), name, wire_bytes)
         require_writable(args.plot.resolve().parent)
@@ -158,7 +158,7 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
     if args.prefer is not None and args.policy is None:
         raise ConfigError("--prefer is for --policy")
     if args.scheme is None:
-        from distrlcc.evaluate.contender import PolicyController, contender_from_file
+        from distrlcc.evaluation.contender import PolicyController, contender_from_file
 
         contender = contender_from_file(args.policy or DEFAULT, set(), args.prefer)
         policy = PolicyController(contender, seed=args.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distrlcc.evaluate.benchmark import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark
+from distrlcc.evaluation.benchmark import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark
 
 RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmark("dynamic")
 CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)

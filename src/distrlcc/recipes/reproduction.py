@@ -11,8 +11,8 @@ from time import process_time
 
 from distrlcc import __version__
 from distrlcc.errors import ConfigError
-from distrlcc.evaluate.benchmark import Benchmark
-from distrlcc.evaluate.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluation.benchmark import Benchmark
+from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import Experiment

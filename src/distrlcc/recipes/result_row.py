@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from distrlcc.errors import DatasetError, reading
-from distrlcc.evaluate.benchmark import known_metric
+from distrlcc.evaluation.benchmark import known_metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
 

@@ -9,8 +9,8 @@ from importlib import resources
 
 import jinja2
 
-from distrlcc.evaluate.benchmark import PREFER, known_metric
-from distrlcc.evaluate.scores import Metric
+from distrlcc.evaluation.benchmark import PREFER, known_metric
+from distrlcc.evaluation.scores import Metric
 from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.result_row import TOLERATED, ResultRow
 

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from distrlcc.evaluate.figures import encode
+from distrlcc.evaluation.figures import encode
 from distrlcc.tune.report import Report, pieces
 from distrlcc.tune.space import space_of
 from distrlcc.tune.tune_config import TuneConfig

@@ -1,0 +1,71 @@
+"""Suites with the scores that are taken on them, for recipes' results and for the scorecard."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.fairness_report import measure
+from distrlcc.evaluation.recovery import recovery_scores
+from distrlcc.evaluation.runner import evaluate
+from distrlcc.evaluation.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
+from distrlcc.sim.suites import load_suite
+
+ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
+"""What is scored of one flow on a link: keys of `distrlcc.evaluation.scores.METRICS`."""
+TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
+BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
+"""Of several: keys of `distrlcc.evaluation.scores.FAIRNESS_METRICS`."""
+RECOVERY = ("recovery_rtts", "recovered")
+"""After changes: keys of `distrlcc.evaluation.scores.RECOVERY_METRICS`."""
+PREFER = ", prefer "
+"""Between a suite and a preference in the labels of rows of results."""
+RIVALS = ("cubic", "bbr", "vegas", "copa")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Links on which contenders are scored."""
+
+    suite: str
+    """A suite's name, or a link's; its split ``test``."""
+    peers: tuple[str, ...] = (*RIVALS, "oracle")
+    """Schemes that are scored beside it."""
+    links: int | None = None
+    """At most so many of its links."""
+    metrics: tuple[str, ...] = ALONE
+    prefer: float | None = None
+    """What a policy is told to prefer; None: its default."""
+    name: str = ""
+    """What rows of results call the links; empty: as the suite."""
+
+    @property
+    def label(self) -> str:
+        """What rows of results call it."""
+        after = ", after changes" if self.metrics == RECOVERY else ""
+        return (
+            (self.name or self.suite)
+            + after
+            + ("" if self.prefer is None else f"{PREFER}{self.prefer:g}")
+        )
+
+    def scores(self, contender: Contender) -> dict[str, float]:
+        """Return a contender's means over the links, those without a value left out."""
+        scenarios = load_suite(self.suite).scenarios("test", self.links)
+        if self.metrics == RECOVERY:
+            return recovery_scores(contender, scenarios)
+        if {"jain", "share"} & set(self.metrics):
+            found = measure(contender, self.suite, scenarios).overall
+            return {metric: found[metric].mean for metric in self.metrics}
+        measured, _ = evaluate(contender, scenarios)
+        return {metric: float(np.nanmean(measured.figures[metric])) for metric in self.metrics}
+
+
+def known_metric(key: str, beside: Collection[str]) -> Metric:
+    """Return how a score is shown, given the keys of those beside it."""
+    shared = {"jain", "share"} & set(beside)
+    known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
+    return next(metric for metric in known if metric.key == key)

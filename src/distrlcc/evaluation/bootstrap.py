@@ -1,0 +1,84 @@
+"""Percentile-bootstrap intervals of means over links (Efron and Tibshirani 1993, chapter 13).
+
+Links are drawn with replacement and a link's seeds stay together, since seeds of one link are not
+independent evidence about other links. With a single link its seeds are drawn instead: such an
+interval speaks of that link alone. A single value says nothing of how far others would lie from it:
+there is no interval, and its bounds are NaN.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distrlcc.evaluation.scores import defined_means
+from distrlcc.types import FloatArray
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+_CHUNK = 4_000_000
+"""Elements of one block of resampled means; bounds the memory to some 32 MB."""
+
+
+def mean_intervals(values: FloatArray) -> FloatArray:
+    """Return means over links and seeds with bootstrap intervals.
+
+    The same links are drawn for all M rows, and for every call with the same sizes, so schemes are
+    compared on the same draws.
+
+    Args:
+        values: ``[M, L, S]``. NaN means undefined: a seed is left out of its link's mean, a link
+            without any out of the mean over links.
+
+    Returns:
+        ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
+    """
+    units = defined_means(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
+    return _intervals(units, RESAMPLES)
+
+
+def link_intervals(values: FloatArray) -> FloatArray:
+    """Return each link's mean over its seeds, ``[M, L, S]``, with an interval, ``[M, L, 3]``."""
+    rows = values.reshape(-1, values.shape[2])
+    return _intervals(rows, RESAMPLES // 2).reshape(*values.shape[:2], 3)
+
+
+def curve_intervals(curves: FloatArray) -> FloatArray:
+    """Return mean, low and high over S seeds of curves in Q parts, ``[S, Q]``: ``[Q, 3]``."""
+    return mean_intervals(curves.T[:, None, :])
+
+
+def agree(one: FloatArray, other: FloatArray) -> bool:
+    """Return whether each one's means, of ``[Q, 3]``, lie within the other's intervals."""
+    return all(
+        bool(((b[:, 1] <= a[:, 0]) & (a[:, 0] <= b[:, 2])).all())
+        for a, b in ((one, other), (other, one))
+    )
+
+
+def _intervals(units: FloatArray, resamples: int) -> FloatArray:
+    """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
+    rows, count = units.shape
+    result = np.full((rows, 3), np.nan)
+    result[:, 0] = defined_means(units)
+    if count == 1:
+        return result
+    defined = np.isfinite(units)
+    filled, whole = np.where(defined, units, 0.0), bool(defined.all())
+    # How often each unit is drawn is multinomial, and a resampled mean is one product with that.
+    share, draws = np.full(count, 1.0 / count), np.random.default_rng(0)
+    weights = draws.multinomial(count, share, size=resamples).astype(np.float64)
+    tail, step = (1.0 - CONFIDENCE) / 2, max(1, _CHUNK // resamples)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        counts = float(count) if whole else weights @ defined[part].T.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            means = np.asarray(weights @ filled[part].T / counts)  # [resamples, step]
+        if whole:
+            result[part, 1:] = np.quantile(means, [tail, 1.0 - tail], axis=0).T
+            continue
+        # Draws without a defined unit have no mean, and a single unit has no interval.
+        for row in np.flatnonzero(defined[part].sum(axis=1) > 1):
+            found = means[:, row][np.isfinite(means[:, row])]
+            result[start + row, 1:] = np.quantile(found, [tail, 1.0 - tail])
+    return result

@@ -1,0 +1,352 @@
+"""Runs contenders as real packets on emulated links, one link after another in real time.
+
+A policy or one of our schemes sends over UDP as ``distrlcc send`` does; ``kernel-cubic`` and the
+like are the kernel's own TCP. All are scored by the emulated link's log, so that they differ only
+in what they put on the link.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+
+from distrlcc.config import to_toml
+from distrlcc.errors import ConfigError, LinkError, OutputError, TraceError
+from distrlcc.evaluation.contender import Contender, rival
+from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
+from distrlcc.evaluation.runner import reseed
+from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Series
+from distrlcc.limits import limits
+from distrlcc.net.command import ENDED
+from distrlcc.net.command_group import BASE, ERROR, Part
+from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.net.link_config import require_plain_link
+from distrlcc.processes import die_with_parent
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+
+FIRST_PORT = 24_730
+"""Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
+ATTEMPTS = 2
+_SILENCE = "30"
+"""How long a sender sends on into an outage of the link, s."""
+_MOST_PATIENCE_SECONDS = 3600
+_AT_ONCE_S = 1e-6
+_GRAIN_S = 1e-3
+"""The emulator knows whole milliseconds."""
+_DISTRLCC = (sys.executable, "-m", "distrlcc")
+_TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
+_TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
+
+
+@dataclass(frozen=True)
+class RealFlow:
+    """One flow on an emulated link, as commands that send real packets and receive them."""
+
+    number: int
+    """Among the scenario's, from 1."""
+    contender: Contender
+    start_s: float
+    seconds: float
+    """How long it sends."""
+    seed: int
+    cwnd: float | None = None
+    """Window of the scheme ``fixed``, packets."""
+    count: int = 1
+    """How many connections at once; more than one only of the kernel's TCP."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"flow {self.number} ({self.contender.name})"
+
+    @property
+    def port(self) -> int:
+        """Port of its receiver."""
+        return FIRST_PORT + self.number - 1
+
+    def figures(self, folder: Path) -> Path:
+        """Return where its sender writes its figures."""
+        return folder / f"sent-{self.number}.json"
+
+    def sender(self, folder: Path) -> Part:
+        """Return what runs behind the link."""
+        contender, figures, seconds = self.contender, str(self.figures(folder)), f"{self.seconds:g}"
+        if contender.is_kernel:
+            where = ("send", BASE, str(self.port), contender.scheme)
+            words = (*_TCP, *where, seconds, str(self.count), figures)
+            return Part(self.name, words, self.start_s)
+        window = () if self.cwnd is None else ("--cwnd", f"{self.cwnd:g}")
+        what = ("send", f"{BASE}:{self.port}", *contender.words(), *window)
+        wait = f"{limits().join:g}"
+        how = ("--seed", str(self.seed), "--seconds", seconds, "--wait", wait, "--hold")
+        said = (*what, *how, "--timeout", _SILENCE, "--json", figures)
+        return Part(self.name, (*_DISTRLCC, *said), self.start_s)
+
+    def receiver(self) -> Part:
+        """Return what runs outside."""
+        # It starts before the first flow, and receives nothing until its own flow begins.
+        patience = min(self.start_s + self.seconds + limits().start, _MOST_PATIENCE_SECONDS)
+        name = f"the receiver of {self.name}"
+        if self.contender.is_kernel:
+            said = ("sink", BASE, str(self.port), f"{patience:g}", str(self.count))
+            return Part(name, (*_TCP, *said))
+        listen = ("--timeout", f"{patience:g}", "--listen", f"{BASE}:{self.port}")
+        return Part(name, (*_DISTRLCC, "receive", "--count", "1", *listen))
+
+
+def real_flows(
+    scenario: Scenario, contender: Contender, others: str | None = None
+) -> list[RealFlow]:
+    """Return a scenario's flows, the contender's first; those that never send are left out.
+
+    ``others`` are as in `distrlcc.evaluation.contender.rival`.
+
+    Raises:
+        ConfigError: A flow cannot send real packets, or its link is none for them.
+    """
+    found = []
+    require_plain_link(scenario.link)
+    for number, flow in enumerate(scenario.flows, 1):
+        stop = scenario.duration_s if flow.stop_s is None else flow.stop_s
+        seconds = min(stop, scenario.duration_s) - flow.start_s
+        try:
+            runs = contender if number == 1 else rival(flow.scheme, contender, others)
+            _check(flow, runs)
+        except ConfigError as error:
+            raise ConfigError(f"{scenario.name}, flow {number}: {error}") from None
+        if seconds > 0:
+            # As the simulator seeds it, so that two of one scheme do not draw the same.
+            seed = scenario.seed * 64 + number - 1
+            found.append(RealFlow(number, runs, flow.start_s, seconds, seed, flow.cwnd))
+    return found
+
+
+def _check(flow: Flow, contender: Contender) -> None:
+    if flow.extra_rtt_ms:
+        raise ConfigError(
+            "extra_rtt_ms is for the simulated world; real flows share the link's delay"
+        )
+    if flow.packets is not None:
+        raise ConfigError("packets is for the simulated world; give real flows a stop_s")
+    if flow.pacing_mbps is not None:
+        raise ConfigError("pacing_mbps is for the simulated world; real flows find their own rate")
+    if flow.cwnd is not None and contender.name != "fixed":
+        raise ConfigError(
+            "cwnd is for the simulated world; of real packets only fixed takes it, not "
+            f"{contender.name}"
+        )
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """What a run of real packets gave; all except the lateness is of the first flow."""
+
+    figures: dict[str, float]
+    """By metric: by the link's log, and as its sender reports, from the first second's end on."""
+    series: Series
+    late_share: float
+    """Share of the steps that were more than 1 ms late, of the worst flow; 0 for the kernel's."""
+
+
+def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
+    """Emulate a link, send flows over it, and score the first one by its log.
+
+    Raises:
+        LinkError: A sender or the emulator failed.
+        OutputError: Nothing crossed the link.
+        TraceError: The log cannot be read.
+    """
+    with TemporaryDirectory(prefix="distrlcc-") as folder:
+        # Run it; senders and emulator may each take their time to start.
+        place = Path(folder)
+        whole, own, first = place / "up.log", place / "own.log", flows[0]
+        ports = {FIRST_PORT: own} if len(scenario.flows) > 1 else {}
+        emulate_flows(scenario, flows, place, log=whole, port_logs=ports)
+        # What the senders report, and the link's log.
+        late = [
+            float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
+            for flow in flows
+            if not flow.contender.is_kernel
+        ]
+        log = read_flow_log(whole, scenario, own=own if ports else None)
+        sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
+        said = sender.over(np.array([log.warm_ms - log.begin_ms, log.end_ms - log.begin_ms]) / 1e3)
+        figures = score_log(log) | {key: float(value[0]) for key, value in said.items()}
+        return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
+
+
+def emulate_flows(
+    scenario: Scenario,
+    flows: Sequence[RealFlow],
+    folder: Path,
+    *,
+    log: Path,
+    port_logs: Mapping[int, Path] = MappingProxyType({}),
+) -> None:
+    """Emulate a link and run flows over it; see `emulation`.
+
+    Raises:
+        LinkError: A sender or the emulator failed.
+    """
+    words = emulation(scenario, flows, folder, log=log, port_logs=port_logs)
+    _run(words, scenario.duration_s + 2 * limits().start)
+
+
+def emulation(
+    scenario: Scenario,
+    flows: Sequence[RealFlow],
+    folder: Path,
+    *,
+    log: Path,
+    port_logs: Mapping[int, Path],
+) -> list[str]:
+    """Write inputs into a folder; return the command that emulates a link and runs flows over it.
+
+    ``log`` will hold all packets; ``port_logs``, by port, those of a single receiver each.
+    """
+    # The link's time begins when the first flow starts.
+    begin = min(flow.start_s for flow in flows)
+    link = link_from(scenario.link, begin)
+    if link.trace is not None and Path(link.trace).is_file():
+        link = replace(link, trace=str(Path(link.trace).resolve()))
+    plain = Scenario(scenario.name, link, (Flow("agent"),), scenario.duration_s, scenario.seed)
+    (folder / "link.toml").write_text(to_toml(plain), encoding="utf-8")
+    # What runs outside and behind the link.
+    senders, receivers = folder / "senders.json", folder / "receivers.json"
+    parts = [flow.sender(folder) for flow in flows]
+    parts = [replace(part, start_s=(part.start_s or 0.0) - begin) for part in parts]
+    senders.write_bytes(msgspec.json.encode(parts))
+    receivers.write_bytes(msgspec.json.encode([flow.receiver() for flow in flows]))
+    words = ["emulate", "--scenario", str(folder / "link.toml"), "--begin", "data"]
+    for port, path in port_logs.items():
+        words += ["--log-port", str(port), str(path)]
+    outside = shlex.join([*_TOGETHER, str(receivers)])
+    words += ["--log", str(log), "--outside", outside, "--", *_TOGETHER, str(senders)]
+    return [*_DISTRLCC, *words]
+
+
+def link_from(link: Link, seconds: float) -> Link:
+    """Return a link as it goes on from a time."""
+    if link.trace is not None:
+        link = replace(link, trace_start_s=link.trace_start_s + seconds)
+    past = Change(_AT_ONCE_S)
+    changes = []
+    for change in link.changes:
+        if change.at_s > seconds + _GRAIN_S:
+            changes.append(replace(change, at_s=change.at_s - seconds))
+        else:
+            given = {name: value for name, value in asdict(change).items() if value is not None}
+            past = replace(past, **given | {"at_s": _AT_ONCE_S})
+    if past != Change(_AT_ONCE_S):
+        changes.insert(0, past)
+    return replace(link, changes=tuple(changes))
+
+
+def _run(words: Sequence[str], seconds: float) -> None:
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
+        )
+    except subprocess.TimeoutExpired:
+        raise LinkError(f"it did not end within {seconds:.0f} s") from None
+    if done.returncode or ENDED in done.stderr:
+        lines = done.stderr.splitlines()
+        reasons = [line.partition(ERROR)[2] for line in lines if ERROR in line]
+        raise LinkError((reasons or lines[-1:] or [f"exit code {done.returncode}"])[0])
+
+
+@dataclass(frozen=True)
+class LateRun:
+    """A run whose senders did not keep their time, so that its figures do not count."""
+
+    contender: str
+    link: str
+    share: float
+    """Share of the steps that were more than 1 ms late, of the worst flow."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.contender} on {self.link}: {self.share:.1%} of a flow's steps were more than "
+            "1 ms late; this machine was too busy for its figures to count"
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a contender's runs gave."""
+
+    scores: SchemeScores
+    """``[L, S]``; NaN where a run failed."""
+    series: tuple[Series, ...]
+    """Series of the links asked for whose first run did not fail."""
+    late: tuple[LateRun, ...] = ()
+    failures: tuple[str, ...] = ()
+    """A sentence on each run that failed each time that it was tried."""
+
+
+def evaluate_emulated(
+    contender: Contender,
+    scenarios: Sequence[Scenario],
+    *,
+    seeds: int = 1,
+    others: str | None = None,
+    series_links: tuple[int, ...] = (),
+    show: Callable[[str], None] = lambda _: None,
+) -> Measured:
+    """Measure a contender as each link's first flow, in real time; a failed run once more.
+
+    Seeds and series are as in `distrlcc.evaluation.runner.evaluate`, ``others`` as in
+    `distrlcc.evaluation.contender.rival`; ``show`` is called with a line on each run.
+
+    Raises:
+        ConfigError: A flow cannot send real packets.
+    """
+    # Each link once per seed; what fails is tried once more, and then left out.
+    shape = len(scenarios), seeds
+    columns = {m.key: np.full(shape, np.nan) for m in METRICS + SENDER_METRICS}
+    series, late, failures = list[Series](), list[LateRun](), list[str]()
+    for place, scenario in enumerate(scenarios):
+        for seed in range(seeds):
+            run, reason = f"{contender.name} on {scenario.name}", ""
+            show(f"{run}, {scenario.duration_s:g} s")
+            seeded = reseed(scenario, seed)
+            flows = real_flows(seeded, contender, others)
+            for attempt in range(ATTEMPTS):
+                if attempt:
+                    show(f"{run}, once more ({reason})")
+                try:
+                    done = run_link(seeded, flows)
+                except (LinkError, OutputError, TraceError) as error:
+                    reason = str(error)
+                    continue
+                for key, value in done.figures.items():
+                    columns[key][place, seed] = value
+                if place in series_links and seed == 0:
+                    series.append(done.series)
+                if done.late_share > MOST_LATE:
+                    late.append(LateRun(contender.name, scenario.name, done.late_share))
+                break
+            else:
+                failures.append(f"{run} failed: {reason}")
+    # What was measured; a run that failed has no figures.
+    links = tuple(scenario.name for scenario in scenarios)
+    scores = SchemeScores(contender.name, links, columns, contender.learned)
+    return Measured(scores, tuple(series), tuple(late), tuple(failures))

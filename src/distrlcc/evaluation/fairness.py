@@ -1,0 +1,219 @@
+"""How flows share a link: Jain's index, convergence after a join, friendliness.
+
+All agents of a scenario run the policy, or the scheme where a scheme is measured; the other flows
+run their own schemes. `run_shared` keeps what each flow does over time, `fairness_of` scores it.
+
+Rates are means over windows of `WINDOW_S` that slide by a bucket. A flow counts in a window that
+lies within its running time.
+
+- Jain's index of F rates x: (sum x)^2 / (F sum x^2), from 1/F to 1 (Jain, Chiu and Hawe 1984,
+  https://arxiv.org/abs/cs/9809099).
+- Settled windows begin `SETTLE_S` or more after the last join or leaving.
+- A join has converged at the first moment from which on, for `HOLD_RTTS` of the longest base RTT,
+  each window has every flow within `TOLERANCE` of an equal share of what they deliver together. So
+  do Dong et al. (PCC, NSDI 2015, section 4.2.2) with windows of 1 s, 25% and 5 s. A join after
+  which this never is so before flows join or leave again has no convergence time, and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.runner import MBIT, WARMUP_S, reseed, simulate
+from distrlcc.evaluation.scores import BUCKET_S, defined_mean
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import NANOSECONDS, FloatArray
+
+WINDOW_S = 1.0
+SETTLE_S = 3.0
+TOLERANCE = 0.25
+HOLD_RTTS = 20.0
+LEAST_S = 2.0
+"""Scenarios are not shorter: the warm-up, and one window."""
+_WIDTH = round(WINDOW_S / BUCKET_S)
+
+_FLOW = (col.STEP_ACKED, col.QUEUEING_SUM, col.SENT, col.DROPPED)
+_CUMULATIVE = slice(1, 4)
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """One link's run: F flows in B buckets of `BUCKET_S`; packets where nothing else is said."""
+
+    scenario: Scenario
+    """As it was run: with the agents as agents."""
+    acked: FloatArray
+    """Acknowledged, ``[F, B]``."""
+    queueing_s: FloatArray
+    """Time that these waited in the queue, s, summed, ``[F, B]``."""
+    sent: FloatArray
+    dropped: FloatArray
+    """By the queue, ``[F, B]``."""
+    capacity: FloatArray
+    """What the link could carry, ``[B]``."""
+    used: FloatArray
+    """And carried, ``[B]``."""
+    base_rtt_s: FloatArray
+    """Each flow's round trip without a queue, ``[F]``, in the mean over time."""
+
+    @property
+    def agents(self) -> int:
+        """How many of the flows are agents: the first ones."""
+        return sum(flow.scheme == "agent" for flow in self.scenario.flows)
+
+
+def run_shared(
+    contender: Contender, scenarios: Sequence[Scenario], seed: int = 0
+) -> list[SharedRun]:
+    """Run a contender as every agent, once on every scenario, in one batched simulator call."""
+    # Each flow's counts and each link's, in buckets.
+    seeded = [reseed(scenario, seed) for scenario in scenarios]
+    count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
+    agents = max(sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios)
+    config = replace(contender.env_config(), agents=agents)
+    batch = LinkBatch(count, config, n_flows=n_flows, with_labels=False, joining=True)
+    ends = np.array([round(s.duration_s * NANOSECONDS) for s in seeded])
+    buckets = round(float(ends.max()) / NANOSECONDS / BUCKET_S) + 1
+    flows = np.zeros((len(_FLOW), count, n_flows, buckets))
+    links = np.zeros((3, count, buckets))  # capacity, used, base RTT * capacity
+    everyone, counted = np.arange(count), np.zeros((len(_FLOW), count, n_flows))
+    for then, _ in simulate(contender, batch, seeded, seed):
+        running = then < ends
+        bucket = np.minimum((then / (BUCKET_S * NANOSECONDS) + 1e-6).astype(int), buckets - 1)
+        # What the step added; some columns count from the beginning on.
+        counts = batch.simulator.flows[:, _FLOW].T.reshape(counted.shape).astype(float)
+        added = counts.copy()
+        added[_CUMULATIVE] -= counted[_CUMULATIVE]
+        counted = counts
+        flows[:, everyone, :, bucket] += (added * running[:, None]).transpose(1, 0, 2)
+        capacity, used, base = batch.simulator.results[:, [col.CAPACITY, col.USED, col.BASE_RTT]].T
+        links[:, everyone, bucket] += running * np.array([capacity, used, base * capacity])
+    # Each scenario's own flows and time.
+    found = []
+    for n, scenario in enumerate(scenarios):
+        length = round(scenario.duration_s / BUCKET_S)
+        acked, queueing, sent, dropped = flows[:, n, : len(scenario.flows), :length]
+        capacity, used, weighted = links[:, n, :length]
+        extra = np.array([flow.extra_rtt_ms * 1e-3 for flow in scenario.flows])
+        base = weighted.sum() / max(capacity.sum(), 1e-9) + extra
+        waited = queueing / NANOSECONDS
+        found.append(SharedRun(scenario, acked, waited, sent, dropped, capacity, used, base))
+    return found
+
+
+def jain_index(rates: FloatArray) -> FloatArray:
+    """Return Jain's index of rates ``[F, ...]``, NaN for flows that do not run, over the flows.
+
+    It is NaN where fewer than two run or nothing is delivered.
+    """
+    runs = np.isfinite(rates)
+    x = np.where(runs, rates, 0.0)
+    squares = runs.sum(axis=0) * np.square(x).sum(axis=0)
+    defined = (runs.sum(axis=0) > 1) & (squares > 0)
+    return np.where(defined, np.square(x.sum(axis=0)) / np.where(defined, squares, 1.0), np.nan)
+
+
+def windowed_rates(run: SharedRun) -> FloatArray:
+    """Return throughputs in windows, Mbit/s ``[F, W]``; window w begins at bucket w.
+
+    NaN where a flow does not run throughout the window.
+    """
+    rates = run.acked * MBIT / BUCKET_S
+    windows = np.lib.stride_tricks.sliding_window_view(rates, _WIDTH, axis=1).mean(axis=2)
+    begins = np.arange(windows.shape[1]) * BUCKET_S
+    starts, stops = _times(run)
+    inside = (begins >= starts[:, None] - 1e-9) & (begins + WINDOW_S <= stops[:, None] + 1e-9)
+    return np.where(inside, windows, np.nan)
+
+
+def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
+    """Return which of so many windows are settled, ``[W]``: flows' set has been the same."""
+    begins = np.arange(windows) * BUCKET_S
+    calm = np.ones(windows, bool)
+    for time in _changes(run):
+        calm &= (begins + WINDOW_S <= time + 1e-9) | (begins >= time + SETTLE_S - 1e-9)
+    return calm
+
+
+def fairness_of(run: SharedRun) -> dict[str, float]:
+    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
+    rates = windowed_rates(run)
+    calm = settled(run, rates.shape[1])
+    times = convergence_times(run)
+    warm = slice(round(WARMUP_S / BUCKET_S), None)
+    acked, sent = run.acked[:, warm].sum(), run.sent[:, warm].sum()
+    delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
+    share = _share(run, rates[:, calm])
+    return {
+        "jain": defined_mean(jain_index(rates)[calm]),
+        "converged": defined_mean(np.isfinite(times).astype(float)),
+        "convergence_s": defined_mean(times),
+        "share": share,
+        "tolerable": float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
+        "utilisation": float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
+        "queueing_delay_rtt": float(delay / acked) if acked else math.nan,
+        "excess_loss": float(run.dropped[:, warm].sum() / max(sent, 1.0)),
+    }
+
+
+def running_rates(run: SharedRun) -> FloatArray:
+    """Return each flow's throughput while it runs, Mbit/s ``[F]``."""
+    starts, stops = _times(run)
+    return np.asarray(run.acked.sum(axis=1) * MBIT / np.maximum(stops - starts, BUCKET_S))
+
+
+def convergence_times(run: SharedRun) -> FloatArray:
+    """Return each join's convergence time, s ``[J]``; NaN of those that have not converged."""
+    rates = windowed_rates(run)
+    starts, _ = _times(run)
+    changes = _changes(run)
+    hold = max(1, math.ceil(HOLD_RTTS * float(run.base_rtt_s.max()) / BUCKET_S))
+    times = []
+    for join in sorted({start for start in starts if start > 0}):
+        following = min((t for t in changes if t > join), default=run.scenario.duration_s)
+        first = math.ceil(join / BUCKET_S - 1e-9)
+        last = min(math.floor(following / BUCKET_S + 1e-9) - _WIDTH, rates.shape[1] - 1)
+        section = rates[:, first : last + 1]
+        x = section[np.isfinite(section).any(axis=1)]
+        fair = np.maximum(x.mean(axis=0), 1e-9)
+        close = (np.abs(x / fair - 1.0) <= TOLERANCE).all(axis=0)
+        held = np.flatnonzero(
+            np.convolve(close, np.ones(hold), "valid") >= hold - 0.5
+            if len(close) >= hold
+            else np.zeros(0)
+        )
+        times.append((first + int(held[0])) * BUCKET_S - join if len(held) else math.nan)
+    return np.array(times)
+
+
+def _share(run: SharedRun, rates: FloatArray) -> float:
+    """Return what an agent delivers beside a scheme's flow, of what both do: means of each kind."""
+    own, others = rates[: run.agents], rates[run.agents :]
+    if not len(others):
+        return math.nan
+    both = np.isfinite(own).any(axis=0) & np.isfinite(others).any(axis=0)
+    if not both.any():
+        return math.nan
+    ours, theirs = np.nanmean(own[:, both]), np.nanmean(others[:, both])
+    return float(ours / (ours + theirs)) if ours + theirs > 0 else math.nan
+
+
+def _times(run: SharedRun) -> tuple[FloatArray, FloatArray]:
+    flows, end = run.scenario.flows, run.scenario.duration_s
+    starts = np.array([flow.start_s for flow in flows])
+    stops = np.array([end if flow.stop_s is None else min(flow.stop_s, end) for flow in flows])
+    return starts, stops
+
+
+def _changes(run: SharedRun) -> list[float]:
+    """Return when flows join or leave, the beginning included, s."""
+    starts, stops = _times(run)
+    return sorted({0.0, *starts.tolist(), *(stops[stops < run.scenario.duration_s]).tolist()})

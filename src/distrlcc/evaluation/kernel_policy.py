@@ -1,0 +1,141 @@
+"""A contender's policy for the kernel, and how often it does there what it does here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluation.contender import KERNEL, Contender
+from distrlcc.net.kernel_tcp import KernelControl, register
+from distrlcc.policy.fixed_point import fixed
+from distrlcc.policy.integer_policy import IntegerPolicy, intervals
+from distrlcc.policy.kernel_layout import ONE, RATE_ONE
+from distrlcc.policy.policy_file import load_policy
+from distrlcc.policy.quantise import KernelOptions, quantise
+from distrlcc.seeding import normal, stream_key, uniform
+from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import with_scheme
+
+SAME_RATE = 1e-3
+"""Rates are the same where they differ by less than this share."""
+
+
+def kernel_policy(contender: Contender, options: KernelOptions | None = None) -> NDArray[np.void]:
+    """Return a contender's policy as the kernel's program takes it.
+
+    Raises:
+        PolicyFileError: It does not fit.
+    """
+    assert contender.path is not None
+    policy = load_policy(contender.path)
+    return quantise(
+        policy,
+        ACTIONS[policy.spec.action],
+        (MIN_CWND, MAX_CWND),
+        preference=contender.preference,
+        options=options,
+        name=contender.name,
+    )
+
+
+def in_kernel(contender: Contender, control: KernelControl) -> Contender:
+    """Return a policy's contender as the kernel's TCP runs it."""
+    return replace(contender, name=KERNEL + contender.name, control=control.name)
+
+
+@contextmanager
+def registered(contenders: Sequence[Contender]) -> Iterator[list[KernelControl]]:
+    """Have contenders' policies in the kernel's TCP while the context lasts, under passing names.
+
+    Raises:
+        PolicyFileError: A policy does not fit.
+        KernelError: This machine lacks something, or the kernel refuses.
+    """
+    records = [kernel_policy(contender) for contender in contenders]
+    with ExitStack() as held:
+        controls = []
+        for number, (contender, record) in enumerate(zip(contenders, records, strict=True)):
+            controls.append(register(record, contender.name, f"rl{os.getpid()}_{number}"))
+            held.callback(controls[-1].close)
+        yield controls
+
+
+def kernel_work(control: KernelControl) -> str:
+    """Return a sentence on what a policy did in the kernel."""
+    counts = control.counts()
+    each = counts["ns"] / max(counts["decisions"], 1) / 1e3
+    return (
+        f"{KERNEL}{control.label} is {control.label} in this machine's kernel: "
+        f"{counts['decisions']} decisions of {each:.1f} µs; its guard began "
+        f"{counts['guard_entries']} times, {counts['guard_us'] / 1e6:.1f} s in all."
+    )
+
+
+@dataclass(frozen=True)
+class Sameness:
+    """How often the integer twin acts as floating point does, with the same draw."""
+
+    decisions: int
+    same: int
+
+    @property
+    def share(self) -> float:
+        """Share of decisions that are the same."""
+        return self.same / max(self.decisions, 1)
+
+
+def same_action(
+    contender: Contender, scenarios: Sequence[Scenario], seconds: float, seed: int = 0
+) -> Sameness:
+    """Run a policy on simulated links, and ask its integer twin at each step what it would do.
+
+    The twin keeps its own features and recurrent state, but is told the previous action.
+    """
+    # The links, with the policy as every agent.
+    assert contender.policy is not None
+    agents = max(sum(f.scheme == "agent" for f in s.flows) for s in scenarios) or 1
+    config = replace(contender.env_config(), agents=agents)
+    flows = max(len(s.flows) for s in scenarios)
+    batch = LinkBatch(len(scenarios), config, n_flows=flows, with_labels=False, joining=True)
+    for n, scenario in enumerate(scenarios):
+        batch.load(n, with_scheme(scenario, "agent"))
+    if contender.preference is not None:
+        batch.preference[:] = contender.preference
+    rows = np.arange(len(batch.active))
+    policy, twin = contender.policy, IntegerPolicy(kernel_policy(contender), len(rows))
+    state, seen = policy.initial_state(len(rows)), batch.first_observation(rows)
+    key, discrete = stream_key(seed, "same action"), policy.spec.action_kind == "discrete"
+    # Both act on what the links showed; the policy's actions are taken.
+    decisions = same = 0
+    fresh = rows
+    for step in range(round(seconds * 1000 / config.step_ms)):
+        draws = normal(key, rows, step) if not discrete else uniform(key, rows, step)
+        whole = fixed(draws) if not discrete else np.floor(draws * 2.0**32).astype(np.int64)
+        given = whole / ONE if not discrete else whole / 2.0**32
+        actions, state = policy.act(seen, state, given if discrete else given[:, None])
+        twin.step(whole, fresh)
+        _, pacing = batch.actions.apply(actions, *batch.held())
+        if discrete:
+            agree = twin.rows["action"] == actions
+        else:
+            agree = np.abs(twin.rows["rate"] / RATE_ONE / pacing - 1) < SAME_RATE
+        decisions, same = decisions + int(batch.active.sum()), same + int(agree[batch.active].sum())
+        seen, _ = batch.step(actions)
+        # What the twin is told.
+        stats = batch.newest
+        twin.rows["now"] = intervals(stats)
+        twin.rows["cwnd"], twin.rows["rate"] = fixed(stats.cwnd), fixed(stats.pacing_rate, RATE_ONE)
+        if discrete:
+            twin.rows["action"] = actions
+        else:
+            twin.rows["answer"] = fixed(batch.actions.encode(actions)[:, 0])
+        fresh = np.flatnonzero(batch.active & ~batch.acted)
+        state[:, fresh] = 0.0
+    return Sameness(decisions, same)

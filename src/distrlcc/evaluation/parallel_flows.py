@@ -1,0 +1,146 @@
+"""Several flows of one sender at once, as ``iperf3 -P``: in the kernel's TCP and the simulator."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from distrlcc.errors import LinkError, OutputError, TraceError
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.emulated import ATTEMPTS, RealFlow, emulate_flows
+from distrlcc.evaluation.fairness import fairness_of, jain_index, run_shared
+from distrlcc.evaluation.flow_log import read_flow_log, score_log
+from distrlcc.evaluation.runner import MBIT, WARMUP_S
+from distrlcc.evaluation.scores import BUCKET_S
+from distrlcc.evaluation.summary import figure
+from distrlcc.sim.scenario import Flow, Link, Scenario
+
+LINK = Link(rate_mbps=96.0, delay_ms=10.0, queue_packets=300)
+SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Together:
+    """What flows did together after the first second."""
+
+    mbps: float
+    mean_rtt_ms: float
+    lost: float
+    """Share of packets that the kernel's TCP sent again, or that the simulator's queue dropped."""
+    jain: float
+    """Jain's index of the flows' throughput; NaN of a single one."""
+
+    def texts(self) -> tuple[str, ...]:
+        """Return the figures as shown; dashes where there are none."""
+        values = (self.mbps, self.mean_rtt_ms, 100.0 * self.lost, self.jain)
+        return tuple(
+            f"{value:.{digits}f}" if math.isfinite(value) else "-"
+            for value, digits in zip(values, (1, 1, 2, 2), strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class ParallelFlows:
+    """A sender's flows in both worlds."""
+
+    sender: str
+    flows: int
+    emulated: Together
+    simulated: Together | None
+    """None: the simulator has no such sender."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures; None where there is none."""
+        worlds = {"emulated": self.emulated, "simulated": self.simulated}
+        told = {
+            world: {name: figure(value) for name, value in asdict(one).items()}
+            for world, one in worlds.items()
+            if one is not None
+        }
+        return {"sender": self.sender, "flows": self.flows, **told}
+
+    def __str__(self) -> str:
+        said = f"{self.flows} flow{'s' * (self.flows > 1)} of {self.sender}"
+        for world, one in (("", self.emulated), ("; simulated ", self.simulated)):
+            if one is not None:
+                mbps, rtt, lost, jain = one.texts()
+                said += f"{world or ': '}{mbps} Mbit/s, mean RTT {rtt} ms, {lost}% lost"
+                said += f", Jain {jain}" if self.flows > 1 else ""
+        return said
+
+
+def measure_parallel(
+    contenders: Sequence[Contender], counts: Sequence[int], show: Callable[[str], None]
+) -> tuple[list[ParallelFlows], list[str]]:
+    """Measure each of the kernel's senders as so many flows at once on `LINK`.
+
+    ``show`` is called with a line on each run.
+
+    Returns:
+        The runs, and a sentence on each that failed twice.
+    """
+    found, failures = list[ParallelFlows](), list[str]()
+    for count, contender in product(counts, contenders):
+        flows = tuple(Flow("agent") for _ in range(count))
+        scenario, reason = Scenario(f"{count} flows", LINK, flows, SECONDS), ""
+        for _ in range(ATTEMPTS):
+            show(f"{contender.name}, {count} at once, {SECONDS:g} s{reason}")
+            try:
+                real, model = _emulated(scenario, contender), contender.simulated()
+            except (LinkError, OutputError, TraceError) as error:
+                reason = f" ({error})"
+                continue
+            simulated = None if model is None else _simulated(scenario, model)
+            found.append(ParallelFlows(contender.name, count, real, simulated))
+            break
+        else:
+            failures.append(f"{count} flows of {contender.name} at once failed:{reason}")
+    return found, failures
+
+
+def _emulated(scenario: Scenario, contender: Contender) -> Together:
+    assert contender.is_kernel
+    flow = RealFlow(1, contender, 0.0, scenario.duration_s, 0, count=len(scenario.flows))
+    with TemporaryDirectory(prefix="distrlcc-") as folder:
+        place = Path(folder)
+        emulate_flows(scenario, [flow], place, log=place / "up.log")
+        figures = score_log(read_flow_log(place / "up.log", scenario))
+        sent = [_after_warmup(one) for one in json.loads(flow.figures(place).read_text())]
+    acked, packets, again = np.array(sent).T
+    return Together(
+        mbps=figures["throughput_mbps"],
+        mean_rtt_ms=figures["mean_rtt_ms"],
+        lost=float(again.sum() / max(packets.sum(), 1.0)),
+        jain=float(jain_index(acked)),
+    )
+
+
+def _after_warmup(flow: dict[str, Any]) -> list[float]:
+    """Return the bytes acknowledged, the packets sent, and those sent again."""
+    columns = {name: np.array(each, float) for name, each in flow["samples_columns"].items()}
+    names = ("acked_bytes", "sent_packets", "retransmitted_packets")
+    return [
+        float(columns[name][-1] - np.interp(WARMUP_S, columns["time_s"], columns[name]))
+        for name in names
+    ]
+
+
+def _simulated(scenario: Scenario, model: Contender) -> Together:
+    (run,) = run_shared(model, [scenario])
+    figures, warm = fairness_of(run), slice(round(WARMUP_S / BUCKET_S), None)
+    acked = run.acked[:, warm].sum(axis=1)
+    waits = run.queueing_s[:, warm].sum() / max(acked.sum(), 1.0)
+    return Together(
+        mbps=float(acked.sum() * MBIT / (scenario.duration_s - WARMUP_S)),
+        mean_rtt_ms=1e3 * float(run.base_rtt_s.mean() + waits),
+        lost=figures["excess_loss"],
+        jain=float(jain_index(acked)),
+    )

@@ -1,0 +1,309 @@
+"""All figures: throughput against delay, links and flows over time, shares of a link.
+
+Figures are matplotlib objects without global state; they are sized for one column of a paper and
+are readable there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
+from distrlcc.evaluation.figures import LIGHT, STYLE, Look, Theme, looks, panels
+from distrlcc.evaluation.labels import place_labels
+from distrlcc.evaluation.runner import MBIT
+from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
+from distrlcc.evaluation.summary import MeanInterval, Summary
+from distrlcc.types import FloatArray
+
+_DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
+"""The scatter plot's axes."""
+_FLOW_BUCKETS = 300
+_LEAST_SECONDS = 0.1
+_DASHES = (0, (4, 1.5))
+
+_Spots = dict[str, tuple[MeanInterval, MeanInterval]]
+"""Each scheme's place in the scatter plot."""
+
+
+def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
+    """Draw throughput against a delay whose axis is reversed: up and right is better (Pantheon).
+
+    Crosses are the 95 % intervals of the means over links; a single value has none.
+    """
+    # A scheme that delivered nothing has no delay and no place.
+    spots: _Spots = {
+        s.scheme: (_scaled(s.overall[_DELAY.key], _DELAY), _scaled(s.overall[_RATE.key], _RATE))
+        for s in summary.schemes
+        if math.isfinite(s.overall[_DELAY.key].mean + s.overall[_RATE.key].mean)
+    }
+    style = looks(summary.names(), theme)
+    with mpl.rc_context(STYLE):
+        figure, (axes,) = panels(theme, 3.3, 1.0)
+        # The schemes, the best on top, and the axes.
+        for name, (delay, rate) in reversed(spots.items()):
+            _cross(axes, delay, rate, style[name], theme)
+        _delay_axis(axes, [delay for delay, _ in spots.values()])
+        axes.margins(y=0.16)
+        axes.set_xlabel(_DELAY.title)
+        axes.set_ylabel(_RATE.title)
+        axes.invert_xaxis()
+        corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
+        better = "better \N{NORTH EAST ARROW}"
+        axes.text(1.0, 1.02, better, fontsize=7.5, color=theme.muted, **corner)
+        # Labels go where they hide nothing, which is known once all else is drawn.
+        figure.canvas.draw()
+        _label(axes, spots, style, theme)
+    return figure
+
+
+def time_series(
+    series: Sequence[Series],
+    *,
+    theme: Theme = LIGHT,
+    schemes: Sequence[tuple[str, bool]] | None = None,
+) -> Figure:
+    """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
+
+    Where senders reported them, windows, smoothed RTTs and retransmissions stand below. ``schemes``
+    are all that look different, with whether each is learned; None: those of ``series``.
+    """
+    style = looks(schemes or [(s.scheme, s.learned) for s in series], theme)
+    edges, capacity = series[0].edges_s, series[0].capacity_mbps
+    series = sorted(series, key=lambda s: s.learned)  # policies on top
+    own = _sender_panels(series)
+    with mpl.rc_context(STYLE):
+        heights = (1.35, 1.0, *[0.95] * len(own))
+        figure, (upper, lower, *others) = panels(theme, 3.7 + 1.35 * len(own), *heights)
+        # The link's capacity, and each scheme's lines in all panels.
+        _shade(upper, capacity, edges, theme)
+        for place, one in enumerate(series):
+            form: dict[str, Any] = {
+                "color": style[one.scheme].color,
+                "lw": 1.6 if one.learned else 0.95,
+                "zorder": 4 if one.learned else 3,
+                "ls": _DASHES if one.scheme == "oracle" else "-",
+                "solid_joinstyle": "round",
+            }
+            upper.plot(one.time_s, one.rate_mbps, label=one.scheme, **form)
+            lower.plot(one.time_s, one.queueing_delay_ms, **form)
+            for axes, values in zip(others, own.values(), strict=True):
+                axes.plot(one.time_s, values[place], **form)
+        # Scales and titles.
+        upper.set_ylim(0, _top([capacity, *(s.rate_mbps for s in series)]))
+        _queue_axis(lower, series)
+        for axes, (title, values) in zip(others, own.items(), strict=True):
+            axes.set_ylim(0, _top(values))
+            axes.set_ylabel(title)
+        _time_axis(figure, edges)
+        # Policies first, then the link, then the rest, over the whole width.
+        handles, names = upper.get_legend_handles_labels()
+        learned = {s.scheme for s in series if s.learned}
+        order = sorted(range(len(names)), key=lambda i: (names[i] not in learned, i))
+        narrow = sum(map(len, names)) + 4 * len(names) < 72
+        columns = len(names) if narrow else -(-len(names) // 2)
+        _legend(figure, [handles[i] for i in order], [names[i] for i in order], columns, theme)
+    return figure
+
+
+def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
+    """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
+    flows = run.scenario.flows
+    names = [
+        (f"{contender} {k + 1}", True) if flow.scheme == "agent" else (flow.scheme, False)
+        for k, flow in enumerate(flows)
+    ]
+    style = looks(names, theme)
+    # Rates in windows, and their mean over the flows that run.
+    edges = np.arange(run.acked.shape[1] + 1) * BUCKET_S
+    rates = windowed_rates(run)
+    middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
+    running = np.isfinite(rates).sum(axis=0)
+    fair = np.where(running > 0, np.nansum(rates, axis=0) / np.maximum(running, 1), np.nan)
+    with mpl.rc_context(STYLE):
+        figure, (upper, lower) = panels(theme, 3.7, 1.7, 1.0)
+        # Above the link's capacity, an equal share and the flows; below the index.
+        capacity = run.capacity * MBIT / BUCKET_S
+        _shade(upper, capacity, edges, theme)
+        upper.plot(middles, fair, color=theme.muted, lw=0.9, ls=_DASHES, label="equal share")
+        for (name, learned), rate in zip(names, rates, strict=True):
+            width = 1.4 if learned else 1.0
+            upper.plot(middles, rate, color=style[name].color, lw=width, label=name)
+        upper.set_ylim(0, 1.08 * float(capacity.max()))
+        lower.plot(middles, jain_index(rates), color=theme.ink, lw=1.2)
+        lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
+        lower.set_ylabel("Jain's index")
+        _time_axis(figure, edges)
+        _legend(figure, *upper.get_legend_handles_labels(), min(len(flows) + 2, 4), theme)
+    return figure
+
+
+def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
+    """Draw a flow's steps ``[S, F]``, with packets of ``wire_bytes``, steered by what is named."""
+    # Steps are gathered in buckets, so that long flows can be read.
+    time, duration, acked, lost, rtt, cwnd, *_ = steps.T
+    end = time[-1] if len(time) else 1.0
+    count = max(1, min(_FLOW_BUCKETS, math.floor(end / _LEAST_SECONDS)))
+    edges = np.linspace(0.0, end, count + 1)
+    place = np.clip(np.searchsorted(edges, time) - 1, 0, count - 1)
+
+    total = partial(np.bincount, place, minlength=count)
+    seconds = np.maximum(total(duration), 1e-9)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lines = {
+            "rate (Mbit/s)": total(acked) * wire_bytes * 8e-6 / seconds,
+            "RTT (ms)": 1e3 * total(rtt * acked) / total(acked),
+            "cwnd (packets)": total(cwnd * duration) / seconds,
+        }
+    color = looks([(name, True)], LIGHT)[name].color
+    with mpl.rc_context(STYLE):
+        # A panel each, and a tick in the first where packets were lost.
+        figure, found = panels(LIGHT, 4.4, 1.0, 1.0, 1.0)
+        for axes, (title, values) in zip(found, lines.items(), strict=True):
+            axes.stairs(values, edges, color=color, lw=1.2, baseline=None)
+            axes.set_ylabel(title)
+            axes.set_ylim(bottom=0)
+        losses = time[lost > 0]
+        if len(losses):
+            found[0].plot(losses, np.zeros_like(losses), "|", color=LIGHT.muted, ms=5)
+        ticks = "; ticks: packets lost" if len(losses) else ""
+        found[0].set_title(f"{name}{ticks}", fontsize=8, loc="left", color=LIGHT.ink)
+        _time_axis(figure, edges)
+    return figure
+
+
+def _shade(axes: Axes, capacity: FloatArray, edges: FloatArray, theme: Theme) -> None:
+    axes.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
+    axes.set_ylabel("rate (Mbit/s)")
+
+
+def _time_axis(figure: Figure, edges: FloatArray) -> None:
+    last = figure.axes[-1]
+    last.set_xlim(edges[0], edges[-1])
+    last.set_xlabel("time (s)")
+    figure.align_ylabels()
+
+
+def _legend(
+    figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, theme: Theme
+) -> None:
+    where: dict[str, Any] = {"loc": "outside upper center", "ncols": columns}
+    figure.legend(handles, names, labelcolor=theme.ink, **where)
+
+
+def _cross(axes: Axes, x: MeanInterval, y: MeanInterval, look: Look, theme: Theme) -> None:
+    line: dict[str, Any] = {"color": look.color, "lw": 1.0, "alpha": 0.75}
+    order = 5 if look.learned else 3
+    axes.plot([x.low, x.high], [y.mean, y.mean], zorder=order, **line)
+    axes.plot([x.mean, x.mean], [y.low, y.high], zorder=order, **line)
+    size = 13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5
+    edge = {"mec": theme.background, "mew": 0.7}
+    point: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, **edge}
+    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, **point)
+
+
+def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:
+    """Choose a logarithmic axis where delays span more than a factor of 8."""
+    low = min((i.low for i in intervals), default=0.0)
+    high = max((i.high for i in intervals), default=1.0)
+    low = max(low, high / 2000)  # a scheme that sends next to nothing shall not squeeze the rest
+    if low > 0 and high / low > 8:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.6, high * 2.0)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        pad = 0.14 * max(high - low, 0.05 * high, 1e-9)
+        axes.set_xlim(low - pad, high + pad)
+
+
+def _queue_axis(axes: Axes, series: Sequence[Series]) -> None:
+    """Scale the delays; logarithmic where the schemes' typical delays lie far apart."""
+    delays = [s.queueing_delay_ms[np.isfinite(s.queueing_delay_ms)] for s in series]
+    delays = [d for d in delays if len(d)]
+    axes.set_ylabel("queueing delay (ms)")
+    if not delays:
+        return
+    typical = [float(np.median(d)) for d in delays]
+    top = max(float(d.max()) for d in delays)
+    if max(typical) > 25 * max(min(typical), 0.4) or top > 40 * max(max(typical), 0.4):
+        axes.set_yscale("symlog", linthresh=1.0, linscale=0.3)
+        axes.set_ylim(0, 1.3 * top)
+        ticks = [t for t in (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000) if t <= 1.3 * top]
+        axes.set_yticks(ticks, [f"{t}" for t in ticks])
+        axes.minorticks_off()
+    else:
+        axes.set_ylim(0, _top(delays))
+
+
+def _label(axes: Axes, spots: _Spots, style: dict[str, Look], theme: Theme) -> None:
+    """Write each scheme's name beside its marker, with a thin line to it if it is far away."""
+    figure = axes.figure
+    unit = figure.dpi / 72
+    to_pixels: Any = axes.transData.transform
+    points, sizes, markers, lines, texts = [], [], [], [], []
+    # What is drawn, in pixels: markers, crosses, and the size of each name.
+    for name, (x, y) in spots.items():
+        look = style[name]
+        px, py = to_pixels((x.mean, y.mean))
+        (x0, y0), (x1, y1) = sorted(to_pixels([(x.low, y.mean), (x.high, y.mean)]).tolist())
+        (_, bottom), (_, top) = to_pixels([(x.mean, y.low), (x.mean, y.high)])
+        lines += [(x0, y0 - unit, x1, y1 + unit), (px - unit, bottom, px + unit, top)]
+        radius = unit * (5.5 if look.learned else 3.5)
+        markers.append((px - radius, py - radius, px + radius, py + radius))
+        weight = "bold" if look.learned else "normal"
+        text = axes.text(x.mean, y.mean, name, color=look.color, weight=weight, zorder=8)
+        extent = text.get_window_extent()
+        points.append((px, py))
+        sizes.append((extent.width, extent.height))
+        texts.append(text)
+    bounds = np.array(axes.get_window_extent().padded(-2 * unit).extents)
+    hard, soft = (np.array(each).reshape(-1, 4) for each in (markers, lines))
+    boxes = place_labels(points, sizes, bounds=bounds, hard=hard, soft=soft, unit=unit)
+    # The names go to their places.
+    from_pixels = axes.transData.inverted().transform
+    for text, box, point in zip(texts, boxes, points, strict=True):
+        text.set_position(tuple(from_pixels(box[:2])))
+        text.set_verticalalignment("bottom")
+        near = np.clip(point, box[:2], box[2:])
+        if math.dist(near, point) > 12 * unit:
+            axes.plot(*from_pixels([point, near]).T, color=theme.muted, lw=0.5, zorder=2)
+
+
+def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
+    low, high, scale = interval.low, interval.high, of.scale
+    if not math.isfinite(interval.half_width):  # of a single value: a point
+        low = high = interval.mean
+    return MeanInterval(interval.mean * scale, low * scale, high * scale)
+
+
+def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
+    """Return what senders report by title, for each series; NaN where it reports nothing."""
+    panels = {}
+    for m in SENDER_METRICS:
+        values = [
+            np.full(len(one.time_s), np.nan) if one.sender is None else m.scale * one.sender[m.key]
+            for one in series
+        ]
+        if any(np.isfinite(each).any() for each in values):
+            panels[m.title.removeprefix("mean ")] = values
+    return panels
+
+
+def _top(arrays: Sequence[FloatArray]) -> float:
+    """Return an upper limit that shows all but lone spikes."""
+    values = np.concatenate(arrays)
+    values = values[np.isfinite(values)]
+    if not len(values) or values.max() <= 0:
+        return 1.0
+    return float(min(1.08 * values.max(), 1.6 * np.quantile(values, 0.995)) or 1.0)

@@ -1,0 +1,77 @@
+"""How fast a sender finds its way after a link has changed: round trips until it fits again.
+
+A change of rate or delay at a time makes a new bandwidth-delay product (BDP). A sender has
+recovered with the first step that ends with its packets in flight within `TOLERANCE` of it, and
+that is followed by others that do for `HOLD_RTTS`, as a window that only passes by does not fit.
+Times are in the new base RTTs; a change whose successor comes first counts as never.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.runner import simulate
+from distrlcc.sim.families import bdp_packets
+from distrlcc.sim.scenario import Scenario
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
+
+TOLERANCE = 0.1
+HOLD_RTTS = 1.0
+GOAL_RTTS = 5.0
+
+
+def recovery_times(contender: Contender, scenarios: list[Scenario]) -> FloatArray:
+    """Measure the C changes of constant-rate links on which one flow is alone, round trips ``[C]``.
+
+    Infinite is a sender that did not recover before the next change.
+    """
+    batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False)
+    times, inflight = [], []
+    for before, now in simulate(contender, batch, scenarios, 0):
+        # After its scenario's end a link's time stands still, and its packets do not count.
+        times.append(np.where(now > before, now / NANOSECONDS, math.inf))
+        inflight.append(batch.stats().inflight.copy())
+    ends, held = np.array(times), np.array(inflight)
+    found = [_of_link(s, ends[:, n], held[:, n]) for n, s in enumerate(scenarios)]
+    return np.concatenate(found or [np.zeros(0)])
+
+
+def recovery_scores(contender: Contender, scenarios: list[Scenario]) -> dict[str, float]:
+    """Return the lower median of the times, RTTs, and the share within `GOAL_RTTS`."""
+    times = recovery_times(contender, scenarios)
+    return {
+        "recovery_rtts": float(np.sort(times)[(len(times) - 1) // 2]),
+        "recovered": float((times <= GOAL_RTTS).mean()),
+    }
+
+
+def _of_link(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> FloatArray:
+    rate, delay = scenario.link.rate_mbps, scenario.link.delay_ms
+    assert rate is not None, "a trace has no BDP to come back to"
+    found = []
+    changes = [change for change in scenario.link.changes if change.at_s < scenario.duration_s]
+    for change, following in zip(changes, [*changes[1:], None], strict=True):
+        rate = rate if change.rate_mbps is None else change.rate_mbps
+        delay = delay if change.delay_ms is None else change.delay_ms
+        if not rate:  # there is nothing to come back to
+            continue
+        rtt = 2e-3 * delay + 8e-6 * PACKET_BYTES / rate
+        bdp = bdp_packets(rate, 1e3 * rtt)
+        until = scenario.duration_s if following is None else following.at_s
+        steps = (ends > change.at_s) & (ends <= until + 1e-9)
+        found.append(first_fit(ends[steps] - change.at_s, inflight[steps], bdp, rtt) / rtt)
+    return np.array(found)
+
+
+def first_fit(ages: FloatArray, inflight: FloatArray, bdp: float, rtt: float) -> float:
+    """Return the age, s, from which on the packets in flight fit for `HOLD_RTTS`."""
+    fits = np.abs(inflight - bdp) <= np.maximum(TOLERANCE * bdp, 1.0)
+    for k in np.flatnonzero(fits):
+        held = ages <= ages[k] + HOLD_RTTS * rtt
+        if ages[-1] >= ages[k] + HOLD_RTTS * rtt and fits[k:][held[k:]].all():
+            return float(ages[k])
+    return math.inf

@@ -1,0 +1,169 @@
+"""The report: one self-contained HTML page, its figures as PNG, and the numbers as JSON.
+
+The page loads nothing from elsewhere and runs no script; figures stand in it as SVG, for light and
+dark pages. ``write_report`` writes into a folder::
+
+    report.html      the page
+    summary.json     all means and intervals (distrlcc.evaluation.summary says which keys)
+    scatter.png      throughput against p95 queueing delay
+    series-LINK.png  one for each link with time series
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+
+from distrlcc.evaluation.figures import DARK, LIGHT, encode, looks, svg_pictures
+from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.scores import (
+    SENDER_METRICS,
+    TABLE_METRICS,
+    Metric,
+    SchemeScores,
+    Series,
+    metric,
+)
+from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, to_json
+from distrlcc.files import require_writable, write_together
+from distrlcc.sim.suites import unique_names
+
+MAX_LINKS = 60
+"""Links shown in the tables per link; all are in ``summary.json``."""
+
+_TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
+_LINK_METRICS = (*_TILES[:3], "p95_queueing_delay_ms", _TILES[3])
+_NO_RIVAL = "oracle"  # knows the link, so it is not marked as the best
+
+
+@dataclass(frozen=True)
+class ReportInfo:
+    """What was run, as the page says it."""
+
+    title: str
+    suite: str
+    """Name of the suite, or of the traces."""
+    command: str
+    """The command that makes this report again."""
+    policies: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of packages."""
+    date: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences under the table, such as how long each link was run."""
+
+
+def write_report(
+    folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
+) -> Path:
+    """Write the report of an evaluation and return its page; a full disk leaves no part of it.
+
+    All scores are of the same links; series are of chosen ones, which stand in this order.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    summary = summarise(scores)
+    by_link: dict[str, list[Series]] = {}
+    for one in series:
+        by_link.setdefault(one.link, []).append(one)
+    files = {"scatter.png": encode(scatter(summary), "png")}
+    for name, lines in zip(file_names("series", by_link), by_link.values(), strict=True):
+        files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
+    files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
+    return write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
+
+
+def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
+    """Return the page's HTML."""
+    # The best policy among its rivals, and its worst links.
+    learned = [s for s in summary.schemes if s.learned]
+    ranking = summary.ranking()
+    rivals = [scheme for scheme in ranking if scheme != _NO_RIVAL]
+    best = next((s for s in learned if s.scheme in rivals), None)
+    links = _links(summary, learned)
+    # The tables' columns, and the schemes' colours.
+    columns = [_cells(summary, m) for m in TABLE_METRICS]
+    link_metrics = [metric(key) for key in _LINK_METRICS]
+    link_metrics += [m for m in summary.metrics if m in SENDER_METRICS]
+    names = summary.names()
+    light, dark = (looks(names, theme) for theme in (LIGHT, DARK))
+
+    def drawn(lines: Sequence[Series]) -> dict[str, str]:
+        return svg_pictures(lambda theme: time_series(lines, theme=theme, schemes=names))
+
+    page = template("report.html.jinja").render(
+        info=info,
+        summary=summary,
+        scatter=svg_pictures(lambda theme: scatter(summary, theme=theme)),
+        tiles=[(metric(key), best.overall[key].texts(metric(key))) for key in _TILES if best],
+        best_policy=best.scheme if best else "",
+        rank=rivals.index(best.scheme) + 1 if best else 0,
+        rivals=rivals,
+        ranking=ranking,
+        intervals=summary.has_intervals,
+        columns=TABLE_METRICS,
+        rows=list(zip(summary.schemes, zip(*columns, strict=True), strict=True)),
+        swatches=[(light[name].color, dark[name].color) for name, _ in names],
+        links=links,
+        link_tables=[(m, [_cells(summary, m, link) for link in links]) for m in link_metrics],
+        left_out=len(summary.links) - len(links),
+        worst_first=learned[0].scheme if learned else "",
+        series=[(link, drawn(lines)) for link, lines in by_link.items()],
+        senders=any(one.sender is not None for s in by_link.values() for one in s),
+        metrics=summary.metrics,
+    )
+    return page + "\n"
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write files into a folder that is made for them, or none of them; return the last one."""
+    require_writable(folder)
+    write_together(folder, files)
+    return folder / list(files)[-1]
+
+
+def template(name: str) -> jinja2.Template:
+    """Return one of the pages' templates."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = resources.files("distrlcc.evaluation").joinpath(name).read_text("utf-8")
+    return environment.from_string(text)
+
+
+def file_names(kind: str, names: Iterable[str]) -> list[str]:
+    """Return names ``KIND-NAME`` that every file system takes, no two the same."""
+    stems = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80] for name in names]
+    return unique_names([f"{kind}-{stem or 'unnamed'}" for stem in stems], "{}-{}")
+
+
+def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[str, str, bool]]:
+    """Return each scheme's mean and half width as shown, and whether it is the best, with ties."""
+    means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
+    texts = [found[m.key].texts(m) for found in means]
+    values = [
+        math.nan if mean == "-" or s.scheme == _NO_RIVAL else float(mean)
+        for s, (mean, _) in zip(summary.schemes, texts, strict=True)
+    ]
+    judge = {"higher": max, "lower": min}.get(m.better or "")
+    best = judge(filter(math.isfinite, values), default=None) if judge else None
+    return [(*text, value == best) for text, value in zip(texts, values, strict=True)]
+
+
+def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
+    """Choose links for the tables per link: where the best policy has the least power."""
+    if len(summary.links) <= MAX_LINKS or not learned:
+        return list(summary.links[:MAX_LINKS])
+    scenarios = learned[0].scenarios
+    power = {link: scenarios[link]["power"].mean for link in summary.links}
+    # Where it failed there is none, which is worse than any.
+    return sorted(power, key=lambda link: (math.isfinite(power[link]), power[link]))[:MAX_LINKS]

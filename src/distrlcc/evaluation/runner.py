@@ -1,0 +1,280 @@
+"""Runs contenders in the simulator: every scenario of a suite and every seed in one batched call.
+
+A trace that lasts longer than `STRETCH_S` is cut into stretches that run side by side: a sender
+begins anew in each, and what they count is added up. Utilisation, throughput, delays and losses are
+taken after the first second, when slow start is over, and the first second has its own figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.batch import LinkBatch
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Flow, Scenario
+from distrlcc.sim.suites import check_agents, with_scheme
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
+
+WARMUP_S = 1.0
+STRETCH_S = 60.0
+SCHEME_STEP_MS = 50.0
+"""Length of a step in which nothing is decided: schemes act on each acknowledgement."""
+_MOST_RUNS = 1024
+"""Runs in one call; more take memory and no less time."""
+MBIT = 8e-6 * PACKET_BYTES
+"""Mbit of a packet."""
+
+
+def evaluate(
+    contender: Contender,
+    scenarios: list[Scenario],
+    *,
+    seeds: int = 1,
+    series_links: tuple[int, ...] = (),
+) -> tuple[SchemeScores, list[Series]]:
+    """Return a contender's scores ``[L, S]``, and the first seed's series of each `series_links`.
+
+    A link's S runs differ in random losses, in where a trace starts, in the schemes' random phases
+    and in a sampling policy's draws.
+
+    Raises:
+        ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluation.fairness`.
+    """
+    for scenario in scenarios:
+        check_agents(scenario)
+    # Each link's run of each seed in its stretches; one call runs many.
+    runs = [
+        _Part(seed * len(scenarios) + link, part)
+        for seed in range(seeds)
+        for link, scenario in enumerate(scenarios)
+        for part in stretches(reseed(scenario, seed))
+    ]
+    counted = _Counted(seeds * len(scenarios))
+    steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
+    for first in range(0, len(runs), _MOST_RUNS):
+        _run(contender, runs[first : first + _MOST_RUNS], counted, steps, first)
+    shared = np.array([len(s.flows) > 1 for s in scenarios] * seeds)
+    figures = {
+        name: values.reshape(seeds, len(scenarios)).T
+        for name, values in _measure(counted, shared).items()
+    }
+    series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
+    names = tuple(s.name for s in scenarios)
+    return SchemeScores(contender.name, names, figures, contender.learned), series
+
+
+def stretches(scenario: Scenario) -> list[Scenario]:
+    """Return a scenario, or that of a long trace as stretches of the same length, one flow each."""
+    count = math.ceil(scenario.duration_s / STRETCH_S)
+    link = scenario.link
+    if link.trace is None or link.changes or count == 1 or scenario.flows != (Flow(),):
+        return [scenario]
+    length = scenario.duration_s / count
+    return [
+        replace(
+            scenario,
+            link=replace(link, trace_start_s=link.trace_start_s + k * length),
+            duration_s=length,
+            seed=scenario.seed + 7_919 * k,
+        )
+        for k in range(count)
+    ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What runs on one link of a batch."""
+
+    run: int
+    """Which run it counts for: seed by seed, link by link."""
+    scenario: Scenario
+
+
+def reseed(scenario: Scenario, seed: int) -> Scenario:
+    """Return a link's run number ``seed``: other losses, and another start of its trace."""
+    if seed == 0:
+        return scenario
+    link = scenario.link
+    if link.trace is not None:
+        link = replace(link, trace_start_s=link.trace_start_s + 7.3 * seed)
+    return replace(scenario, seed=scenario.seed + 1_000_003 * seed, link=link)
+
+
+def simulate(
+    contender: Contender, batch: LinkBatch, scenarios: Sequence[Scenario], seed: int
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Run a scenario on each of a batch's L links, a contender as every agent.
+
+    Yields:
+        After each step: the links' times before and after it, ns ``[L]``, which stand still once a
+        scenario is over. The batch holds what happened.
+    """
+    for n, scenario in enumerate(scenarios):
+        batch.load(n, with_scheme(scenario, contender.scheme))
+    if contender.preference is not None:
+        batch.preference[:] = contender.preference
+    rows = np.arange(len(batch.preference))
+    actor = contender.actor(len(rows), seed) if contender.learned else None
+    observation = batch.first_observation(rows)
+    ends = np.array([float(round(s.duration_s * NANOSECONDS)) for s in scenarios])
+    now, over = batch.simulator.links[:, col.NOW].astype(float), np.zeros(len(ends), bool)
+    while not over.all():
+        if actor is None:
+            batch.advance()
+        else:
+            observation, _ = batch.step(actor.act(observation))
+            actor.reset(batch.active & ~batch.acted)
+        before, now = now, np.where(over, ends, batch.simulator.links[:, col.NOW])
+        yield before, now
+        for link in np.flatnonzero((now >= ends) & ~over):
+            batch.retire(int(link))
+        over = now >= ends
+
+
+def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
+    """Sum a link's steps up in buckets: seconds, capacity, acked, RTTs' sum, base RTT, queue."""
+    seconds, capacity, acked, rtts, base_rtt, queue = np.array(steps).T
+    ends = np.cumsum(seconds)
+    edges = bucket_edges(float(ends[-1]))
+    length = np.diff(edges)
+    packets = bucket_sums(edges, ends, acked)
+    waits = bucket_sums(edges, ends, np.maximum(rtts - acked * base_rtt, 0.0))
+    mean_delay = 1e3 * waits / np.maximum(packets, 1e-9)
+    return Series(
+        scheme=contender.name,
+        learned=contender.learned,
+        link=link,
+        edges_s=edges,
+        capacity_mbps=bucket_sums(edges, ends, capacity) * MBIT / length,
+        rate_mbps=packets * MBIT / length,
+        queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
+        queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
+    )
+
+
+class _Totals:
+    """Counts since the start of each link's flow 0, as they were when a link was taken."""
+
+    COLUMNS = (col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.QUEUEING_SUM)
+
+    def __init__(self, count: int) -> None:
+        self.counts = np.zeros((count, len(self.COLUMNS)))
+        self.histograms = np.zeros((2, count, col.HISTOGRAM_BINS))
+        self._taken = np.zeros(count, bool)
+
+    def take(self, batch: LinkBatch, due: NDArray[np.bool_]) -> None:
+        """Keep the present counts of links that are due for the first time."""
+        rows = np.flatnonzero(due & ~self._taken)
+        if len(rows):
+            flows = rows * batch.n_flows
+            self.counts[rows] = batch.simulator.flows[flows][:, self.COLUMNS]
+            self.histograms[:, rows] = batch.simulator.histograms[:, flows]
+            self._taken[rows] = True
+
+
+class _Counted:
+    """What runs came to after their first second, and sums over the steps in it and after it."""
+
+    def __init__(self, runs: int) -> None:
+        self.counts = np.zeros((runs, len(_Totals.COLUMNS)))
+        self.histograms = np.zeros((2, runs, col.HISTOGRAM_BINS))
+        self.sums = np.zeros((2, 6, runs))
+
+    def add(self, run: list[int], before: _Totals, after: _Totals, sums: FloatArray) -> None:
+        """Add what parts of runs counted."""
+        np.add.at(self.counts, run, after.counts - before.counts)
+        for k in range(2):
+            np.add.at(self.histograms[k], run, after.histograms[k] - before.histograms[k])
+            np.add.at(self.sums[k].T, run, sums[k].T)
+
+
+def _run(
+    contender: Contender,
+    parts: Sequence[_Part],
+    counted: _Counted,
+    steps: dict[int, list[FloatArray]],
+    seed: int,
+) -> None:
+    """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names.
+
+    ``seed`` chooses a sampling policy's draws.
+    """
+    scenarios = [part.scenario for part in parts]
+    count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
+    config = contender.env_config()
+    if not contender.learned and contender.scheme != "oracle":
+        config = replace(config, step_ms=SCHEME_STEP_MS)
+    batch = LinkBatch(count, config, n_flows=n_flows, with_histograms=True, with_labels=False)
+    # When the first flow starts, when its first second is over, and when the scenario is.
+    ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
+    starts = np.array([round(s.flows[0].start_s * NANOSECONDS) for s in scenarios])
+    starts = np.minimum(starts, ends // 2)
+    warm = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
+    # Counts at the beginning and the end; sums over steps, in the first second and after it.
+    before, after = _Totals(count), _Totals(count)
+    sums, everyone = np.zeros((2, 6, count)), np.arange(count)
+    drawn = {n: list[FloatArray]() for n, part in enumerate(parts) if part.run in steps}
+    for then, now in simulate(contender, batch, scenarios, seed):
+        phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
+        view, stats = batch.view(), batch.stats()
+        guarded = batch.windows.on * stats.duration
+        step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration, guarded]
+        sums[phase, :, everyone] += np.where(running, step, 0.0).T
+        queue = batch.simulator.results[:, col.QUEUE]
+        shown = (stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt, queue)
+        for n, kept in drawn.items():
+            if running[n]:
+                kept.append(np.array([column[n] for column in shown]))
+        before.take(batch, now >= warm)
+        after.take(batch, now >= ends)
+    counted.add([part.run for part in parts], before, after, sums)
+    for n, kept in drawn.items():
+        steps[parts[n].run] += kept
+
+
+def _measure(counted: _Counted, shared: NDArray[np.bool_]) -> dict[str, FloatArray]:
+    sent, delivered, dropped, random_lost, queueing = counted.counts.T
+    queueing_bins, rtt_bins = counted.histograms
+    sums = counted.sums
+    used, capacity, rtt, acked, seconds, guarded = sums[1]
+    utilisation = used / np.maximum(capacity, 1e-9)
+    mean_rtt = np.where(acked > 0, 1e3 * rtt / np.maximum(acked, 1), np.nan)
+    queueing_ms = np.where(delivered > 0, queueing / np.maximum(delivered, 1) * 1e-6, np.nan)
+    # What is not queueing: exact where the path changes too.
+    base_ms = mean_rtt - queueing_ms
+    # Beside other flows a flow's power is of its own share.
+    share = np.where(shared, acked / np.maximum(capacity, 1e-9), utilisation)
+    return {
+        "throughput_mbps": acked * MBIT / seconds,
+        "utilisation": utilisation,
+        "first_second_utilisation": sums[0, 0] / np.maximum(sums[0, 1], 1e-9),
+        "mean_queueing_delay_ms": queueing_ms,
+        "p95_queueing_delay_ms": histogram_percentile(queueing_bins, 0.95),
+        "mean_rtt_ms": mean_rtt,
+        "p95_rtt_ms": histogram_percentile(rtt_bins, 0.95),
+        "queueing_delay_rtt": queueing_ms / base_ms,
+        "loss": (dropped + random_lost) / np.maximum(sent, 1),
+        "excess_loss": dropped / np.maximum(sent, 1),
+        "guarded": guarded / seconds,
+        "power": np.where(acked > 0, share * base_ms / mean_rtt, 0.0),
+    }
+
+
+def histogram_percentile(bins: FloatArray, share: float) -> FloatArray:
+    """Return the percentile of histograms ``[L, B]``, ms, taken inside the bin linearly."""
+    counts = np.cumsum(bins, axis=1)
+    target = share * counts[:, -1]
+    place = np.argmax(counts >= target[:, None], axis=1)
+    rows = np.arange(len(bins))
+    below = counts[rows, place] - bins[rows, place]
+    inside = (target - below) / np.maximum(bins[rows, place], 1)
+    edges = 0.1 * (1.01 ** np.arange(bins.shape[1] + 1) - 1)
+    value = edges[place] + inside * (edges[place + 1] - edges[place])
+    return np.where(counts[:, -1] > 0, value, np.nan)

@@ -1,0 +1,200 @@
+"""The scorecard: contenders on every suite, and the gates that a policy for every link must pass.
+
+``write_scorecard`` writes into a folder::
+
+    scorecard.html   the page: a row for each score, a column for each contender
+    scorecard.json   the same, with the gates
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from distrlcc.evaluation.benchmark import ALONE, BESIDE, RECOVERY, TOGETHER, Benchmark, known_metric
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.report import template, write_files
+from distrlcc.evaluation.summary import figure, interval_table
+
+_ALONE = (*ALONE, "guarded")
+_CROWD = (*TOGETHER, "excess_loss")
+BENCHMARKS = (
+    *(
+        Benchmark(suite, (), 64, _ALONE)
+        for suite in (
+            *("random", "dynamic", "cellular", "shallow", "jitter"),
+            *("silent", "falls", "slow", "fast"),
+        )
+    ),
+    Benchmark("indigo-grid/26", (), None, _ALONE, name="satellite, 600 ms"),
+    Benchmark("dynamic", (), 128, RECOVERY),
+    *(Benchmark(suite, (), 32, _CROWD) for suite in ("shared-2", "shared-4", "shared-rtt")),
+    Benchmark("flows", (), 12, _CROWD),
+    *(Benchmark(suite, (), 32, BESIDE) for suite in ("beside-cubic", "beside-bbr")),
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Bounds of a score."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    times: float = math.inf
+    """At most so many times what CUBIC has there, too."""
+
+
+GATES: dict[tuple[str, str], Gate] = {
+    ("random", "power"): Gate(0.98),
+    ("dynamic", "power"): Gate(0.92),
+    ("dynamic, after changes", "recovery_rtts"): Gate(high=5.0),
+    ("cellular", "power"): Gate(0.66),
+    ("shallow", "power"): Gate(0.97),
+    ("shallow", "excess_loss"): Gate(high=0.01),
+    ("jitter", "utilisation"): Gate(0.97),
+    ("silent", "power"): Gate(0.93),
+    ("falls", "power"): Gate(0.96),
+    ("slow", "power"): Gate(0.75),
+    ("fast", "utilisation"): Gate(0.99),
+    ("satellite, 600 ms", "utilisation"): Gate(0.95),
+    ("shared-2", "jain"): Gate(0.98),
+    ("shared-4", "jain"): Gate(0.98),
+    ("shared-rtt", "jain"): Gate(0.94),
+    ("flows", "jain"): Gate(0.95),
+    ("flows", "excess_loss"): Gate(times=2.0),
+    ("beside-cubic", "share"): Gate(0.35, 0.65),
+    ("beside-bbr", "share"): Gate(0.25),
+}
+"""By links and score. Where they come from: docs/recipes/one.md."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One score of all contenders on some links."""
+
+    label: str
+    title: str
+    """The score, with its unit."""
+    bound: str
+    """Its gate as shown; empty: none."""
+    values: tuple[float, ...]
+    passed: tuple[bool, ...]
+    """Whether each is within the gate; True where there is none."""
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """What contenders scored."""
+
+    names: tuple[str, ...]
+    learned: tuple[bool, ...]
+    lines: tuple[Line, ...]
+
+    def failed(self, name: str) -> list[str]:
+        """Return the gates that a contender does not pass."""
+        k = self.names.index(name)
+        return [f"{line.label}, {line.title}" for line in self.lines if not line.passed[k]]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """A sentence for each policy."""
+        gates = sum(bool(line.bound) for line in self.lines)
+        found = []
+        for name, learned in zip(self.names, self.learned, strict=True):
+            if learned:
+                failed = self.failed(name)
+                more = f"; not {'; '.join(failed)}" if failed else ""
+                found.append(f"{name} passes {gates - len(failed)} of {gates} gates{more}.")
+        return found
+
+    def table(self) -> Table:
+        """Return the gates' table for a terminal; a cross stands where a policy is outside one."""
+        rows = []
+        for line in filter(lambda line: line.bound, self.lines):
+            marks = zip(line.cells, self.learned, line.passed, strict=True)
+            cells = [cell + " ✗" * (learned and not passed) for cell, learned, passed in marks]
+            name = f"{line.label}: {line.title}"
+            rows.append((name, False, [(text, "") for text in (line.bound, *cells)]))
+        return interval_table("", ["score", "gate", *self.names], rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures, and which gates each policy fails."""
+        return {
+            "format": "distrlcc-scorecard",
+            "version": 1,
+            "scores": [
+                {"links": line.label, "score": line.title, "gate": line.bound}
+                | {"values": dict(zip(self.names, map(figure, line.values), strict=True))}
+                for line in self.lines
+            ],
+            "failed": {
+                name: self.failed(name)
+                for name, learned in zip(self.names, self.learned, strict=True)
+                if learned
+            },
+        }
+
+
+def score(
+    contenders: Sequence[Contender],
+    show: Callable[[str], None],
+    benchmarks: Sequence[Benchmark] = BENCHMARKS,
+) -> Scorecard:
+    """Score contenders on every suite; ``show`` takes a line for each."""
+    lines = []
+    for number, benchmark in enumerate(benchmarks):
+        show(f"{benchmark.label} ({number + 1} of {len(benchmarks)})")
+        found = [benchmark.scores(contender) for contender in contenders]
+        cubic = dict(zip((c.name for c in contenders), found, strict=True)).get("cubic", {})
+        if not cubic and _beside_cubic(benchmark):
+            cubic = benchmark.scores(Contender("cubic"))
+        for key in benchmark.metrics:
+            metric = known_metric(key, benchmark.metrics)
+            gate = GATES.get((benchmark.label, key), Gate())
+            high = min(
+                gate.high, gate.times * cubic[key] if math.isfinite(gate.times) else math.inf
+            )
+            shown = (("≥", gate.low), ("≤", high))
+            text = [
+                f"{w} {v * metric.scale:.{metric.digits}f}" for w, v in shown if math.isfinite(v)
+            ]
+            values = tuple(scores[key] for scores in found)
+            lines.append(
+                Line(
+                    benchmark.label,
+                    metric.title,
+                    " ".join(text),
+                    values,
+                    tuple(not text or gate.low <= v <= high for v in values),
+                    tuple(
+                        f"{v * metric.scale:.{metric.digits}f}" if math.isfinite(v) else "-"
+                        for v in values
+                    ),
+                )
+            )
+    names = tuple(contender.name for contender in contenders)
+    return Scorecard(names, tuple(c.learned for c in contenders), tuple(lines))
+
+
+def _beside_cubic(benchmark: Benchmark) -> bool:
+    gates = [GATES.get((benchmark.label, key), Gate()) for key in benchmark.metrics]
+    return any(math.isfinite(gate.times) for gate in gates)
+
+
+def write_scorecard(folder: Path, card: Scorecard, *, command: str, date: str) -> Path:
+    """Write page and figures and return the page; ``command`` makes them again.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    page = template("scorecard.html.jinja").render(card=card, command=command, date=date)
+    text = json.dumps(card.to_json(), allow_nan=False, indent=1)
+    files = {"scorecard.json": f"{text}\n".encode(), "scorecard.html": f"{page}\n".encode()}
+    return write_files(folder, files)

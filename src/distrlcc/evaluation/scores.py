@@ -1,0 +1,160 @@
+"""What was measured: a scheme's scores on links and seeds, time series, the metrics' names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.types import FloatArray
+
+BUCKET_S = 0.1
+MAX_BUCKETS = 150
+"""Long series have longer buckets, so that their lines can be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How a metric is named, written and judged."""
+
+    key: str
+    """Key in `SchemeScores.figures` and in JSON."""
+    label: str
+    """Short name for the head of a table."""
+    digits: int
+    """Digits after the point as shown."""
+    definition: str
+    """One sentence for people."""
+    unit: str = ""
+    """Unit as shown; empty for plain numbers."""
+    better: Literal["higher", "lower"] | None = None
+    """Which way is better; None: neither."""
+    head: str = ""
+    """Head in the ranked table, where room is scarce; empty: it is not shown there."""
+
+    @property
+    def title(self) -> str:
+        """Label and unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def scale(self) -> float:
+        """Factor from the stored value to the shown one: shares are shown as percentages."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    def describe(self) -> dict[str, str | None]:
+        """Return the unit of the stored value, which way is better, and the definition."""
+        unit = "share" if self.unit == "%" else self.unit
+        return {"unit": unit, "better": self.better, "definition": self.definition}
+
+
+_DEFINED: dict[str, tuple[Metric, ...]] = msgspec.toml.decode(
+    resources.files("distrlcc.evaluation").joinpath("metrics.toml").read_bytes(),
+    type=dict[str, tuple[Metric, ...]],
+)
+METRICS = _DEFINED["flow"]
+"""Metrics of every world, in the order in which they are shown."""
+SENDER_METRICS = _DEFINED["sender"]
+"""What senders of real packets report, shown after :data:`METRICS`."""
+FAIRNESS_METRICS = _DEFINED["shared"]
+"""Metrics of shared links: see `distrlcc.evaluation.fairness`."""
+RECOVERY_METRICS = _DEFINED["recovery"]
+"""Metrics of the time after changes of a link; see `distrlcc.evaluation.recovery`."""
+TABLE_METRICS = tuple(m for m in METRICS if m.head)
+"""Metrics of the ranked table."""
+
+
+def metric(key: str) -> Metric:
+    """Return the metric of a key of :data:`METRICS` or :data:`SENDER_METRICS`."""
+    return next(m for m in METRICS + SENDER_METRICS if m.key == key)
+
+
+@dataclass(frozen=True)
+class SchemeScores:
+    """One scheme's scores on L links with S seeds each."""
+
+    scheme: str
+    """Name of the scheme or policy."""
+    links: tuple[str, ...]
+    """Names of the L links."""
+    figures: dict[str, FloatArray]
+    """``[L, S]`` by the keys of :data:`METRICS`, and of :data:`SENDER_METRICS` for real packets.
+
+    A delay or RTT is NaN where nothing was delivered; everything is NaN where a run failed. Shares
+    are 0 to 1.
+    """
+    learned: bool = False
+    """Whether it is a policy from a file: drawn with emphasis."""
+
+    @property
+    def ran(self) -> NDArray[np.bool_]:
+        """Which runs did not fail, ``[L, S]``."""
+        return np.isfinite(self.figures["throughput_mbps"])
+
+    @property
+    def has_run(self) -> NDArray[np.bool_]:
+        """Whether a run of each link did not fail, ``[L]``."""
+        return np.asarray(self.ran.any(axis=1))
+
+    def values(self, metrics: Sequence[Metric]) -> FloatArray:
+        """Return metrics as ``[M, L, S]``; NaN where there is none."""
+        nothing = np.full(self.ran.shape, np.nan)
+        return np.stack([self.figures.get(m.key, nothing) for m in metrics])
+
+
+@dataclass(frozen=True)
+class Series:
+    """One scheme on one link over time, in B buckets; every array is float64 ``[B]``."""
+
+    scheme: str
+    link: str
+    edges_s: FloatArray
+    """Of the buckets, ``[B + 1]``."""
+    capacity_mbps: FloatArray
+    rate_mbps: FloatArray
+    queueing_delay_ms: FloatArray
+    """Mean over the bucket's packets; NaN where nothing was delivered."""
+    queue_packets: FloatArray
+    """Queue length."""
+    learned: bool = False
+    """Whether it is a policy from a file: drawn with emphasis."""
+    sender: dict[str, FloatArray] | None = None
+    """What the sender reports, by the keys of :data:`SENDER_METRICS`; None in the simulator."""
+
+    @property
+    def time_s(self) -> FloatArray:
+        """Middle of each bucket."""
+        return np.asarray(self.edges_s[1:] + self.edges_s[:-1]) / 2
+
+
+def defined_mean(values: FloatArray) -> float:
+    """Return the mean of the values that are defined; NaN where none is."""
+    return float(defined_means(values))
+
+
+def defined_means(values: FloatArray) -> FloatArray:
+    """Mean over the last axis of what is defined; NaN, without a warning, where nothing is."""
+    defined = np.isfinite(values)
+    counts = defined.sum(axis=-1)
+    sums = np.where(defined, values, 0.0).sum(axis=-1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def bucket_edges(seconds: float) -> FloatArray:
+    """Return the edges of a series' buckets ``[B + 1]``, s; the last one may be shorter."""
+    bucket = max(BUCKET_S, seconds / MAX_BUCKETS)
+    return np.append(np.arange(0.0, seconds - 1e-9, bucket), seconds)
+
+
+def bucket_sums(edges: FloatArray, ends: FloatArray, values: FloatArray) -> FloatArray:
+    """Sum the values of T steps over B buckets; a step in several is spread over them evenly.
+
+    ``edges`` ``[B + 1]`` are the buckets', ``ends`` ``[T]`` the steps', s; the first begins at 0.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    return np.diff(np.interp(edges, np.concatenate([[0.0], ends]), sums))

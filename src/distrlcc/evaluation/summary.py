@@ -1,0 +1,298 @@
+"""Means with 95 % intervals, overall and per link, ranked by power; as JSON and as a table.
+
+docs/metrics.md says which keys the JSON has; they stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from distrlcc.evaluation.bootstrap import CONFIDENCE, link_intervals, mean_intervals
+from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, TABLE_METRICS, Metric, SchemeScores
+from distrlcc.sim.suites import unique_names
+from distrlcc.types import FloatArray
+
+_WIDE = 130
+"""Columns of a terminal from which on an interval stands beside its mean and not below."""
+_MOST_NAMES = 10
+"""Links that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanInterval:
+    """A mean and its bootstrap interval, whose bounds are NaN where there is none."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, for a ± sign; NaN where there is none."""
+        return (self.high - self.low) / 2
+
+    def texts(self, metric: Metric) -> tuple[str, str]:
+        """Return the mean and the half width as shown: ``("95.1", "0.3")``, a dash, or no width."""
+        if not math.isfinite(self.mean):
+            return "-", ""
+        digits, scale = metric.digits, metric.scale
+        half = f"{self.half_width * scale:.{digits}f}" if math.isfinite(self.half_width) else ""
+        return f"{self.mean * scale:.{digits}f}", half
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return the mean and the bounds as `figure` has them."""
+        return {"mean": figure(self.mean), "low": figure(self.low), "high": figure(self.high)}
+
+
+def by_metric(metrics: Sequence[Metric], rows: FloatArray) -> dict[str, MeanInterval]:
+    """Return means and bounds, ``[M, 3]``, by the metrics' keys."""
+    return {m.key: MeanInterval(*row) for m, row in zip(metrics, rows.tolist(), strict=True)}
+
+
+def figure(value: float) -> float | None:
+    """Return a value of six significant digits for JSON; None where it is undefined."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeSummary:
+    """One scheme's means."""
+
+    scheme: str
+    learned: bool
+    overall: dict[str, MeanInterval]
+    """By metric; over the links that are common to all schemes."""
+    scenarios: dict[str, dict[str, MeanInterval]]
+    """By link, then by metric."""
+    failed: int
+    """Runs that failed, which are left out of the means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All schemes' means, best power first, those without a run last."""
+
+    schemes: tuple[SchemeSummary, ...]
+    links: tuple[str, ...]
+    """Names of the L links, each once."""
+    seeds: int
+    """Runs of each link."""
+    common: int
+    """Links that the overall means are over: those on which every scheme has a run.
+
+    A scheme that failed on the hard links would else be ranked by the easy ones alone. 0: none is
+    common, and each scheme's means are over its own.
+    """
+    left_out: dict[str, tuple[str, ...]]
+    """The other links, with the schemes whose runs there all failed."""
+    without_runs: tuple[str, ...]
+    """Schemes of which every run failed: they are not ranked, and leave no link out."""
+    metrics: tuple[Metric, ...]
+    """What was measured."""
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the overall means are over more than one value."""
+        return (self.common or len(self.links)) * self.seeds > 1
+
+    def names(self) -> list[tuple[str, bool]]:
+        """Return each scheme's name and whether it is learned, in order."""
+        return [(s.scheme, s.learned) for s in self.schemes]
+
+    def ranking(self) -> list[str]:
+        """Return the schemes that have a run, best power first."""
+        return [s.scheme for s in self.schemes if s.scheme not in self.without_runs]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences that say which runs failed, and what the means leave out for that."""
+        runs = len(self.links) * self.seeds
+        failures = (
+            f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
+            f"{'is' if s.failed == 1 else 'are'} left out of its means."
+            for s in self.schemes
+            if s.failed
+        )
+        return (*failures, *self.link_notes())
+
+    def link_notes(self) -> tuple[str, ...]:
+        """Return sentences that say what is left out of the means, and because of which schemes."""
+        found = []
+        if self.left_out and not self.common:
+            found.append(
+                "No link has a run of every scheme: each one's means over links are over those "
+                "that it has, so the ranking compares different links."
+            )
+        elif self.left_out:
+            named = [f"{link} ({', '.join(names)})" for link, names in self.left_out.items()]
+            more = len(named) - _MOST_NAMES
+            names = ", ".join(named[:_MOST_NAMES])
+            names += f" and {more} more, which JSON names" if more > 0 else ""
+            found.append(
+                f"Means over links, and so the ranking, leave out {len(self.left_out)} of "
+                f"{len(self.links)} links, on which not every scheme has a run: {names}."
+            )
+        if self.without_runs:
+            several = len(self.without_runs) > 1
+            found.append(
+                f"{', '.join(self.without_runs)} {'have' if several else 'has'} no run and "
+                f"{'are' if several else 'is'} not ranked; no link is left out because of "
+                f"{'them' if several else 'it'}."
+            )
+        return tuple(found)
+
+
+def summarise(scores: Sequence[SchemeScores]) -> Summary:
+    """Sum up scores of schemes that were measured on the same links.
+
+    Raises:
+        ValueError: There are no scores, or their links or seeds differ.
+    """
+    if not scores:
+        raise ValueError("no scores to sum up")
+    first = scores[0]
+    for other in scores:
+        if other.links != first.links or other.ran.shape != first.ran.shape:
+            raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
+    links, metrics = tuple(unique_names(first.links)), METRICS
+    if any(SENDER_METRICS[0].key in s.figures for s in scores):
+        metrics += SENDER_METRICS
+    # The links on which every scheme has a run, of those schemes that have any.
+    entered = [one for one in scores if one.has_run.any()]
+    without = tuple(one.scheme for one in scores if not one.has_run.any())
+    runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
+    common = np.asarray(runs.all(axis=0))
+    left_out = {
+        link: tuple(one.scheme for one, ran in zip(entered, runs[:, k], strict=True) if not ran)
+        for k, link in enumerate(links)
+        if not common[k]
+    }
+    # Means, the best power first.
+    found = [_summarise(s, links, common, metrics) for s in scores]
+
+    def rank(one: SchemeSummary) -> tuple[bool, float]:
+        power = one.overall["power"].mean
+        return one.scheme in without, -power if math.isfinite(power) else math.inf
+
+    ranked, seeds = tuple(sorted(found, key=rank)), first.ran.shape[1]
+    return Summary(ranked, links, seeds, int(common.sum()), left_out, without, metrics)
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """Return the summary as the module describes."""
+    return {
+        "format": "distrlcc-summary",
+        "version": 1,
+        "confidence": CONFIDENCE,
+        "links": len(summary.links),
+        "seeds": summary.seeds,
+        "metrics": {m.key: m.describe() for m in summary.metrics},
+        "ranking": summary.ranking(),
+        "common_scenarios": summary.common,
+        "left_out_scenarios": [
+            {"scenario": link, "schemes": list(schemes)}
+            for link, schemes in summary.left_out.items()
+        ],
+        "without_runs": list(summary.without_runs),
+        "schemes": {
+            s.scheme: {
+                "learned": s.learned,
+                "failed_runs": s.failed,
+                "overall": {key: value.to_json() for key, value in s.overall.items()},
+                "scenarios": {
+                    link: {key: value.to_json() for key, value in values.items()}
+                    for link, values in s.scenarios.items()
+                },
+            }
+            for s in summary.schemes
+        },
+    }
+
+
+def print_table(summary: Summary, console: Console) -> None:
+    """Print the ranked table as it fits the console's width; learned policies are bold."""
+    links, seeds, common = len(summary.links), summary.seeds, summary.common
+    over = f", means over {common} of them" if 0 < common < links else ""
+    means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
+    result = interval_table(
+        f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}",
+        ["scheme", *(m.head for m in TABLE_METRICS)],
+        [
+            (s.scheme, s.learned, [s.overall[m.key].texts(m) for m in TABLE_METRICS])
+            for s in summary.schemes
+        ],
+        caption="\n".join(summary.notes()) or None,
+        wide=console.width >= _WIDE,
+    )
+    console.print(result)
+
+
+def interval_table(
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[tuple[str, bool, Sequence[tuple[str, str]]]],
+    *,
+    caption: str | None = None,
+    wide: bool = False,
+) -> Table:
+    """Return a table for a terminal; of each row: name, whether it is bold, and means' texts.
+
+    A wide one, for 130 columns, has intervals beside the means; otherwise they stand below, for 80.
+    """
+    # The frame and the heads.
+    result = Table(
+        title=title,
+        caption=caption,
+        caption_style="",
+        caption_justify="left",
+        title_style="",
+        title_justify="left",
+        header_style="",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 2, 0, 0) if wide else (0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    first, *others = heads
+    result.add_column(first, overflow="fold")
+    for head in others:
+        result.add_column(Text(head.replace(" ", "\n")), justify="right")
+    # A row for each name.
+    for name, bold, cells in rows:
+        texts = [Text(name)]
+        for mean, half in cells:
+            text = Text(mean)
+            if half:
+                text.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
+            texts.append(text)
+        result.add_row(*texts, style="bold" if bold else "")
+    return result
+
+
+def _summarise(
+    scores: SchemeScores,
+    links: tuple[str, ...],
+    common: NDArray[np.bool_],
+    metrics: Sequence[Metric],
+) -> SchemeSummary:
+    values = scores.values(metrics)
+    # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
+    taken = common if common.any() else scores.has_run
+    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values)
+    alone = link_intervals(values)
+    return SchemeSummary(
+        scores.scheme,
+        scores.learned,
+        by_metric(metrics, overall),
+        {link: by_metric(metrics, alone[:, n]) for n, link in enumerate(links)},
+        int((~scores.ran).sum()),
+    )

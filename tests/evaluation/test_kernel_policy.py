@@ -1,0 +1,38 @@
+"""Shipped policies act in whole numbers as in floating point, on links of each kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from distrlcc.evaluation.contender import contender_from_file
+from distrlcc.evaluation.kernel_policy import same_action
+from distrlcc.sim.suites import load_suite
+
+SUITES = ("random", "dynamic", "cellular", "shared-4")
+POLICIES = ["best", "fair", "dagger", "preference", "cloning", "gail", "indigo", "aurora", "genet"]
+LEAST = 0.999
+
+
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("name", ["best", "dagger"])
+def test_the_same_action_follows_in_whole_numbers(name: str, suite: str) -> None:
+    scenarios = load_suite(suite).scenarios("test", 6)
+    found = same_action(contender_from_file(name, set()), scenarios, 4.0)
+    assert found.decisions > 1000
+    assert found.share >= LEAST
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_same_action_follows_from_every_policy(name: str, suite: str) -> None:
+    scenarios = load_suite(suite).scenarios("test", 16)
+    found = same_action(contender_from_file(name, set()), scenarios, 10.0)
+    assert found.share >= LEAST
+
+
+@pytest.mark.long
+def test_distrlccs_state_is_chaotic() -> None:
+    """Its actions part within whole numbers, as they do between float32 and float64 (98.2%)."""
+    scenarios = load_suite("dynamic").scenarios("test", 8)
+    assert 0.95 < same_action(contender_from_file("distrlcc", set()), scenarios, 8.0).share < LEAST

@@ -1,0 +1,194 @@
+"""The report: self-contained, complete, escaped, and written whole or not at all."""
+
+import json
+import re
+import resource
+from dataclasses import dataclass, replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.errors import OutputError
+from distrlcc.evaluation.report import ReportInfo, render, write_report
+from distrlcc.evaluation.scores import METRICS, SENDER_METRICS
+from distrlcc.evaluation.summary import summarise
+from tests.evaluation.made import failed_on, make_scores, make_series, with_figures
+
+INFO = ReportInfo(
+    title="quickstart against CUBIC",
+    suite="random (test split)",
+    command="distrlcc evaluate policy.safetensors --seeds 2",
+    policies=("policy.safetensors",),
+    seeds=(0, 1),
+    versions={"distrlcc": "0.1.0"},
+    notes=("Each link ran for 10 s.",),
+)
+
+VOID = {"meta", "source", "img", "link", "br"}
+
+
+@dataclass
+class Page:
+    """A page's tags and its text."""
+
+    tags: list[str]
+    text: str
+
+
+def read(html: str) -> Page:
+    """Return what a page holds, and require that every element is closed."""
+    html = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+    tags, closed = (re.findall(pattern, html) for pattern in (r"<(\w+)", r"</(\w+)>"))
+    assert sorted(closed) == sorted(tag for tag in tags if tag not in VOID)
+    return Page(tags, re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", "", html))))
+
+
+def test_the_report_is_whole_and_self_contained(tmp_path: Path) -> None:
+    names = ("quickstart", "cubic", "oracle")
+    scores = [make_scores(s, links=8, seeds=2) for s in names]
+    series = [make_series(s, link) for link in ("LTE a/b", "LTE a b") for s in names]
+    path = write_report(tmp_path / "new" / "report", scores, series, INFO)
+    assert path == tmp_path / "new" / "report" / "report.html"
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        "report.html",
+        "scatter.png",
+        "series-LTE-a-b-2.png",
+        "series-LTE-a-b.png",
+        "summary.json",
+    ]
+    page = read(path.read_text())
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    sources = re.findall(r'(?:src|srcset|href)="([^"]*)"', path.read_text())
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert "url(" not in path.read_text()
+    assert "@import" not in path.read_text()
+    assert page.tags.count("picture") == 3
+    for text in (
+        "quickstart against CUBIC",
+        "3 schemes on 8 links of random (test split), 2 seeds each",
+        "quickstart ranks 1 of 2 by power, the oracle apart",
+        "distrlcc evaluate policy.safetensors --seeds 2",
+        "distrlcc 0.1.0",
+        "Each link ran for 10 s.",
+        "LTE a/b",
+    ):
+        assert text in page.text
+    for metric in METRICS:
+        assert metric.definition.replace("  ", " ") in page.text
+    summary = summarise(scores)
+    for scheme in summary.schemes:
+        assert f"{scheme.overall['power'].mean:.3f}" in page.text
+    stored = json.loads((path.parent / "summary.json").read_text())
+    assert stored["ranking"] == [s.scheme for s in summary.schemes]
+
+
+def test_what_senders_say_is_drawn_tabled_and_defined(tmp_path: Path) -> None:
+    shape = (2, 1)
+    said = {"mean_cwnd_packets": np.full(shape, 41.5), "mean_smoothed_rtt_ms": np.full(shape, 77.7)}
+    kernels, ours = (
+        with_figures(make_scores(name, *shape), **said, retransmitted_share=np.full(shape, share))
+        for name, share in (("cubic", 0.0123), ("bbr", np.nan))
+    )
+    line = make_series("cubic", kernels.links[0])
+    line = replace(line, sender={m.key: np.ones(len(line.time_s)) for m in SENDER_METRICS})
+    path = write_report(tmp_path / "r", [kernels, ours], [line], INFO)
+    text = read(path.read_text()).text
+    titles = ("mean cwnd (packets)", "mean smoothed RTT (ms)", "retransmitted (%)")
+    for words in (*titles, "41.5", "77.7", "1.23", "asked each 10 ms (TCP_INFO)"):
+        assert words in text
+    stored = json.loads((path.parent / "summary.json").read_text())
+    assert stored["metrics"]["mean_cwnd_packets"]["better"] is None
+    assert stored["schemes"]["cubic"]["overall"]["retransmitted_share"]["mean"] == 0.0123
+    assert stored["schemes"]["bbr"]["overall"]["retransmitted_share"]["mean"] is None
+    assert list(stored["schemes"]["bbr"]["scenarios"][ours.links[1]])[-3:] == [
+        m.key for m in SENDER_METRICS
+    ]
+
+
+def test_the_best_of_a_column_is_marked_without_the_oracle() -> None:
+    summary = summarise([make_scores(s, links=8) for s in ("cubic", "bbr", "oracle")])
+    html = render(summary, {}, INFO)
+    assert "ranks" not in html  # there is no policy
+    assert "Over time" not in html
+    ranked = html[html.index('class="ranked"') :].split("</table>")[0]
+    rows = re.findall(r'scope="row".*?</i>(\w+)</th>(.*?)</tr>', ranked, re.DOTALL)
+    best = {name: 'class="best"' in cells for name, cells in rows}
+    assert best == {"oracle": False, "bbr": True, "cubic": True}
+    powers = {name: re.findall(r"<td[^>]*>", cells)[0] for name, cells in rows}
+    assert "best" in powers["bbr"]
+    assert "best" not in powers["cubic"]
+
+
+def test_long_suites_show_sixty_links_and_say_so() -> None:
+    scores = [make_scores(s, links=100, seeds=1) for s in ("quickstart", "cubic")]
+    scores[0] = failed_on(scores[0], 42)
+    summary = summarise(scores)
+    page = render(summary, {}, INFO)
+    said = "60 of 100 links, those with the least power of quickstart first; 40 are left"
+    assert said in read(page).text
+    powers = [summary.schemes[0].scenarios[link]["power"].mean for link in summary.links]
+    worst, best = np.nanargmin(powers), np.nanargmax(powers)
+    rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', page)
+    assert rows[:2] == [summary.links[42], summary.links[worst]]  # it failed on the first
+    assert summary.links[best] not in rows
+
+
+def test_failed_runs_and_the_links_that_they_leave_out_are_named() -> None:
+    good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
+    text = read(render(summarise([good, failed_on(bad, 0)]), {}, INFO)).text
+    assert "Means over links on which every scheme has a run (2 of 3);" in text
+    assert f"leave out 1 of 3 links, on which not every scheme has a run: {good.links[0]}" in text
+    assert "quickstart ranks 1 of 2" in text
+    text = read(render(summarise([failed_on(good, 1, 2), failed_on(bad, 0)]), {}, INFO)).text
+    assert "No link has a run of every scheme" in text
+    assert "Runs failed, and the schemes' links differ." in text
+    assert "All schemes ran on the same links" not in text
+    text = read(render(summarise([failed_on(good, 0, 1, 2), bad]), {}, INFO)).text
+    assert "quickstart: 3 of 3 runs failed and are left out of its means." in text
+    assert "quickstart has no run and is not ranked; no link is left out because of it." in text
+    assert "nan" not in text
+    assert "ranks" not in text
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    scores = replace(make_scores("copa", 2), scheme=evil, links=(evil, "../../etc/x"), learned=True)
+    series = [replace(make_series("copa"), scheme=evil, link=link) for link in (evil, "../../x")]
+    info = replace(INFO, title=evil, command=evil, notes=(evil,))
+    path = write_report(tmp_path / "r", [scores], series, info)
+    page = read(path.read_text())
+    assert "script" not in page.tags
+    assert evil in page.text
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+    assert (path.parent / "series-x.png").exists()
+
+
+def test_an_unwritable_place_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(OutputError, match=r"^cannot write .*$"):
+            write_report(folder, [make_scores("cubic", 2)], [], INFO)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_page_that_does_not_fit_leaves_no_figures_and_the_old_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = [make_scores("cubic", 2)], [make_series("cubic")]
+    page = write_report(tmp_path / "r", *report, INFO)
+    before = {path: path.read_bytes() for path in page.parent.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before[page]) - 1, limits[1]))
+    try:
+        for folder in ("r", "full"):
+            with pytest.raises(OutputError, match=r"cannot write .*report\.html: File too large"):
+                write_report(tmp_path / folder, *report, INFO)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "full").iterdir()) == []
+    monkeypatch.setattr(Path, "replace", lambda self, target: self.rename(self / "none"))
+    with pytest.raises(OutputError, match="cannot write"):
+        write_report(tmp_path / "r", *report, replace(INFO, title="new"))
+    assert {path: path.read_bytes() for path in page.parent.iterdir()} == before

@@ -1,0 +1,72 @@
+"""The scorecard: gates, verdicts, the page, and the command's exit code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.evaluation import scorecard
+from distrlcc.evaluation.benchmark import Benchmark
+from distrlcc.evaluation.contender import contender_from_scheme
+from distrlcc.evaluation.scorecard import BENCHMARKS, GATES, Gate, score
+from distrlcc.policy.policy_file import save_policy
+from distrlcc.sim.suites import load_suite
+from tests.evaluation.made import make_policy, policy_contender
+
+FEW = (
+    Benchmark("random", (), 3, ("power", "excess_loss")),
+    Benchmark("shared-2", (), 2, ("jain", "excess_loss")),
+)
+
+
+def test_every_gate_is_of_a_score_that_is_taken_on_links_that_exist() -> None:
+    taken = {(one.label, key) for one in BENCHMARKS for key in one.metrics}
+    assert set(GATES) <= taken
+    for one in BENCHMARKS:
+        assert load_suite(one.suite).scenario("test", 0)
+
+
+def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = {
+        ("random", "power"): Gate(0.0),
+        ("random", "excess_loss"): Gate(high=-1.0),
+        ("shared-2", "excess_loss"): Gate(times=1.0),
+    }
+    monkeypatch.setattr(scorecard, "GATES", gates)
+    contenders = [policy_contender(make_policy("argmax")), contender_from_scheme("cubic")]
+    card = score(contenders, lambda _: None, FEW)
+    power, loss, jain, shared = card.lines
+    assert power.passed == (True, True)
+    assert loss.passed == (False, False)
+    assert (jain.bound, jain.passed) == ("", (True, True))
+    assert shared.passed[1]  # CUBIC is not worse than itself
+    assert card.failed(contenders[0].name)[0] == "random, excess loss (%)"
+    (verdict,) = card.verdicts
+    assert "of 3 gates; not random, excess loss (%)" in verdict
+
+
+def test_the_command_ends_with_1_where_a_gate_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def few(*arguments: Any) -> scorecard.Scorecard:
+        return score(*arguments, FEW)
+
+    monkeypatch.setattr(scorecard, "score", few)
+    path, out = tmp_path / "mine.safetensors", tmp_path / "out"
+    save_policy(path, make_policy())
+    words = ["evaluate", str(path), "--against", "bbr", "--scorecard"]
+    assert main([*words, "--out", str(out)]) == 1
+    assert "mine passes" in capsys.readouterr().out
+    page = (out / "scorecard.html").read_text()
+    assert "≥ 0.980" in page
+    assert "✗" in page
+    figures = json.loads((out / "scorecard.json").read_text())
+    assert figures["scores"][0]["values"].keys() == {"mine", "bbr"}
+    assert "random, power" in figures["failed"]["mine"]
+    # Nothing fails where no policy is measured; what has no meaning is refused.
+    assert main(["evaluate", "--against", "bbr", "--scorecard"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--links", "3"]) == 2
+    assert "leave out --links" in capsys.readouterr().err
