@@ -192,16 +192,17 @@ class AgentBatch(ABC):
         return np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
 
 
-def mean_ack_wait(link: Link, spacing: float) -> float:
-    """Return what shaped ACKs add to a full link's RTT in the mean, s; packets ``spacing`` apart.
+def mean_wait(link: Link, spacing: float) -> float:
+    """Return what jitter and shaped ACKs add to a full link's RTT in the mean, s.
 
-    As none overtakes another, the wait of dense ones is J less a Rayleigh-distributed time of
-    scale sqrt(J * spacing), for a jitter of J. ACKs in bunches make packets that queue as long.
+    Packets are ``spacing`` apart, s. As none overtakes another, the wait of dense ones is J less a
+    Rayleigh-distributed time of scale sqrt(J * spacing), for a jitter of J. ACKs in bunches make
+    packets that queue as long.
     """
-    jitter = link.ack_jitter_ms * 1e-3
-    dense = jitter - math.sqrt(0.5 * math.pi * jitter * spacing)
-    held = min(spacing, 0.04) if link.delayed_acks else 0.0
-    return max(0.5 * jitter, dense) + 1e-3 * link.ack_tick_ms + held
+    wait = 1e-3 * link.ack_tick_ms + (min(spacing, 0.04) if link.delayed_acks else 0.0)
+    for jitter in (1e-3 * link.ack_jitter_ms, 1e-3 * link.jitter_ms):
+        wait += max(0.5 * jitter, jitter - math.sqrt(0.5 * math.pi * jitter * spacing))
+    return wait
 
 
 _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
@@ -253,10 +254,11 @@ class LinkBatch(AgentBatch):
         self._is_agent = np.ones(len(rows), bool)
         # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
         self._rates = np.zeros((n, self.n_flows))
-        self._ack_wait = np.zeros(n)
+        self._wait = np.zeros(n)
+        self._policed = np.full(n, math.inf)
         self._share = np.ones(len(rows)) if agents > 1 else None
         self._joining = joining or agents > 1
-        self._changing = "previous preference mean_rate base_rtt searched ack_wait"
+        self._changing = "previous preference mean_rate base_rtt searched wait policed"
         if self._joining:
             self._changing += " rates is_agent active acted"
 
@@ -269,7 +271,8 @@ class LinkBatch(AgentBatch):
         for place, held in enumerate(control[:, _HELD]):
             self.begin_agent(first + place, scenario, held, min(place, count - 1))
         self._rates[n] = 0.0
-        self._ack_wait[n] = mean_ack_wait(scenario.link, 1.0 / self.mean_rate[first])
+        self._policed[n] = (scenario.link.policer_mbps or math.inf) * _PACKETS_PER_MBIT
+        self._wait[n] = mean_wait(scenario.link, 1.0 / self.mean_rate[first])
         if self._joining:
             rows = slice(first, first + room)
             flags = [flow.scheme == "agent" for flow in scenario.flows[:room]]
@@ -302,7 +305,7 @@ class LinkBatch(AgentBatch):
         simulator = self.simulator
         simulator.advance(self.step_ns())
         extra = simulator.flows[:, col.EXTRA_RTT].reshape(self._rates.shape) / NANOSECONDS
-        base_rtt = (simulator.results[:, col.BASE_RTT] + self._ack_wait)[:, None] + extra
+        base_rtt = (simulator.results[:, col.BASE_RTT] + self._wait)[:, None] + extra
         base_rtt = np.maximum(base_rtt, 1e-4)
         self.base_rtt = base_rtt.reshape(-1)[self._flow]
         if self.agents > 1:
@@ -348,9 +351,12 @@ class LinkBatch(AgentBatch):
         return self.simulator.stats(None if self.n_flows == self.agents == 1 else self._flow)
 
     def view(self) -> LinkView:
-        """Return the links' side of the newest step."""
-        results = self.simulator.results[self.link]
-        capacity, used = results[:, col.CAPACITY], results[:, col.USED]
+        """Return the links' side of the newest step; a policer's rate bounds their capacity."""
+        results, links = self.simulator.results, self.simulator.links
+        seconds = (links[:, col.NOW] - links[:, col.STEP_START]) / NANOSECONDS
+        used = results[:, col.USED]
+        capacity = np.maximum(np.minimum(results[:, col.CAPACITY], self._policed * seconds), used)
+        capacity, used = capacity[self.link], used[self.link]
         view = LinkView(capacity, used, self.mean_rate, self.base_rtt, self._share)
         if self.n_flows > 1:
             ran = self.ran()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import INITIAL_CWND
-from distrlcc.env.batch import AgentBatch, Floats, mean_ack_wait
+from distrlcc.env.batch import AgentBatch, Floats, mean_wait
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import CheckpointError, ConfigError
@@ -44,7 +44,7 @@ class EmulatedBatch(AgentBatch):
         if self._module is kernel_world:
             kernel_world.require_world(n)
         self._held = np.zeros((2, n))
-        self._best, self._ack_wait = np.ones(n), np.zeros(n)
+        self._best, self._wait = np.ones(n), np.zeros(n)
         self._step_ns = round(config.step_ms * 1e6)
         self._world: WorldProcess | None = None
         self.result: StepResult | None = None
@@ -76,7 +76,7 @@ class EmulatedBatch(AgentBatch):
         )
         self.begin_agent(n, scenario, self._held[:, n])
         # The best first window, before the process has said anything of this link.
-        self._ack_wait[n] = mean_ack_wait(scenario.link, 1.0 / self.mean_rate[n])
+        self._wait[n] = mean_wait(scenario.link, 1.0 / self.mean_rate[n])
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
 
     def held(self) -> tuple[Floats, Floats]:
@@ -95,7 +95,7 @@ class EmulatedBatch(AgentBatch):
         """
         assert self._world is not None, "load the links first"
         self.result = self._world.step(*self._held, step=self._step_ns)
-        self.base_rtt = np.maximum(self.result.truth.base_rtt + self._ack_wait, 1e-4)
+        self.base_rtt = np.maximum(self.result.truth.base_rtt + self._wait, 1e-4)
         self._best = self.result.truth.best_cwnd
 
     def stats(self) -> IntervalStats:

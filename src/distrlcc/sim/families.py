@@ -42,14 +42,14 @@ def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
     return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
 
 
-_PACKETS_EACH = 4.0
+PACKETS_EACH = 4.0
 """Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
 
 
 def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
     """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP; all flows have room."""
     rtt = round(10.0 + 90.0 * u[1], 3)
-    least = max(5.0, _PACKETS_EACH * flows / bdp_packets(1.0, rtt))
+    least = max(5.0, PACKETS_EACH * flows / bdp_packets(1.0, rtt))
     rate = round(between(u[0], least, 100.0), 3)
     queue = max(2, round(between(u[2], 0.5, 4.0) * bdp_packets(rate, rtt)))
     return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
@@ -79,7 +79,7 @@ class Wide:
         return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
 
 
-def _jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.0) -> Link:
+def with_jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.0) -> Link:
     """ACKs jitter by up to 1-6 ms; on a quarter they come each 1-8 ms, on a quarter in pairs."""
     return replace(
         link,
@@ -89,13 +89,13 @@ def _jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.0) -
     )
 
 
-def _silence(link: Link, u: list[float]) -> Link:
+def with_silence(link: Link, u: list[float]) -> Link:
     """Nothing leaves in the first 0.3 to 2 s."""
     begins = Change(round(0.3 + 1.7 * u[0], 3), rate_mbps=link.rate_mbps)
     return replace(link, rate_mbps=0.0, changes=(begins,))
 
 
-def _fall(link: Link, u: list[float]) -> Link:
+def with_fall(link: Link, u: list[float]) -> Link:
     """After 3 s the rate falls to a quarter to a tenth."""
     left = round((link.rate_mbps or 0.0) * between(u[0], 0.1, 0.25), 3)
     return replace(link, changes=(Change(3.0, rate_mbps=left),))
@@ -109,9 +109,9 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), _as_it_is),
     "slow": (Wide((0.2, 2.0), (20.0, 200.0)), _as_it_is),
     "fast": (Wide((100.0, 1000.0), (5.0, 100.0), (0.2, 2.0)), _as_it_is),
-    "jitter": (Wide(), _jitter),
-    "silent": (Wide(), _silence),
-    "falls": (Wide(), _fall),
+    "jitter": (Wide(), with_jitter),
+    "silent": (Wide(), with_silence),
+    "falls": (Wide(), with_fall),
 }
 """Suites of what is hard for a policy that has not met it."""
 
@@ -248,8 +248,9 @@ MOST_FLOWS = 4
 """Flows on any of these links."""
 
 
-def _time(low: float, high: float, u: float) -> float:
-    return round(low + (high - low) * u, 2)  # whole steps of 10 ms
+def time_between(low: float, high: float, u: float) -> float:
+    """Return the time at ``u`` in [0, 1] between two, s, in whole steps of 10 ms."""
+    return round(low + (high - low) * u, 2)
 
 
 def _shared(split: str, index: int) -> Scenario:
@@ -261,8 +262,8 @@ def _shared(split: str, index: int) -> Scenario:
     flows = []
     for k in range(count):
         a, b, c = u[7 + 3 * k : 10 + 3 * k]
-        start = _time(0.0, 4.0, a) if k else 0.0
-        stop = _time(start + 2.0, 11.0, 3 * b) if b < 1 / 3 else None
+        start = time_between(0.0, 4.0, a) if k else 0.0
+        stop = time_between(start + 2.0, 11.0, 3 * b) if b < 1 / 3 else None
         extra = round(3.0 * c * 2 * link.delay_ms, 3) if unequal and k else 0.0
         flows.append(Flow(start_s=start, stop_s=stop, extra_rtt_ms=extra))
     return Scenario(f"shared/{split}/{index}", link, tuple(flows), duration_s=12.0, seed=index)
@@ -272,7 +273,7 @@ def _joining(name: str, count: int, split: str, index: int) -> Scenario:
     """Agents of equal RTTs that join 5 to 6 s after one another; of four, one leaves at last."""
     u = draws(name, split, index, 3 + count)
     link = random_link(u, count)
-    starts = [_time(5.0 * k, 5.0 * k + 1.0, u[3 + k]) if k else 0.0 for k in range(count)]
+    starts = [time_between(5.0 * k, 5.0 * k + 1.0, u[3 + k]) if k else 0.0 for k in range(count)]
     flows = [Flow(start_s=start) for start in starts]
     duration = 5.0 * count + 10.0
     if count > 2:
@@ -288,93 +289,11 @@ def _pair(
     u = draws(name, split, index, 5)
     agents = scheme == "agent"
     link = random_link([u[0], 0.5 * u[1] if agents else u[1], u[2]], 2)  # so RTTs are below 220 ms
-    late = _time(late_s, late_s + 1.0, u[3])
+    late = time_between(late_s, late_s + 1.0, u[3])
     starts = (0.0, late) if u[4] < 0.5 else (late, 0.0)
     extra = round(3 * 2 * link.delay_ms, 3) if agents else 0.0
     flows = (Flow(start_s=starts[0]), Flow(scheme, start_s=starts[1], extra_rtt_ms=extra))
     return Scenario(f"{name}/{split}/{index}", link, flows, duration_s=duration_s, seed=index)
-
-
-# Everything mixed: what a policy for every link is trained on.
-MOST_MIXED = 8
-"""Agents on a link of `mixed`; one more flow may be a rival's."""
-_RIVALS = ("cubic", "bbr", "copa")
-
-
-def mixed(split: str, index: int) -> Scenario:
-    """Return a link of the suite ``world``; shares are of links.
-
-    One agent on 60%, two on 18%, three or four on 12%, five to eight on 10%; a flow of CUBIC, BBR
-    or Copa beside them on a quarter of those with one or two. Alone, an agent has a constant link
-    (45%, a tenth of which are silent at first and an eighth fall), one that changes (30%) or a
-    generated trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in ``jitter``, and
-    20% of those that are no traces lose up to 3% of their packets at random.
-    """
-    u = draws("world", split, index, 40)
-    agents = 1 if u[0] < 0.6 else 2 if u[0] < 0.78 else 3 + int(2 * (u[0] - 0.78) / 0.12)
-    agents = agents if u[0] < 0.9 else 5 + int(4 * (u[0] - 0.9) / 0.1)
-    rivals = int(agents <= 2 and u[1] < 0.25)
-    if agents + rivals > 1:
-        scenario = _crowd(agents, rivals, split, index)
-    elif u[2] < 0.45:
-        link = _anywhere(u[3:9])
-        if u[9] < 0.1:
-            link = _silence(link, u[10:11])
-        elif u[9] < 0.225:
-            link = _fall(link, u[10:11])
-        scenario = Scenario("world", link)
-    else:
-        scenario = changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
-    link = scenario.link
-    if u[11] < 0.35:
-        link = _jitter(link, u[12:15], 0.2, 8.0)
-    if link.trace is None and u[15] < 0.2:
-        link = replace(link, loss=round(between(u[16], 1e-4, 0.03), 6))
-    return replace(scenario, name=f"world/{split}/{index}", link=link, seed=index)
-
-
-def _anywhere(u: list[float]) -> Link:
-    """2-150 Mbit/s, 8-200 ms; on a third each 0.2-1000 Mbit/s, 2-400 ms; 0.02-0.5 or 0.5-8 BDP."""
-    rates = (0.2, 1000.0) if u[3] < 1 / 3 else (2.0, 150.0)
-    rtts = (2.0, 400.0) if u[4] < 1 / 3 else (8.0, 200.0)
-    return Wide(rates, rtts, (0.02, 0.5) if u[5] < 0.4 else (0.5, 8.0)).link(u)
-
-
-def _crowd(agents: int, rivals: int, split: str, index: int) -> Scenario:
-    """Flows that come in the first 5 s, of which some leave; a third have RTTs of their own."""
-    u = draws("crowd", split, index, 8 + 3 * agents)
-    rtt = round(between(u[1], 8.0, 160.0), 3)
-    least = max(2.0, _PACKETS_EACH * (agents + rivals) / bdp_packets(1.0, rtt))
-    rate = round(between(u[0], least, max(200.0, 2 * least)), 3)
-    depth = between(u[2], 0.1, 4.0) * bdp_packets(rate, rtt)
-    queue = max(2 * (agents + rivals), round(depth))
-    flows = []
-    for k in range(agents):
-        a, b, c = u[8 + 3 * k : 11 + 3 * k]
-        start = _time(0.0, 5.0, a) if k else 0.0
-        stop = _time(start + 3.0, 15.0, 4 * b) if k and b < 0.25 else None
-        extra = round(3.0 * c * rtt, 3) if u[3] < 1 / 3 and k else 0.0
-        flows.append(Flow(start_s=start, stop_s=stop, extra_rtt_ms=extra))
-    if rivals:
-        late = _time(0.0, 5.0, u[4])
-        starts = (0.0, late) if u[5] < 0.5 else (late, 0.0)
-        flows[0] = replace(flows[0], start_s=starts[0])
-        flows.append(Flow(_RIVALS[int(3 * u[6])], start_s=starts[1]))
-    link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
-    return Scenario("world", link, tuple(flows), duration_s=16.0)
-
-
-def many_flows(split: str, index: int) -> Scenario:
-    """4, 16 or 32 agents that start within 2 s, on 20-200 Mbit/s, 10-80 ms, 0.5-2 BDP."""
-    u = draws("flows", split, index, 40)
-    count = (4, 16, 32)[index % 3]
-    rtt = round(between(u[1], 10.0, 80.0), 3)
-    least = max(20.0, _PACKETS_EACH * count / bdp_packets(1.0, rtt))
-    rate = round(between(u[0], least, max(200.0, 2 * least)), 3)
-    queue = max(2 * count, round(between(u[2], 0.5, 2.0) * bdp_packets(rate, rtt)))
-    flows = tuple(Flow(start_s=_time(0.0, 2.0, u[3 + k]) if k else 0.0) for k in range(count))
-    link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
-    return Scenario(f"flows/{split}/{index}", link, flows, duration_s=20.0, seed=index)
 
 
 SHARED: dict[str, Callable[[str, int], Scenario]] = {

@@ -153,7 +153,7 @@ def advance(
         is full, or with a full log: enlarge it and call again.
     """
     n_links = links.shape[0]
-    n_flows = flows.shape[0] // n_links
+    places = flows.shape[0] // n_links
     for n in range(n_links):
         link = links[n]
         end = until[n]
@@ -187,6 +187,7 @@ def advance(
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
         shapes_acks = link[col.SHAPES_ACKS] == 1
+        n_flows = link[col.FLOWS]
         live = False
         if aqm is not None:
             live = link[col.LIVE] == 1
@@ -194,7 +195,7 @@ def advance(
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
         # step and set the oracles' windows.
-        first_flow = n * n_flows
+        first_flow = n * places
         filling = 0  # the next flow whose window is filled at the step's start
         resumed = -1  # the flow whose ring was full in the call before
         if link[col.STEP_OPEN] > 0:

@@ -54,7 +54,8 @@ POLICER_RATE = 36  # bit/s; 0: no policer
 POLICER_BURST = 37  # size of the bucket, 1e-9 bit
 POLICER_TOKENS = 38  # in the bucket at the last arrival
 POLICER_TIME = 39  # time of that arrival
-LINK_COLUMNS = 40
+FLOWS = 40  # flows on the link; rows for others, up to K, are not looked at
+LINK_COLUMNS = 41
 
 DROPTAIL, CODEL, PIE = range(3)
 

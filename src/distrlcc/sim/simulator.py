@@ -120,7 +120,7 @@ class Simulator:
         queue = link.queue
         limits = queue.packets, queue.bytes and queue.bytes // PACKET_BYTES
         row[col.LIMIT] = limit = min(limit or col.FOREVER for limit in limits)
-        row[col.LOSS_SEED] = scenario.seed
+        row[col.LOSS_SEED], row[col.FLOWS] = scenario.seed, len(scenario.flows)
         row[col.ACK_JITTER] = round(link.ack_jitter_ms * 1e6)
         row[col.ACK_TICK] = max(round(link.ack_tick_ms * 1e6), 1)
         row[col.DELAYED_ACKS], row[col.SHAPES_ACKS] = link.delayed_acks, link.shapes_acks

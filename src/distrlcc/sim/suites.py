@@ -19,7 +19,7 @@ from typing import Any
 
 from distrlcc.config import from_dict, read_toml
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.sim import families
+from distrlcc.sim import families, mixed
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import NANOSECONDS
@@ -103,8 +103,8 @@ SUITES: dict[str, Suite] = {
     "dynamic": Suite(families.changing_link, TEST_LINKS),
     "cellular": Suite(families.cellular_link, 64),
     **{name: Suite(partial(families.hard_link, name), 64) for name in families.HARD},
-    "world": Suite(families.mixed, TEST_LINKS, families.MOST_MIXED + 1),
-    "flows": Suite(families.many_flows, 24, 32),
+    "world": Suite(mixed.world_link, TEST_LINKS, mixed.MOST_AGENTS),
+    "flows": Suite(mixed.many_flows, 24, 32),
     "genet": Suite(families.genet_link, TEST_LINKS),
     "aurora": Suite(families.training_link, TEST_LINKS),
     "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),
@@ -251,13 +251,14 @@ def best_cwnd(scenario: Scenario) -> float:
 
 
 def mean_rate_mbps(scenario: Scenario) -> float:
-    """Return a link's mean rate over the scenario's changes, Mbit/s."""
+    """Return a link's mean rate over the scenario's changes, Mbit/s; a policer's bounds it."""
     link = scenario.link
+    most = math.inf if link.policer_mbps is None else link.policer_mbps
     if link.trace is not None:
-        return load_trace(link.trace).mean_mbps
+        return min(load_trace(link.trace).mean_mbps, most)
     rate, since, total = link.rate_mbps or 0.0, 0.0, 0.0
     for change in link.changes:
         if change.rate_mbps is not None and change.at_s < scenario.duration_s:
             total += rate * (change.at_s - since)
             rate, since = change.rate_mbps, change.at_s
-    return (total + rate * (scenario.duration_s - since)) / scenario.duration_s
+    return min((total + rate * (scenario.duration_s - since)) / scenario.duration_s, most)

@@ -1,0 +1,133 @@
+"""The links behind the suite ``world``, on which a policy for every link is trained, and ``flows``.
+
+Everything that the other suites have is mixed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distrlcc.sim.families import (
+    PACKETS_EACH,
+    Wide,
+    bdp_packets,
+    between,
+    cellular_link,
+    changing_link,
+    draws,
+    time_between,
+    with_fall,
+    with_jitter,
+    with_silence,
+)
+from distrlcc.sim.scenario import Flow, Link, Scenario
+
+MOST_AGENTS = 16
+"""Agents on a link of `world_link`; beside one or two, one more flow may be a rival's."""
+_RIVALS = ("cubic", "bbr", "copa")
+
+
+def world_link(split: str, index: int) -> Scenario:
+    """Return a link of the suite ``world``; shares are of links.
+
+    One agent on 60%, two on 18%, three or four on 12%, five to eight on 6%, nine to sixteen on 4%;
+    a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two. Alone, an agent
+    has a constant link (45%: a tenth of them silent at first, an eighth fall, a twentieth have a
+    policer), one that changes (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on
+    35% of all links, as in ``jitter``, packets before the queue by as much on 8%, and 20% of those
+    that are no traces lose up to 3% of their packets at random. On 10% CoDel or PIE stands in place
+    of droptail.
+    """
+    u = draws("world", split, index, 40)
+    agents = _count(u[0], _CROWDS)
+    rivals = int(agents <= 2 and u[1] < 0.25)
+    if agents + rivals > 1:
+        scenario = _crowd(agents, rivals, split, index)
+    elif u[2] < 0.45:
+        link = _anywhere(u[3:9])
+        if u[9] < 0.1:
+            link = with_silence(link, u[10:11])
+        elif u[9] < 0.225:
+            link = with_fall(link, u[10:11])
+        elif u[9] < 0.275:
+            link = _policed(link, u[21:23])
+        scenario = Scenario("world", link)
+    else:
+        scenario = changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
+    link = scenario.link
+    if u[11] < 0.35:
+        link = with_jitter(link, u[12:15], 0.2, 8.0)
+    if link.trace is None and u[15] < 0.2:
+        link = replace(link, loss=round(between(u[16], 1e-4, 0.03), 6))
+    if u[17] < 0.08:
+        link = replace(link, jitter_ms=round(between(u[18], 0.2, 8.0), 3))
+    if u[19] < 0.1:
+        kind = "codel" if u[20] < 0.5 else "pie"
+        link = replace(link, queue_packets=None, aqm=f"{kind}:packets={link.queue_packets}")
+    return replace(scenario, name=f"world/{split}/{index}", link=link, seed=index)
+
+
+_CROWDS = ((0.6, 1, 1), (0.18, 2, 2), (0.12, 3, 4), (0.06, 5, 8), (0.04, 9, MOST_AGENTS))
+"""Shares of links of `world_link` with so many agents: at least, at most."""
+
+
+def _count(u: float, shares: tuple[tuple[float, int, int], ...]) -> int:
+    """Return the number at ``u`` in [0, 1): ranges of numbers with their shares of it."""
+    for share, least, most in shares:
+        if u < share:
+            return least + int((most - least + 1) * u / share)
+        u -= share
+    return shares[-1][2]
+
+
+def _policed(link: Link, u: list[float]) -> Link:
+    """Behind a token bucket of 30-90% of the link's rate, which holds 0.5-4 BDP of it."""
+    rate = round((link.rate_mbps or 0.0) * between(u[0], 0.3, 0.9), 3)
+    packets = max(4, round(between(u[1], 0.5, 4.0) * bdp_packets(rate, 2 * link.delay_ms)))
+    return replace(link, policer_mbps=rate, policer_packets=packets)
+
+
+def _anywhere(u: list[float]) -> Link:
+    """2-150 Mbit/s, 8-200 ms; on a third each 0.2-1000 Mbit/s, 2-800 ms; 0.02-0.5 or 0.5-8 BDP."""
+    rates = (0.2, 1000.0) if u[3] < 1 / 3 else (2.0, 150.0)
+    rtts = (2.0, 800.0) if u[4] < 1 / 3 else (8.0, 200.0)
+    return Wide(rates, rtts, (0.02, 0.5) if u[5] < 0.4 else (0.5, 8.0)).link(u)
+
+
+def _crowd(agents: int, rivals: int, split: str, index: int) -> Scenario:
+    """Flows that come in the first 5 s, of which some leave; half have RTTs of their own."""
+    u = draws("crowd", split, index, 8 + 3 * agents)
+    rtt = round(between(u[1], 8.0, 160.0), 3)
+    least = max(2.0, PACKETS_EACH * (agents + rivals) / bdp_packets(1.0, rtt))
+    rate = round(between(u[0], least, max(200.0, 2 * least)), 3)
+    depth = between(u[2], 0.1, 4.0) * bdp_packets(rate, rtt)
+    queue = max(2 * (agents + rivals), round(depth))
+    flows = []
+    for k in range(agents):
+        a, b, c = u[8 + 3 * k : 11 + 3 * k]
+        start = time_between(0.0, 5.0, a) if k else 0.0
+        stop = time_between(start + 3.0, 15.0, 4 * b) if k and b < 0.25 else None
+        extra = round(3.0 * c * rtt, 3) if u[3] < 0.5 and k else 0.0
+        flows.append(Flow(start_s=start, stop_s=stop, extra_rtt_ms=extra))
+    if rivals:
+        late = time_between(0.0, 5.0, u[4])
+        starts = (0.0, late) if u[5] < 0.5 else (late, 0.0)
+        flows[0] = replace(flows[0], start_s=starts[0])
+        flows.append(Flow(_RIVALS[int(3 * u[6])], start_s=starts[1]))
+    link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
+    return Scenario("world", link, tuple(flows), duration_s=16.0)
+
+
+def many_flows(split: str, index: int) -> Scenario:
+    """4, 16 or 32 agents that start within 2 s, on 20-200 Mbit/s, 10-80 ms, 0.5-2 BDP."""
+    u = draws("flows", split, index, 40)
+    count = (4, 16, 32)[index % 3]
+    rtt = round(between(u[1], 10.0, 80.0), 3)
+    least = max(20.0, PACKETS_EACH * count / bdp_packets(1.0, rtt))
+    rate = round(between(u[0], least, max(200.0, 2 * least)), 3)
+    queue = max(2 * count, round(between(u[2], 0.5, 2.0) * bdp_packets(rate, rtt)))
+    flows = tuple(
+        Flow(start_s=time_between(0.0, 2.0, u[3 + k]) if k else 0.0) for k in range(count)
+    )
+    link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
+    return Scenario(f"flows/{split}/{index}", link, flows, duration_s=20.0, seed=index)
