@@ -13,6 +13,7 @@ COMMANDS = {
     "tune": "population-based training beside as many independent members",
     "net": "real packets: the sender, its steps, the emulator, links in real time",
     "habits": "what a policy sees in the kernel's TCP, beside the simulator",
+    "map": "where a policy is good: rates and RTTs, queues and losses, flows",
     "chaos": "random faults over every way of training, and what is lost by them",
     "cluster": "a Ray cluster of two network namespaces: joining, losing, joining again",
 }

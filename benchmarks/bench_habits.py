@@ -70,11 +70,12 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add("--suite SUITE", "links, as 'distrlcc evaluate' takes them (default: three)")
     parser.add("--seconds S", "length of each run", number(1.0, 600.0), 10.0)
-    parser.add("--out FILE", "write the distributions as a plot, .png or .svg", _picture)
+    parser.add("--out FILE", "write the distributions as a plot, .png or .svg", picture)
     add_json(parser, "the distances")
 
 
-def _picture(text: str) -> Path:
+def picture(text: str) -> Path:
+    """Return the path of a picture to write."""
     path = Path(text)
     if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
         raise ArgumentTypeError(f"{text!r}: expected a .png or .svg in a folder that exists")
