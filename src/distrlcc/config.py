@@ -117,9 +117,14 @@ def override(config: C, assignments: Sequence[str]) -> C:
 
 def toml_differences(a: str, b: str) -> list[str]:
     """List the keys in which two TOML texts differ, as ``"ppo.lr: 0.001 != 0.0003"``."""
-    left, right = (dict(_flatten(tomllib.loads(text))) for text in (a, b))
+    left, right = (flat(text) for text in (a, b))
     pairs = ((key, left.get(key, "(absent)"), right.get(key, "(absent)")) for key in left | right)
     return [f"{key}: {old} != {new}" for key, old, new in pairs if old != new]
+
+
+def flat(text: str) -> dict[str, Any]:
+    """Return the values of a TOML text by their dotted keys."""
+    return dict(_flatten(tomllib.loads(text)))
 
 
 def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:

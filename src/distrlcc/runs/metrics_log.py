@@ -30,13 +30,21 @@ class MetricsLog:
     of the same update: `read_metrics` joins them.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
-        """Take the run's folder, and whether to write event files too."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tensorboard: bool = True,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the run's folder, whether to write event files too, and the settings for these."""
         self.path = folder / "metrics.jsonl"
         self.newest = 0
         """The newest update that has a line."""
         self._events = folder / "tensorboard"
         self._tensorboard = tensorboard
+        self._settings = settings or {}
+        self._steps = 0
         self._purge: int | None = None
         self._lines: BinaryIO | None = None
         self._writer: EventFile | None = None
@@ -67,7 +75,8 @@ class MetricsLog:
                 self.newest = cut_after(copy, sys.maxsize if update is None else update)
                 self._lines.seek(0, os.SEEK_END)
                 # TensorBoard hides what was written before from here on.
-                self._purge = self.newest + 1
+                self._steps = _last_steps(copy)
+                self._purge = self._steps + 1
             check()
             copy.replace(self.path)
         except OSError as error:
@@ -94,7 +103,8 @@ class MetricsLog:
         except OSError as error:
             raise self._unwritable(error) from None
         self.newest = update
-        self._show(update, metrics)
+        self._steps = int(metrics.get("steps", self._steps))
+        self._show(metrics)
 
     def _unwritable(self, error: OSError) -> OutputError:
         return OutputError(
@@ -102,16 +112,16 @@ class MetricsLog:
             "go on with --resume"
         )
 
-    def _show(self, update: int, metrics: Mapping[str, Any]) -> None:
+    def _show(self, metrics: Mapping[str, Any]) -> None:
         if not self._tensorboard:
             return
         try:
             if self._writer is None:
                 from distrlcc.runs.event_file import EventFile  # noqa: PLC0415  (slow to import)
 
-                self._writer = EventFile(self._events, self._purge)
+                self._writer = EventFile(self._events, self._settings, self._purge)
             shown = {k: float(v) for k, v in metrics.items() if isinstance(v, numbers.Real)}
-            self._writer.write(update, shown)
+            self._writer.write(self._steps, shown)
         except OSError as error:
             raise OutputError(
                 f"cannot write {self._events}: {error.strerror}; make room, or add --no-tensorboard"
@@ -157,6 +167,21 @@ def cut_after(path: Path, update: int) -> int:
                     end = begin
         file.truncate(end)
     return newest
+
+
+def _last_steps(path: Path) -> int:
+    """Return the environment steps of the newest line that has them; 0: none."""
+    if not path.stat().st_size:
+        return 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        key = b'"steps":'
+        begin = text.rfind(key)
+        if begin < 0:
+            return 0
+        begin += len(key)
+        with suppress(ValueError, OverflowError):
+            return int(float(text[begin : begin + 24].partition(b",")[0].strip(b" }\n")))
+    return 0
 
 
 def _update_of(line: bytes) -> int | None:

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from distrlcc.config import from_dict, read_toml, to_toml, toml_differences
+from distrlcc.config import flat, from_dict, read_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.files import refuse_links, temporary_path, write_atomically
 from distrlcc.policy.policy_file import save_policy
@@ -50,7 +50,8 @@ class RunDirectory:
         self._lock: TextIO | None = None
         self._run = ""
         self._leadership: Leadership | None = None
-        self.metrics = MetricsLog(path, tensorboard=tensorboard)
+        settings = flat(to_toml(config)) if tensorboard else {}
+        self.metrics = MetricsLog(path, tensorboard=tensorboard, settings=settings)
 
     @classmethod
     def create(
@@ -207,7 +208,7 @@ class RunDirectory:
         if damage is not None:
             raise CheckpointError(
                 f"{damage}; no other one is whole: copy one back, or begin a new run, as with "
-                f"'distrlcc train --load {self.path}' from its policy"
+                f"'distrlcc train --start-from {self.path}' from its policy"
             )
         # A policy is written with the first checkpoint, or later.
         metrics = self.metrics.path
