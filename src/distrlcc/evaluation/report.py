@@ -23,6 +23,7 @@ import jinja2
 
 from distrlcc.evaluation.figures import DARK, LIGHT, encode, looks, svg_pictures
 from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.published import series_json
 from distrlcc.evaluation.scores import (
     SENDER_METRICS,
     TABLE_METRICS,
@@ -78,7 +79,8 @@ def write_report(
     files = {"scatter.png": encode(scatter(summary), "png")}
     for name, lines in zip(file_names("series", by_link), by_link.values(), strict=True):
         files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
-    files["summary.json"] = (json.dumps(to_json(summary), allow_nan=False) + "\n").encode()
+    figures = to_json(summary) | {"series": series_json(series)}
+    files["summary.json"] = (json.dumps(figures, allow_nan=False) + "\n").encode()
     return write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
 
 

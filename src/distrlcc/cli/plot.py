@@ -1,0 +1,50 @@
+"""Draw a figure for a paper from a report's summary.json, with its numbers as CSV beside it.
+
+distrlcc plot report/summary.json --kind cdf --metric power --out fig.pdf
+distrlcc plot report/summary.json --kind time --link random/test/0 --out fig.pdf
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from distrlcc.cli.parser import Parser
+from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.files import require_writable, write_atomically
+
+KINDS = ("scatter", "cdf", "box", "time")
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add("summary FILE", "a report's summary.json", Path)
+    text = (
+        "scatter: throughput against delay; cdf, box: a metric's distribution over links; time: a "
+        "link that the report drew"
+    )
+    parser.add("--kind", text, default="scatter", choices=KINDS)
+    parser.add("--metric KEY", "of cdf and box; see docs/metrics.md", default="power")
+    parser.add("--link NAME", "of time (default: the first)", default="")
+    parser.add("--out FILE", ".pdf, .png or .svg; the CSV has its name", Path, required=True)
+
+
+def run(args: Namespace) -> int:
+    """Draw; two files."""
+    from distrlcc.evaluation.figures import encode
+    from distrlcc.evaluation.published import draw, read
+    from distrlcc.evaluation.scores import METRICS
+
+    kind = args.out.suffix[1:]
+    if kind not in ("pdf", "png", "svg"):
+        raise ConfigError(f"--out {args.out}: expected a name that ends with .pdf, .png or .svg")
+    keys = [metric.key for metric in METRICS]
+    if args.metric not in keys:
+        raise unknown_name("metric", args.metric, keys)
+    require_writable(args.out.resolve().parent)
+    summary, series = read(args.summary)
+    figure, text = draw(args.kind, summary, series, args.metric, args.link)
+    table = args.out.with_suffix(".csv")
+    write_atomically(args.out, encode(figure, kind))
+    write_atomically(table, text.encode())
+    print(f"figure: {args.out}\nnumbers: {table}")
+    return 0

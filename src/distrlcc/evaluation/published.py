@@ -1,0 +1,226 @@
+"""Figures for a paper, drawn from the summary.json of a report, with their numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import msgspec
+import numpy as np
+from matplotlib.figure import Figure
+
+from distrlcc.errors import ConfigError, reading
+from distrlcc.evaluation.figures import LIGHT, STYLE, looks, panels
+from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, Metric, Series, metric
+from distrlcc.evaluation.summary import MeanInterval, SchemeSummary, Summary
+from distrlcc.types import FloatArray
+
+
+@dataclass(frozen=True)
+class _Interval:
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    def read(self) -> MeanInterval:
+        values = (self.mean, self.low, self.high)
+        return MeanInterval(*(math.nan if value is None else value for value in values))
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    learned: bool
+    failed_runs: int
+    overall: dict[str, _Interval]
+    scenarios: dict[str, dict[str, _Interval]]
+
+
+@dataclass(frozen=True)
+class _Series:
+    scheme: str
+    link: str
+    learned: bool
+    edges_s: list[float]
+    capacity_mbps: list[float | None]
+    rate_mbps: list[float | None]
+    queueing_delay_ms: list[float | None]
+    queue_packets: list[float | None]
+
+
+@dataclass(frozen=True)
+class _File:
+    format: str
+    seeds: int
+    common_scenarios: int
+    schemes: dict[str, _Scheme]
+    without_runs: list[str]
+    series: list[_Series] = field(default_factory=list)
+
+
+def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """Return what `read` reads of series over time; what a sender reports is left out."""
+    return [
+        {"scheme": one.scheme, "link": one.link, "learned": one.learned}
+        | {name: _plain(getattr(one, name)) for name in _ARRAYS}
+        for one in series
+    ]
+
+
+_ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
+
+
+def _plain(values: FloatArray) -> list[float | None]:
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def read(path: Path) -> tuple[Summary, list[Series]]:
+    """Read a report's summary.json: the means, and the links that it draws over time.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
+    with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
+    if file.format != "distrlcc-summary" or not file.schemes:
+        raise ConfigError(f"{path} is no summary of an evaluation{remedy}")
+    schemes = tuple(
+        SchemeSummary(
+            name,
+            one.learned,
+            {key: value.read() for key, value in one.overall.items()},
+            {
+                link: {key: value.read() for key, value in values.items()}
+                for link, values in one.scenarios.items()
+            },
+            one.failed_runs,
+        )
+        for name, one in file.schemes.items()
+    )
+    links = tuple(schemes[0].scenarios)
+    without = tuple(file.without_runs)
+    metrics = METRICS + tuple(m for m in SENDER_METRICS if m.key in schemes[0].overall)
+    summary = Summary(schemes, links, file.seeds, file.common_scenarios, {}, without, metrics)
+    series = [
+        Series(
+            scheme=one.scheme,
+            link=one.link,
+            edges_s=_floats(one.edges_s),
+            capacity_mbps=_floats(one.capacity_mbps),
+            rate_mbps=_floats(one.rate_mbps),
+            queueing_delay_ms=_floats(one.queueing_delay_ms),
+            queue_packets=_floats(one.queue_packets),
+            learned=one.learned,
+        )
+        for one in file.series
+    ]
+    return summary, series
+
+
+def _floats(values: Sequence[float | None]) -> FloatArray:
+    return np.array([math.nan if value is None else value for value in values], float)
+
+
+def by_links(summary: Summary, of: Metric) -> dict[str, FloatArray]:
+    """Return each scheme's means of a metric on the links that have one, as shown, ascending."""
+    found = {}
+    for one in summary.schemes:
+        values = np.array([link[of.key].mean for link in one.scenarios.values()])
+        found[one.scheme] = np.sort(values[np.isfinite(values)]) * of.scale
+    return {name: values for name, values in found.items() if len(values)}
+
+
+def draw(
+    kind: str, summary: Summary, series: Sequence[Series], key: str, link: str
+) -> tuple[Figure, str]:
+    """Return a figure of one of `KINDS` and its numbers as CSV.
+
+    Args:
+        kind: ``scatter``: throughput against delay; ``cdf`` and ``box``: a metric's distribution
+            over links; ``time``: a link over time.
+        summary: The evaluation.
+        series: What it drew over time.
+        key: The metric, where the kind has one.
+        link: The link, where the kind has one; empty: the first that was drawn.
+
+    Raises:
+        ConfigError: The link was not drawn.
+    """
+    if kind == "scatter":
+        return scatter(summary), _scatter_csv(summary)
+    if kind == "time":
+        drawn = list(dict.fromkeys(one.link for one in series))
+        if not drawn or (link and link not in drawn):
+            has = ", ".join(drawn) or "none"
+            raise ConfigError(
+                f"link {link!r} was not drawn over time (of this summary: {has}); name it with "
+                "--series when it is evaluated"
+            )
+        chosen = [one for one in series if one.link == (link or drawn[0])]
+        return time_series(chosen, schemes=summary.names()), _time_csv(chosen)
+    of = metric(key)
+    values = by_links(summary, of)
+    figure = _distributions(kind, summary, values, of)
+    rows = [[name, value] for name, found in values.items() for value in found]
+    return figure, _csv(["scheme", of.title], rows)
+
+
+def _distributions(
+    kind: str, summary: Summary, values: dict[str, FloatArray], of: Metric
+) -> Figure:
+    style = looks(summary.names(), LIGHT)
+    with mpl.rc_context(STYLE):
+        figure, (axes,) = panels(LIGHT, 3.0, 1.0)
+        if kind == "cdf":
+            for name, found in values.items():
+                width = 1.8 if style[name].learned else 1.1
+                axes.ecdf(found, label=name, color=style[name].color, lw=width)
+            axes.set_xlabel(of.title)
+            axes.set_ylabel("share of links")
+            figure.legend(loc="outside upper center", ncols=min(len(values), 5))
+        else:
+            boxes = axes.boxplot(
+                list(values.values()), tick_labels=list(values), whis=(5, 95), patch_artist=True
+            )
+            for name, box in zip(values, boxes["boxes"], strict=True):
+                box.set(facecolor=style[name].color, alpha=0.6)
+            axes.set_ylabel(of.title)
+    return figure
+
+
+def _scatter_csv(summary: Summary) -> str:
+    keys = ("throughput_mbps", "p95_queueing_delay_ms")
+    head = ["scheme", *(f"{key} {part}" for key in keys for part in ("mean", "low", "high"))]
+    rows = [
+        [one.scheme, *(x for key in keys for x in _interval(one.overall[key]))]
+        for one in summary.schemes
+    ]
+    return _csv(head, rows)
+
+
+def _interval(of: MeanInterval) -> tuple[float, float, float]:
+    return of.mean, of.low, of.high
+
+
+def _time_csv(series: Sequence[Series]) -> str:
+    rows = [
+        [one.scheme, *row]
+        for one in series
+        for row in zip(one.time_s, *(getattr(one, name) for name in _ARRAYS[1:]), strict=True)
+    ]
+    return _csv(["scheme", "time_s", *_ARRAYS[1:]], rows)
+
+
+def _csv(head: list[str], rows: list[list[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows)
+    return text.getvalue()

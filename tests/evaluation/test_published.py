@@ -1,0 +1,77 @@
+"""Figures for papers are drawn from what an evaluation wrote, with their numbers beside them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.evaluation.published import by_links, read
+from distrlcc.evaluation.scores import metric
+from distrlcc.library import evaluate, report
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The summary of a small evaluation."""
+    folder = tmp_path_factory.mktemp("report")
+    report(evaluate("cubic", "copa", links=4), folder / "out")
+    return folder / "out" / "summary.json"
+
+
+@pytest.mark.parametrize("kind", ["scatter", "cdf", "box", "time"])
+@pytest.mark.parametrize("ending", ["pdf", "svg"])
+def test_each_kind_is_drawn_with_its_numbers(
+    summary: Path, tmp_path: Path, kind: str, ending: str
+) -> None:
+    out = tmp_path / f"figure.{ending}"
+    assert main(["plot", str(summary), "--kind", kind, "--out", str(out)]) == 0
+    assert out.read_bytes()[:5] in (b"%PDF-", b"<?xml")
+    head, *rows = csv.reader((tmp_path / "figure.csv").read_text().splitlines())
+    assert {row[0] for row in rows} == {"cubic", "copa"}
+    assert len(rows) == {"scatter": 2, "cdf": 8, "box": 8}.get(kind, len(rows))
+    values = np.array([row[1:] for row in rows], float)
+    assert values.shape[1] == len(head) - 1
+    if kind in ("cdf", "box"):
+        stored = json.loads(summary.read_text())["schemes"]["copa"]["scenarios"]
+        powers = sorted(link["power"]["mean"] for link in stored.values())
+        shown = [float(row[1]) for row in rows if row[0] == "copa"]
+        assert shown == pytest.approx(powers)
+
+
+def test_what_was_written_is_read_again(summary: Path) -> None:
+    found, series = read(summary)
+    assert {one.scheme for one in found.schemes} == {"cubic", "copa"}
+    assert {one.link for one in series} == set(found.links[:2])
+    assert len(by_links(found, metric("power"))["cubic"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("SUMMARY --out fig.gif", ".pdf, .png or .svg"),
+        ("SUMMARY --out fig.pdf --metric speed", "unknown metric 'speed'"),
+        ("SUMMARY --out fig.pdf --kind time --link none", "was not drawn over time"),
+        ("none.json --out fig.pdf", "none.json"),
+        ("BAD --out fig.pdf", "is no summary of an evaluation"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    summary: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: str,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text('{"format": "distrlcc-summary", "seeds": "x"}')
+    names = {"SUMMARY": str(summary), "BAD": "bad.json"}
+    assert main(["plot", *(names.get(word, word) for word in words.split())]) == 2
+    line = capfd.readouterr().err
+    assert says in line
+    assert line.count("\n") == 1
