@@ -94,6 +94,7 @@ def _flags(command: str, package: str = "distrlcc.cli.") -> set[str]:
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda p: p.name)
 def test_commands_and_flags_exist(page: Path) -> None:
     text = page.read_text()
+    text = re.sub(r"```python\n.*?```", "", text, flags=re.S)
     code = "\n".join(re.findall(r"```(?:\w*)\n.*?```|`[^`\n]+`", text, re.S))
     known = set().union(
         *(_flags(c) for c in COMMANDS if c not in GROUPS),
@@ -101,7 +102,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
         *(_flags(c, "benchmarks.bench_") for c in BENCHMARKS),
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
-    others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr"}
+    others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr", "--schemes"}
     others |= {"--node-rank", "--master-addr", "--block"}
     assert set(FLAG.findall(code)) <= known | others | {"--help"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):

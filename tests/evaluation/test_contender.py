@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused_in_a_line(
         (["send", "127.0.0.1", "--policy", str(plain), "--prefer", "1"], "trained with"),
         (["send", "127.0.0.1", "--scheme", "reno", "--prefer", "1"], "--policy"),
         (["send", "127.0.0.1", "--policy", str(policy), "--prefer", "2"], "from 0 to 1"),
-        (["train", "quickstart", "--load", str(policy), "--out", out], "observation_size"),
+        (["train", "quickstart", "--start-from", str(policy), "--out", out], "observation_size"),
     ):
         assert main(words) == 2, words
         line = capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(scorecard, "GATES", gates)
     contenders = [policy_contender(make_policy("argmax")), contender_from_scheme("cubic")]
-    card = score(contenders, lambda _: None, FEW)
+    card = score(contenders, FEW)
     power, loss, jain, shared = card.lines
     assert power.passed == (True, True)
     assert loss.passed == (False, False)
@@ -50,10 +49,7 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_ends_with_1_where_a_gate_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def few(*arguments: Any) -> scorecard.Scorecard:
-        return score(*arguments, FEW)
-
-    monkeypatch.setattr(scorecard, "score", few)
+    monkeypatch.setattr(scorecard, "BENCHMARKS", FEW)
     path, out = tmp_path / "mine.safetensors", tmp_path / "out"
     save_policy(path, make_policy())
     words = ["evaluate", str(path), "--against", "bbr", "--scorecard"]

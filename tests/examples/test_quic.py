@@ -64,7 +64,8 @@ def test_bytes_arrive_whole_under_our_controller(name: str) -> None:
     controller = _policy() if name == "policy" else SchemeController(name, now=time.monotonic_ns())
     witness = Witness(controller)
     quic = runpy.run_path(str(QUIC))
-    _, digest = asyncio.run(quic["transfer"](DATA, quic["register"](witness)))
+    quic["register"](lambda: witness)
+    _, digest = asyncio.run(quic["transfer"](DATA))
     assert digest == hashlib.sha256(DATA).hexdigest()
     # The controller learned of every packet, and its window moved.
     packets = len(DATA) / 1200

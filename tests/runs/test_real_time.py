@@ -66,7 +66,7 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
 
     policy = run / "policy.safetensors"
     tuned = tmp_path / "tuned"
-    words = ("--load", str(policy), "--set", *OF_PPO, "ppo.lr=1e-9", "total_steps=128")
+    words = ("--start-from", str(policy), "--set", *OF_PPO, "ppo.lr=1e-9", "total_steps=128")
     _train(tuned, "quickstart", *words)
     before, after = (load_policy(path / "policy.safetensors").arrays for path in (run, tuned))
     for name in before.keys() - {name for name in before if name.startswith("normalizer")}:
@@ -155,9 +155,12 @@ def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("quickstart", "--load", "no.safetensors"), "no policy file at no.safetensors"),
-        (("quickstart", "--load", "small.safetensors"), "hidden [16]; expected hidden [64, 64]"),
-        (("--resume", "--load", "small.safetensors"), "--load with --resume"),
+        (("quickstart", "--start-from", "no.safetensors"), "no policy file at no.safetensors"),
+        (
+            ("quickstart", "--start-from", "small.safetensors"),
+            "hidden [16]; expected hidden [64, 64]",
+        ),
+        (("--resume", "--start-from", "small.safetensors"), "--start-from with --resume"),
         (("quickstart", "--world", "real"), "invalid choice: 'real'"),
     ],
 )

@@ -20,10 +20,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
+from distrlcc.cli.output import (
+    add_json,
+    command_line,
+    console,
+    counted,
+    emit_json,
+    note,
+    progress,
+)
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import require_writable, write_atomically
@@ -97,7 +104,7 @@ def run(args: Namespace) -> int:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
-    from distrlcc.evaluation.scorecard import score, write_scorecard
+    from distrlcc.evaluation.scorecard import BENCHMARKS, score, write_scorecard
 
     given = ("world", "suite", "trace", "links", "seeds", "series", "also", "flows")
     for name in given:
@@ -106,7 +113,7 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
             raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
     if args.out is not None:
         require_writable(args.out)
-    card = score(contenders, lambda line: note(f"{line} ..."))
+    card = score(contenders, progress(BENCHMARKS, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())
     for verdict in card.verdicts:
@@ -265,18 +272,15 @@ def _measure(
     from distrlcc.evaluation.emulated import Measured, evaluate_emulated
     from distrlcc.evaluation.runner import evaluate
 
-    if args.world == "emulated":
-        _end_on_signals()
     found: list[Measured] = []
-    begin = monotonic()
-    for done, contender in enumerate(contenders):
-        if args.world == "simulated":
-            left = (monotonic() - begin) / max(done, 1) * (len(contenders) - done)
-            said = f", about {left:.0f} s left" if done else ""
-            note(f"evaluating {contender.name} on {counted(scenarios)}{said} ...")
+    if args.world == "simulated":
+        links = counted(scenarios)
+        for contender in progress(contenders, lambda c: f"evaluating {c.name} on {links}"):
             scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
             found.append(Measured(scores, tuple(series)))
-            continue
+        return found
+    _end_on_signals()
+    for contender in contenders:
         measured = evaluate_emulated(
             contender,
             scenarios,

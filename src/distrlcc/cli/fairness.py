@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
-from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, note
+from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, progress
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 from distrlcc.files import require_writable
@@ -56,8 +56,8 @@ def run(args: Namespace) -> int:
         require_writable(args.out)
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
-    for name, scenarios in suites.items():
-        note(f"{name}: {counted(scenarios)} ...")
+    for name in progress(names, lambda name: f"{name}: {counted(suites[name])}"):
+        scenarios = suites[name]
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
         out.print(table(name, found))
         rows += found

@@ -19,29 +19,43 @@ from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, DistrlccError, printable
 from distrlcc.limits import limits
 
-COMMANDS = {
-    "train": "train a policy by a recipe, on one process or many",
-    "collect": "collect an expert's trajectories as a data set",
-    "imitate": "train a policy on such a data set",
-    "node": "take part in a run on several machines",
-    "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
-    "recovery": "measure how fast policies and schemes recover after a link has changed",
-    "fairness": "measure how policies and schemes share links",
-    "policies": "list the policies that come with the package",
-    "results": "show what the recipes scored, beside the schemes",
-    "reproduce": "train a recipe anew and see whether it comes out as its results say",
-    "send": "send real packets under a policy or a scheme",
-    "receive": "receive what 'send' sends",
-    "list": "list recipes, suites, schemes, observations, actions and rewards",
-    "kernel": "put a policy into the kernel's own TCP, for any program",
-    "emulate": "run a command behind an emulated link",
-    "trace": "write a generated trace to a file",
-    "check": "check the simulator, the link model, the environment or distributed learning",
-    "bench": "measure the simulator's or the training's speed",
-    "tune": "search for a recipe's best values, with many members at once",
-    "cluster": "connect several machines, for runs that use them all",
-    "doctor": "say whether machines are fit for distributed training",
+SECTIONS = {
+    "train": {
+        "train": "train a policy by a recipe, on one process or many",
+        "collect": "collect an expert's trajectories as a data set",
+        "imitate": "train a policy on such a data set",
+        "tune": "search for a recipe's best values, with many members at once",
+        "reproduce": "train a recipe anew and see whether it comes out as its results say",
+        "import": "turn another framework's model into a policy file",
+    },
+    "prove": {
+        "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
+        "fairness": "measure how policies and schemes share links",
+        "recovery": "measure how fast policies and schemes recover after a link has changed",
+        "plot": "draw a figure for a paper from a report",
+        "results": "show what the recipes scored, beside the schemes",
+    },
+    "real traffic": {
+        "send": "send real packets under a policy or a scheme",
+        "receive": "receive what 'send' sends",
+        "kernel": "put a policy into the kernel's own TCP, for any program",
+        "emulate": "run a command behind an emulated link",
+        "export": "write a policy as an ONNX model",
+    },
+    "clusters": {
+        "node": "take part in a run on several machines",
+        "cluster": "connect several machines, for runs that use them all",
+        "doctor": "say whether machines are fit for distributed training",
+    },
+    "tools": {
+        "list": "list recipes, suites, schemes, observations, actions and rewards",
+        "policies": "list the policies that come with the package",
+        "trace": "write a generated trace to a file",
+        "check": "check the simulator, the link model, the environment or distributed learning",
+        "bench": "measure the simulator's or the training's speed",
+    },
 }
+COMMANDS = {name: text for names in SECTIONS.values() for name, text in names.items()}
 GROUPS = {
     "check": {
         "sim": "kernel against reference on random scenarios",
@@ -57,6 +71,7 @@ GROUPS = {
         "pbt": "a population whose worst members copy the best and change their values",
         "search": "trials by Optuna's samplers, the bad ones stopped early",
     },
+    "import": {"sb3": "a model of Stable-Baselines3"},
     "kernel": {
         "load": "register a policy as a TCP congestion control",
         "status": "show what is loaded: its connections, decisions, guard",
@@ -73,6 +88,7 @@ GROUPS = {
 
 MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
 MODULES |= {"list": "names", "policies": "names", "results": "names"}
+MODULES |= {"export": "exchange", "import_sb3": "exchange"}
 """Modules of several commands; another command has a module of its own."""
 _MOVED = ("scaling", "engines", "actors", "tune", "net")
 """What ``bench`` measured before ``python -m benchmarks`` did."""
@@ -127,7 +143,8 @@ def main(
 def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str) -> int:
     parser = Parser(prog, "Reinforcement learning for network congestion control.")
     parser.add_argument("--version", action="version", version=f"distrlcc {__version__}")
-    command = parser.choose(words, commands)
+    sections = {title: list(names) for title, names in SECTIONS.items()}
+    command = parser.choose(words, commands, sections if commands is COMMANDS else None)
     name, rest = command, words[words.index(command) + 1 :]
     if commands is COMMANDS and command in GROUPS:
         group = Parser(f"{prog} {command}", commands[command].capitalize() + ".")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, printable
@@ -15,6 +16,8 @@ from distrlcc.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+T = TypeVar("T")
 
 
 def add_json(parser: Parser, what: str = "all figures") -> None:
@@ -49,6 +52,15 @@ def command_line() -> str:
 def note(line: str) -> None:
     """Say something beside what the command prints."""
     print(printable(line), file=sys.stderr, flush=True)
+
+
+def progress(things: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
+    """Yield things, and say before each what it is, and from the second on how long is left."""
+    begin = monotonic()
+    for done, thing in enumerate(things):
+        left = (monotonic() - begin) / max(done, 1) * (len(things) - done)
+        note(f"{name(thing)}{f', about {left:.0f} s left' if done else ''} ...")
+        yield thing
 
 
 def counted(things: Sequence[object], noun: str = "link") -> str:

@@ -85,11 +85,22 @@ class Parser(argparse.ArgumentParser):
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"{message}; {hint}see '{self.prog} --help'")
 
-    def choose(self, words: Sequence[str], commands: Mapping[str, str]) -> str:
-        """Return which command is called; print help and exit when that is asked for."""
+    def choose(
+        self,
+        words: Sequence[str],
+        commands: Mapping[str, str],
+        sections: Mapping[str, Sequence[str]] | None = None,
+    ) -> str:
+        """Return which command is called; print help and exit when that is asked for.
+
+        The help has the commands by ``sections``, if there are any.
+        """
         width = max(len(name) for name in commands) + 2
-        lines = (f"  {name:<{width}}{text}" for name, text in commands.items())
-        self.epilog = "commands:\n" + "\n".join(lines)
+        lines = [
+            "\n".join([f"{title}:", *(f"  {n:<{width}}{commands[n]}" for n in names)])
+            for title, names in (sections or {"commands": list(commands)}).items()
+        ]
+        self.epilog = "\n\n".join(lines)
         self.usage = f"{self.prog} COMMAND ..."
         place = next((k for k, word in enumerate(words) if not word.startswith("-")), len(words))
         self.parse_args(words[:place])

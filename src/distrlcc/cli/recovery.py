@@ -12,7 +12,7 @@ import math
 from argparse import Namespace
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of
-from distrlcc.cli.output import add_json, console, counted, emit_json, note
+from distrlcc.cli.output import add_json, console, counted, emit_json, progress
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -52,8 +52,8 @@ def run(args: Namespace) -> int:
     for m in RECOVERY_METRICS:
         table.add_column(m.title, justify="right")
     finite = {}
-    for contender in contenders:
-        note(f"measuring {contender.name} on {counted(scenarios)} ...")
+    links = counted(scenarios)
+    for contender in progress(contenders, lambda one: f"measuring {one.name} on {links}"):
         found = recovery_scores(contender, scenarios)
         cells = [f"{found[m.key] * m.scale:.{m.digits}f}" for m in RECOVERY_METRICS]
         table.add_row(contender.name, *(cell.replace("inf", "never") for cell in cells))

@@ -4,7 +4,7 @@ distrlcc train quickstart --out runs/first
 distrlcc train quickstart --set ppo.lr=3e-4 --set seed=7
 distrlcc train quickstart --processes 2
 distrlcc train --resume --out runs/first
-distrlcc train quickstart --load policy.safetensors --world emulated --set num_envs=8
+distrlcc train quickstart --start-from policy.safetensors --world emulated --set num_envs=8
 distrlcc train distrlcc --engine ray --topology actor-learner
 torchrun --nproc-per-node 2 -m distrlcc train quickstart --out runs/first
 """
@@ -44,7 +44,8 @@ def add_arguments(parser: Parser) -> None:
     add_run_arguments(parser)
     add = parser.add
     text = "start from its weights; short for --set start_from="
-    add("--load POLICY_FILE", text, key="start_from")
+    add("--start-from POLICY", text, key="start_from")
+    parser.gone("--load", ": --start-from POLICY takes its weights, --resume goes on with a run")
     add("--print-config", "print it as TOML and stop", bool)
     text = "equal processes on this machine; they share the environments"
     add("--processes N", text, whole(1, 4096), 1)
@@ -73,8 +74,8 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Train; 0 when done, 128 + the signal's number after a signal."""
     # Find what does not fit together.
-    if args.load is not None and args.resume:
-        raise ConfigError("--load with --resume: a run that goes on has its own weights")
+    if args.start_from is not None and args.resume:
+        raise ConfigError("--start-from with --resume: a run that goes on has its own weights")
     torchrun, ray = "TORCHELASTIC_RUN_ID" in os.environ, args.engine == "ray"
     if torchrun and (args.processes > 1 or ray):
         found = "--engine ray" if ray else "--processes"

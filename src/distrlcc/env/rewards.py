@@ -121,6 +121,28 @@ def outcome(stats: IntervalStats, link: LinkView) -> tuple[Floats, Floats, Float
     return wasted, delay, _loss(stats)
 
 
+PARTS = ("throughput_mbps", "capacity_mbps", "utilisation", "queueing_delay_rtt", "loss")
+"""What rewards are made of; see `parts`."""
+
+
+def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
+    """Return `PARTS`, ``[N]`` each, for a reward of a user's own.
+
+    Throughput is of acknowledged packets and utilisation of what the link carried; the queueing
+    delay is in base RTTs, 0 where nothing was acknowledged, and loss a share of packets.
+    """
+    mbit = 8e-6 * PACKET_BYTES / stats.duration
+    rtt = np.where(stats.acked > 0, _mean_rtt(stats), link.base_rtt)
+    values = (
+        stats.acked * mbit,
+        link.capacity * mbit,
+        link.used / np.maximum(link.capacity, 1e-9),
+        np.maximum(rtt / link.base_rtt - 1.0, 0.0),
+        _loss(stats),
+    )
+    return dict(zip(PARTS, values, strict=True))
+
+
 def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     """Ours: utilisation - a * queueing delay in RTTs - b * loss."""
     wasted, delay, loss = outcome(stats, link)

@@ -10,6 +10,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
   another is named;
 - ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
   `distrlcc.env.rewards.outcome` has it;
+- `distrlcc.env.rewards.PARTS`, ``[N]`` each, where asked for: what rewards are made of;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
 - ``guarded`` ``[N]``, with a guard: where CUBIC's rule bounds the window;
 - ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
@@ -36,7 +37,7 @@ from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
-from distrlcc.env.rewards import RewardConfig, outcome
+from distrlcc.env.rewards import RewardConfig, outcome, parts
 from distrlcc.errors import ConfigError
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
@@ -72,6 +73,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         first_index: int = 0,
         with_labels: bool = True,
         with_outcomes: bool = False,
+        with_parts: bool = False,
         autoreset: bool = True,
         expert: str = "oracle",
         preferences: NDArray[np.float64] | None = None,
@@ -87,6 +89,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 environments in one process or in many draw the same scenarios.
             with_labels: Put the expert's labels in ``info["expert_action"]``, not zeros.
             with_outcomes: Put each step's outcome in ``info["outcome"]``.
+            with_parts: Put what rewards are made of into ``info``.
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
@@ -117,7 +120,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 check_agents(suite.scenario(split, index), self.agents)
         # The links' batch, and the spaces it makes.
         self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
-        self._with_outcomes = with_outcomes
+        self._with_outcomes, self._with_parts = with_outcomes, with_parts
         self.batch = self._build_batch(expert)
         size = self.batch.observation_size
         self.single_observation_space = gymnasium.spaces.Box(-BOUND, BOUND, (size,), np.float32)
@@ -242,6 +245,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         info: dict[str, Any] = {} if late is None else {"late": late}
         if self._with_outcomes:
             info["outcome"] = np.stack(outcome(stats, view), axis=1).astype(np.float32)
+        if self._with_parts:
+            info |= parts(stats, view)
         if truncated.any():
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
             info["link_episode"], info["_link_episode"] = self._episode(), truncated.copy()
@@ -308,6 +313,28 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.batch.close()
 
 
+_OPTIONS = (
+    *("split", "seed", "first_index", "with_labels", "with_outcomes", "with_parts"),
+    *("autoreset", "expert", "preferences"),
+)
+"""Arguments of `LinkVectorEnv` that are no fields of `EnvConfig`."""
+
+
+def make_vector_env(
+    num_envs: int = 256, config: EnvConfig | None = None, **changes: Any
+) -> LinkVectorEnv:
+    """Return N links as Gymnasium's ``make_vec`` has them: with what rewards are made of in infos.
+
+    ``changes`` are fields of `EnvConfig` to change, such as ``episode_s``, ``reward`` by name, and
+    arguments of `LinkVectorEnv`.
+    """
+    options = {name: changes.pop(name) for name in _OPTIONS if name in changes}
+    if isinstance(changes.get("reward"), str):
+        changes["reward"] = RewardConfig(changes["reward"])
+    config = replace(config or EnvConfig(), **changes)
+    return LinkVectorEnv(num_envs, config, **{"with_labels": False, "with_parts": True} | options)
+
+
 class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     """One link at a time; each reset draws the next link."""
 
@@ -316,14 +343,9 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
-        """Set up a link environment.
-
-        ``changes`` are fields of `EnvConfig` to change, such as ``episode_s``; ``reward`` by name.
-        """
-        if isinstance(changes.get("reward"), str):
-            changes["reward"] = RewardConfig(changes["reward"])
-        config = replace(config or EnvConfig(), **{"stagger": False, **changes})
-        self._vector = LinkVectorEnv(1, config, split=split, autoreset=False)
+        """Set up a link environment; ``changes`` are as `make_vector_env` takes them."""
+        changes = {"stagger": False, "autoreset": False, "with_labels": True} | changes
+        self._vector = make_vector_env(1, config, split=split, **changes)
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 

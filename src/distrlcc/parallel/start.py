@@ -120,12 +120,22 @@ def open_directory(
 
 
 def train_alone(state: RunState, options: RunOptions) -> int:
-    """Train in this process until the end; return the exit code."""
+    """Train in this process until the end, and say what came of it; return the exit code."""
     config = state.config
-    with (
-        open_directory(config, options) as run,
-        Progress(state.total_steps, max_seconds=config.max_seconds) as progress,
-    ):
+    with Progress(state.total_steps, max_seconds=config.max_seconds) as progress:
+        stopped, run = run_alone(state, options, progress)
+    sys.stdout.write(f"{state.summary()}\n")
+    if not stopped:
+        sys.stdout.write(f"policy: {run.policy_path}\n")
+        return 0
+    again = f"distrlcc {config.command} {go_on(run.path, run.storage)}"
+    sys.stderr.write(f"distrlcc: stopped; saved. Go on with: {again}\n")
+    return 128 + stopped
+
+
+def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple[int, RunDirectory]:
+    """Train in this process until the end; return the signal that ended it, or 0, and its run."""
+    with open_directory(state.config, options) as run:
         if options.resume:
             state.load(run)
         run.belong_to(uuid.uuid4().hex)
@@ -137,14 +147,7 @@ def train_alone(state: RunState, options: RunOptions) -> int:
             recorder = Recorder(state, group, lambda stack, kept: (run, progress))
             if isinstance(state.source, SequenceSource):
                 state.source.interrupted = recorder.interruption(stopper)
-            stopped = train(state, group, recorder, stopper)
-    sys.stdout.write(f"{state.summary()}\n")
-    if not stopped:
-        sys.stdout.write(f"policy: {run.policy_path}\n")
-        return 0
-    again = f"distrlcc {config.command} {go_on(run.path, run.storage)}"
-    sys.stderr.write(f"distrlcc: stopped; saved. Go on with: {again}\n")
-    return 128 + stopped
+            return train(state, group, recorder, stopper), run
 
 
 def train_rank(

@@ -1,0 +1,55 @@
+"""Policies from other frameworks, and for other programs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from distrlcc.cli.parser import Parser
+from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.config import override
+from distrlcc.files import require_writable, write_atomically
+
+
+def add_export(parser: Parser) -> None:
+    parser.add("policy POLICY", "a policy's file, a run, or the name of a shipped one")
+    parser.add("--onnx FILE", "where to write it", Path, required=True)
+
+
+def run_export(args: Namespace) -> int:
+    """Write a policy as an ONNX model, which other programs run without distrlcc.
+
+    distrlcc export one --onnx one.onnx
+    """
+    from distrlcc.policy.export import onnx_model
+    from distrlcc.policy.policy_file import find_policy, load_policy
+
+    require_writable(args.onnx.parent)
+    model = onnx_model(load_policy(find_policy(args.policy)))
+    write_atomically(args.onnx, model.SerializeToString())
+    print(f"model: {args.onnx}")
+    return 0
+
+
+def add_import_sb3(parser: Parser) -> None:
+    parser.add("model FILE", "what SB3's model.save wrote, a .zip", Path)
+    parser.add("--out FILE", "where to write the policy", Path, required=True)
+    text = "of the dense layers, as SB3's activation_fn"
+    parser.add("--activation", text, default="tanh", choices=("tanh", "relu"))
+    add_assignments(parser, "environment it was trained on, such as action=fine")
+
+
+def run_import_sb3(args: Namespace) -> int:
+    """Turn a model of Stable-Baselines3 into a policy file, which evaluates and sends.
+
+    distrlcc import sb3 model.zip --out mine.safetensors
+    """
+    from distrlcc.env.config import EnvConfig
+    from distrlcc.policy.policy_file import save_policy
+    from distrlcc.sb3 import read_model
+
+    require_writable(args.out.parent)
+    config = override(EnvConfig(), args.assignments)
+    save_policy(args.out, read_model(args.model, config, args.activation))
+    print(f"policy: {args.out}")
+    return 0

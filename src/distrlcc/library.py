@@ -1,0 +1,369 @@
+"""What ``import distrlcc`` offers a notebook or a program: train, evaluate, act, simulate.
+
+Each name is found when it is first used, so that one which needs torch or matplotlib does not load
+them for the others. Runs of several processes are started by the command line alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from distrlcc.config import override
+from distrlcc.env.config import EnvConfig
+from distrlcc.errors import ConfigError
+from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluation.runner import evaluate as run_links
+from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
+from distrlcc.policy.spec import DEFAULT, PolicySpec
+from distrlcc.runs.progress import Progress
+from distrlcc.sim import layout as col
+from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.simulator import Simulator
+from distrlcc.sim.suites import load_suite, trace_suite
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from distrlcc.env.vector import LinkEnv, LinkVectorEnv
+
+_RIVALS = ("cubic", "bbr", "vegas", "copa")
+
+
+class Policy:
+    """A trained policy that acts for N senders, and remembers what each of them has seen."""
+
+    def __init__(self, contender: Contender, seed: int = 0) -> None:
+        """Take a policy; `load_policy` reads one. The seed names what a sampling one draws."""
+        assert contender.policy is not None
+        self.contender, self._numpy, self._seed = contender, contender.policy, seed
+        self._count, self._actor = 0, contender.actor(0, seed)
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Its inputs, outputs and network."""
+        return self._numpy.spec
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        assert self.contender.path is not None
+        return self.contender.path
+
+    def reset(self, senders: NDArray[np.bool_] | None = None) -> None:
+        """Forget what senders have seen: those that are True in ``[N]``, or all."""
+        if senders is None:
+            self._count = 0
+        else:
+            self._actor.reset(senders)
+
+    def act(self, observation: Any) -> NDArray[Any]:
+        """Return the actions ``[N]`` or ``[N, A]`` for observations ``[N, D]``.
+
+        One observation ``[D]`` gives one action. Another N than before begins anew.
+
+        Raises:
+            ValueError: D is not what the policy was trained on.
+        """
+        rows = np.atleast_2d(np.asarray(observation, np.float32))
+        size = self.spec.observation_size
+        if rows.ndim != 2 or rows.shape[1] != size:
+            raise ValueError(f"observations of shape {rows.shape}; expected [N, {size}]")
+        if len(rows) != self._count:
+            self._count, self._actor = len(rows), self.contender.actor(len(rows), self._seed)
+        actions = np.asarray(self._actor.act(rows))
+        return actions[0] if np.ndim(observation) == 1 else actions
+
+    def __repr__(self) -> str:
+        return f"Policy({self.contender.name!r}, {self.spec.observation!r}, {self.spec.kind!r})"
+
+
+def load_policy(
+    name: str | Path = DEFAULT, *, prefer: float | None = None, seed: int = 0
+) -> Policy:
+    """Read a policy: a file, a run's folder, or the name of a shipped one.
+
+    Args:
+        name: Which; 'distrlcc policies' lists those that are shipped.
+        prefer: From 0 (throughput) to 1 (delay), for a policy that has a preference.
+        seed: Names the draws of a policy that samples its actions.
+
+    Raises:
+        PolicyFileError: It is no whole policy.
+        ConfigError: It has no preference to set.
+    """
+    return Policy(contender_from_file(str(name), set(), prefer), seed)
+
+
+def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
+    """Return a `gymnasium.Env` of one link at a time.
+
+    Args:
+        policy: Whose observations and actions it has; None: those of `EnvConfig`.
+        changes: Fields of `distrlcc.env.config.EnvConfig`, such as ``suites=("dynamic",)``.
+    """
+    from distrlcc.env.vector import LinkEnv  # noqa: PLC0415 - Gymnasium is an extra
+
+    return LinkEnv(_spaces(policy), **changes)
+
+
+def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) -> LinkVectorEnv:
+    """Return a `gymnasium.vector.VectorEnv` of N links, all simulated by one call.
+
+    Args:
+        num_envs: N.
+        policy: Whose observations and actions it has; None: those of `EnvConfig`.
+        changes: Fields of `distrlcc.env.config.EnvConfig`, or of `LinkVectorEnv`, such as
+            ``split="test"``.
+    """
+    from distrlcc.env.vector import make_vector_env  # noqa: PLC0415 - Gymnasium is an extra
+
+    return make_vector_env(num_envs, _spaces(policy), **changes)
+
+
+def _spaces(policy: Policy | None) -> EnvConfig | None:
+    return None if policy is None else policy.contender.env_config()
+
+
+class Callbacks(Protocol):
+    """What `train` calls; derive from it and write those that are wanted."""
+
+    def on_update(self, metrics: Mapping[str, Any]) -> None:
+        """Take an update's metrics, as a line of metrics.jsonl has them; ``steps`` among them."""
+        return
+
+    def on_score(self, scores: Mapping[str, Any]) -> None:
+        """Take the scores on links that are held out, after an update that was scored."""
+        return
+
+    def on_end(self, policy: Policy) -> None:
+        """Take the run's best policy."""
+        return
+
+
+class _Told(Progress):
+    """Tells callbacks what it shows."""
+
+    def __init__(
+        self, steps: int, seconds: float, callbacks: Sequence[Callbacks], *, show: bool
+    ) -> None:
+        console = None if show else Console(quiet=True)
+        super().__init__(steps, max_seconds=seconds, console=console)
+        self._callbacks = callbacks
+
+    def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
+        """See `Progress.update`."""
+        super().update(metrics, alarm)
+        if "seconds" not in metrics:
+            return  # in the middle of an update
+        scores = {key: value for key, value in metrics.items() if key.startswith("held_out_")}
+        for each in self._callbacks:
+            each.on_update(metrics)
+            if scores:
+                each.on_score(scores)
+
+
+def train(
+    recipe: str = "quickstart",
+    *,
+    out: str | Path,
+    resume: bool = False,
+    callbacks: Sequence[Callbacks] = (),
+    show: bool = True,
+    **overrides: Any,
+) -> Policy:
+    """Train a policy in this process and return the best one.
+
+    Args:
+        recipe: A name of 'distrlcc list recipes'.
+        out: The run's folder; see docs/training.md.
+        resume: Go on with the run there.
+        callbacks: What hears of updates, scores and the end.
+        show: Whether progress is shown.
+        overrides: Keys of the configuration; those with a dot as ``**{"ppo.lr": 1e-3}``.
+
+    Raises:
+        DistrlccError: Something does not fit, or cannot be written.
+        KeyboardInterrupt: A signal ended it; it is saved, and ``resume`` goes on.
+    """
+    from distrlcc.parallel.start import run_alone  # noqa: PLC0415 - torch is an extra
+    from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415
+    from distrlcc.runs.options import RunOptions  # noqa: PLC0415
+    from distrlcc.runs.run_state import env_run  # noqa: PLC0415
+
+    # Values as --set takes them; JSON's are TOML's.
+    texts = {k: "none" if v is None else json.dumps(v) for k, v in overrides.items()}
+    config = override(named(recipe), [f"{key}={text}" for key, text in texts.items()])
+    options = RunOptions(Path(out), resume=resume, tensorboard=False)
+    state = env_run(config)
+    with _Told(config.total_steps, config.max_seconds, callbacks, show=show) as progress:
+        stopped, _ = run_alone(state, options, progress)
+    if stopped:
+        raise KeyboardInterrupt
+    policy = load_policy(Path(out))
+    for each in callbacks:
+        each.on_end(policy)
+    return policy
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What senders scored: a column for each metric, a row for each sender, link and run."""
+
+    columns: dict[str, NDArray[Any]]
+    """``sender``, ``link``, ``run`` and the keys of docs/metrics.md, each ``[R]``."""
+    raw: tuple[SchemeScores, ...] = field(repr=False)
+    series: tuple[Series, ...] = field(repr=False)
+    links: str = ""
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        return self.columns[column]
+
+    def mean(self, metric: str = "power") -> dict[str, float]:
+        """Return each sender's mean of a metric, over links and runs that have one."""
+        return {one.scheme: float(np.nanmean(one.figures[metric])) for one in self.raw}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a pandas frame."""
+        import pandas  # noqa: PLC0415 - not required
+
+        return pandas.DataFrame(self.columns)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return a polars frame."""
+        import polars  # noqa: PLC0415 - not required
+
+        return polars.DataFrame(self.columns)
+
+
+def evaluate(
+    *senders: str | Policy,
+    suite: str = "",
+    traces: Sequence[str | Path] = (),
+    links: int | None = None,
+    seeds: int = 1,
+) -> Scores:
+    """Measure policies and schemes in the simulator.
+
+    Args:
+        senders: Policies, their names or files, and names of schemes; none: the policy `DEFAULT`
+            beside CUBIC, BBR, Vegas and Copa.
+        suite: Links, as 'distrlcc list suites' names them, their split ``test``; a TOML file, or a
+            folder of traces; default: ``random``, unless there are traces.
+        traces: mahimahi's trace files, run with 20 ms one way and a queue of 100 packets.
+        links: At most so many of the suite.
+        seeds: Runs of each link.
+
+    Raises:
+        DistrlccError: There is no such sender, suite or trace.
+    """
+    contenders = [_contender(one) for one in senders or (DEFAULT, *_RIVALS)]
+    scenarios = trace_suite([str(path) for path in traces]).scenarios("test") if traces else []
+    suite = suite or ("" if traces else "random")
+    if suite:
+        scenarios = load_suite(suite).scenarios("test", links) + scenarios
+    drawn = tuple(range(min(2, len(scenarios))))
+    found = [run_links(c, scenarios, seeds=seeds, series_links=drawn) for c in contenders]
+    raw = tuple(scores for scores, _ in found)
+    series = tuple(one for _, several in found for one in several)
+    # A row for each sender, link and run.
+    shape = len(raw), len(scenarios), seeds
+    who, where, run = (axis.ravel() for axis in np.indices(shape))
+    columns: dict[str, NDArray[Any]] = {
+        "sender": np.array([one.scheme for one in raw])[who],
+        "link": np.array([scenario.name for scenario in scenarios])[where],
+        "run": run,
+    }
+    columns |= {m.key: np.stack([s.figures[m.key] for s in raw]).ravel() for m in METRICS}
+    return Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
+
+
+def _contender(sender: str | Policy) -> Contender:
+    if isinstance(sender, Policy):
+        return sender.contender
+    try:
+        return contender_from_scheme(sender)
+    except ConfigError:
+        return contender_from_file(sender, set())
+
+
+def report(scores: Scores, folder: str | Path) -> Path:
+    """Write the report of an evaluation into a folder, and return its page.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
+    from distrlcc.runs.identity import package_versions  # noqa: PLC0415
+
+    info = ReportInfo(
+        title="Congestion control evaluation",
+        suite=scores.links,
+        command=shlex.join(["python", *sys.argv]),
+        policies=tuple(one.scheme for one in scores.raw if one.learned),
+        seeds=tuple(range(scores.raw[0].ran.shape[1])),
+        versions=package_versions(),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+    )
+    return write_report(Path(folder), scores.raw, scores.series, info)
+
+
+@dataclass(frozen=True)
+class FlowResult:
+    """What a simulated flow did, in K steps; arrays ``[K]``."""
+
+    scheme: str
+    time_s: NDArray[np.float64]
+    """Ends of the steps."""
+    throughput_mbps: NDArray[np.float64]
+    """Of acknowledged packets."""
+    rtt_ms: NDArray[np.float64]
+    """Mean over the packets that the step acknowledged; NaN: none."""
+    lost: NDArray[np.float64]
+    """Packets known lost."""
+    cwnd: NDArray[np.float64]
+    """Window at the step's end, packets."""
+
+
+def simulate(
+    link: Link, *schemes: str | Flow, seconds: float = 10.0, step_ms: float = 100.0, seed: int = 0
+) -> list[FlowResult]:
+    """Run schemes' flows over a link and return what each did.
+
+    Args:
+        link: The link.
+        schemes: Flows, or the names of their schemes; 'distrlcc list schemes' has them.
+        seconds: For how long.
+        step_ms: Length of a step of the result.
+        seed: Of random losses.
+
+    Raises:
+        ConfigError: A flow has no scheme of its own.
+    """
+    flows = tuple(Flow(one) if isinstance(one, str) else one for one in schemes or ("cubic",))
+    if any(flow.scheme == "agent" for flow in flows):
+        raise ConfigError("simulate has schemes alone; evaluate runs policies")
+    simulator = Simulator(1, len(flows))
+    simulator.load(0, Scenario("simulate", link, flows, duration_s=seconds, seed=seed))
+    rows = []
+    for _ in range(max(round(1e3 * seconds / step_ms), 1)):
+        simulator.advance(round(step_ms * 1e6))
+        stats = simulator.stats()
+        rtt = 1e3 * stats.rtt_sum / np.where(stats.acked > 0, stats.acked, np.nan)
+        rate = stats.acked / stats.duration * 8e-6 * PACKET_BYTES
+        now = np.full(len(flows), simulator.links[0, col.NOW] / NANOSECONDS)
+        rows.append((now, rate, rtt, stats.lost, stats.cwnd))
+    columns = np.array(rows)  # [K, 5, flows]
+    return [FlowResult(flow.scheme, *columns[:, :, k].T) for k, flow in enumerate(flows)]

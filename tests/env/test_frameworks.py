@@ -1,0 +1,78 @@
+"""Gymnasium's and Stable-Baselines3's own ways to our links, and back with a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import PARTS
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.library import evaluate, load_policy
+
+
+def test_gymnasium_makes_our_vector_environment() -> None:
+    env = gymnasium.make_vec("distrlcc.env:distrlcc/Link-v0", num_envs=6, suites=("slow",))
+    assert isinstance(env.unwrapped, LinkVectorEnv)
+    env.reset(seed=3)
+    for _ in range(60):
+        _, reward, _, _, info = env.step(np.full(6, 3))
+    assert reward.shape == (6,)
+    # What rewards are made of is enough to compute ours.
+    assert {info[name].shape for name in PARTS} == {(6,)}
+    assert (info["capacity_mbps"] <= 2.0).all()
+    assert (info["throughput_mbps"] >= 0).all()
+    env.close()
+
+
+@pytest.mark.slow
+def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(tmp_path: Path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    from distrlcc.sb3 import VecLink
+
+    links = VecLink(16, EnvConfig(action="fine"), episode_s=0.5)
+    kwargs = {"net_arch": [16, 8]}
+    model = sb3.PPO("MlpPolicy", links, n_steps=60, batch_size=96, policy_kwargs=kwargs, seed=1)
+    model.learn(16 * 120)
+    own, read = tmp_path / "own.safetensors", tmp_path / "read.safetensors"
+    links.save_policy(model, own)
+    model.save(tmp_path / "model.zip")
+    words = ["import", "sb3", str(tmp_path / "model.zip"), "--out", str(read)]
+    assert main([*words, "--set", "action=fine"]) == 0
+    # It acts as the model does.
+    observation = links.reset()
+    for _ in range(30):
+        expected, _ = model.predict(observation, deterministic=True)
+        for path in (own, read):
+            np.testing.assert_array_equal(load_policy(path).act(observation), expected)
+        observation, _, ends, infos = links.step(expected)
+    assert [bool(info) for info in infos] == list(ends)
+    assert np.isfinite(evaluate(str(read), links=2)["power"]).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("no zip", "is no model of Stable-Baselines3"),
+        ("another action space", "shape"),
+    ],
+)
+def test_what_is_no_model_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, says: str
+) -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    path, out = tmp_path / "model.zip", tmp_path / "policy.safetensors"
+    if wrong == "no zip":
+        path.write_bytes(b"nothing")
+    else:
+        sb3.PPO("MlpPolicy", "CartPole-v1", device="cpu").save(path)
+    capfd.readouterr()
+    assert main(["import", "sb3", str(path), "--out", str(out)]) == 2
+    line = capfd.readouterr().err
+    assert says in line
+    assert line.count("\n") == 1
+    assert not out.exists()

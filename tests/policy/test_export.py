@@ -1,0 +1,38 @@
+"""A policy as an ONNX model gives the actions that it gives itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import find_policy
+
+
+@pytest.mark.parametrize("name", ["one", "best", "dagger", "aurora"])  # minGRU, LSTM, MLPs
+def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    path = tmp_path / "policy.onnx"
+    assert main(["export", name, "--onnx", str(path)]) == 0
+    session = runtime.InferenceSession(str(path))
+    policy = NumpyPolicy.load(find_policy(name))
+    state = policy.initial_state(5)
+    given = state
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        observation = rng.normal(size=(5, policy.spec.observation_size)).astype(np.float32)
+        head, _, state = policy.step(observation, state)
+        inputs = {"observation": observation}
+        if policy.spec.kind != "mlp":
+            inputs["state"] = given
+        found = session.run(None, inputs)
+        np.testing.assert_allclose(found[0], head, atol=1e-4, rtol=1e-4)
+        given = found[-1] if policy.spec.kind != "mlp" else given
+    said = session.get_modelmeta().custom_metadata_map
+    assert json.loads(said["spec"])["observation"] == policy.spec.observation
+    assert said["acting"] == policy.acting

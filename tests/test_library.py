@@ -1,0 +1,130 @@
+"""What ``import distrlcc`` offers, used as a notebook would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distrlcc
+from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.evaluation.scores import METRICS
+from distrlcc.library import Callbacks, evaluate, load_policy, make_env, make_vec, report, simulate
+from distrlcc.library import train as train_recipe
+
+TINY: dict[str, Any] = {
+    "num_envs": 4,
+    "total_steps": 512,
+    "ppo.rollout_length": 32,
+    "held_out.links": 2,
+    "held_out.seconds": 0.5,
+    "held_out.every": 2,
+    "network.hidden": [8],
+}
+
+
+class Heard(Callbacks):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.updates: list[float] = []
+        self.scores: list[Mapping[str, Any]] = []
+        self.policies: list[Any] = []
+
+    def on_update(self, metrics: Mapping[str, Any]) -> None:
+        self.updates.append(metrics["steps"])
+
+    def on_score(self, scores: Mapping[str, Any]) -> None:
+        self.scores.append(dict(scores))
+
+    def on_end(self, policy: Any) -> None:
+        self.policies.append(policy)
+
+
+@pytest.mark.slow
+def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
+    heard = Heard()
+    policy = train_recipe("quickstart", out=tmp_path / "run", callbacks=[heard], show=False, **TINY)
+    assert heard.updates == [128.0, 256.0, 384.0, 512.0]
+    assert all("held_out_reward_argmax" in scores for scores in heard.scores)
+    assert len(heard.scores) == 2
+    assert heard.policies == [policy]
+    more = TINY | {"total_steps": 640}
+    train_recipe("quickstart", out=tmp_path / "run", resume=True, show=False, **more)
+    found = evaluate(policy, "cubic", links=2)
+    assert set(found["sender"]) == {"run", "cubic"}
+    page = report(found, tmp_path / "report")
+    assert "cubic" in page.read_text()
+    with pytest.raises(ConfigError, match="unknown key"):
+        train_recipe("quickstart", out=tmp_path / "other", **{"ppo.none": 1})
+
+
+def test_a_policy_acts_on_the_links_that_it_was_made_for() -> None:
+    policy = load_policy("one")
+    env = make_vec(3, policy, suites=("slow",), seed=1)
+    observation, _ = env.reset()
+    for _ in range(20):
+        observation, _, _, _, info = env.step(policy.act(observation))
+    assert info["throughput_mbps"].shape == (3,)
+    assert (info["utilisation"] <= 1.001).all()
+    # One observation has one action, and another number of senders begins anew.
+    assert np.ndim(policy.act(observation[0])) == 0
+    with pytest.raises(ValueError, match="expected"):
+        policy.act(observation[:, 1:])
+    with pytest.raises(PolicyFileError, match="nobody"):
+        load_policy("nobody")
+    single = make_env(policy, suites=("slow",))
+    first, _ = single.reset(seed=1)
+    _, _, _, _, said = single.step(int(policy.act(first)))
+    assert {"throughput_mbps", "capacity_mbps", "loss", "queueing_delay_rtt"} <= said.keys()
+
+
+def test_scores_are_a_table_and_a_frame() -> None:
+    found = evaluate("cubic", "copa", suite="random", links=3, seeds=2)
+    assert {len(column) for column in found.columns.values()} == {12}
+    assert list(found.columns) == ["sender", "link", "run", *(m.key for m in METRICS)]
+    means = found.mean("power")
+    assert means["copa"] == pytest.approx(found["power"][found["sender"] == "copa"].mean())
+    frame = found.to_pandas() if _has("pandas") else None
+    if frame is not None:
+        assert frame.groupby("sender")["power"].mean()["cubic"] == pytest.approx(means["cubic"])
+    with pytest.raises(PolicyFileError, match="nobody"):
+        evaluate("nobody")
+
+
+def _has(name: str) -> bool:
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
+
+
+def test_schemes_are_simulated_in_one_call() -> None:
+    link = distrlcc.Link(rate_mbps=12.0, delay_ms=20.0, queue_packets=100)
+    first, late = simulate(link, "cubic", distrlcc.Flow("bbr", start_s=2.0), seconds=6.0)
+    assert (first.scheme, late.scheme) == ("cubic", "bbr")
+    assert first.time_s[-1] == pytest.approx(6.0)
+    total = first.throughput_mbps + late.throughput_mbps
+    assert total[-20:].mean() == pytest.approx(12.0, rel=0.1)
+    assert np.isnan(late.rtt_ms[0])
+    assert late.throughput_mbps[:19].sum() == 0.0
+    with pytest.raises(ConfigError, match="evaluate"):
+        simulate(link, "agent")
+
+
+def test_importing_loads_nothing_that_is_not_used() -> None:
+    code = (
+        "import sys, distrlcc; assert 'numpy' not in sys.modules; distrlcc.simulate; "
+        "assert not {'torch', 'matplotlib', 'ray'} & set(sys.modules); "
+        "assert set(distrlcc.__all__) <= set(dir(distrlcc)) | set(distrlcc.__all__); "
+        "[getattr(distrlcc, name) for name in distrlcc.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(AttributeError, match="nothing"):
+        distrlcc.nothing  # noqa: B018
