@@ -41,6 +41,8 @@ class Ack:
     """Packets delivered when the acknowledged packet was sent (BBR's round count)."""
     delivery_rate: float
     """Packets per second over the acknowledged packet's flight (delivery-rate draft)."""
+    marked: int = 0
+    """Packets newly found to carry a mark of congestion (ECN); 0 where marks cannot be seen."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,12 @@ class Driver:
         return self.controller.cwnd
 
     def ack(
-        self, rtt_ms: float = 100, after_ms: float = 1, lost: int = 0, rate: float = 0.0
+        self,
+        rtt_ms: float = 100,
+        after_ms: float = 1,
+        lost: int = 0,
+        rate: float = 0.0,
+        marked: int = 0,
     ) -> None:
         """Acknowledge the next packet but ``lost``, ``after_ms`` after the last."""
         self.now += round(after_ms * MS)
@@ -43,7 +48,7 @@ class Driver:
         before = max(self.delivered - inflight, 0)
         rate = rate or (self.delivered - before) / rtt_ms * 1000
         sent, rtt = self.sent, round(rtt_ms * MS)
-        ack = Ack(rtt, self.seq, sent, lost, inflight, self.delivered, before, rate)
+        ack = Ack(rtt, self.seq, sent, lost, inflight, self.delivered, before, rate, marked)
         self.controller.on_ack(ack, now=self.now)
         self.fill()
 

@@ -41,7 +41,7 @@ def test_windows_set_from_outside_are_left_alone(name: str) -> None:
     row = np.zeros(STATE_SIZE)
     initialise(scheme_id(name), row, 0, 0, 33.0)
     before = row.copy()
-    on_ack(scheme_id(name), row, 5, 5, 9, 10, 4, 0, 1, 0, 1.0)
+    on_ack(scheme_id(name), row, 5, 5, 9, 10, 4, 0, 1, 0, 1.0, 1)
     on_timeout(scheme_id(name), row, 10)
     assert np.array_equal(row, before)
     assert row[CWND] == (33 if name == "fixed" else INITIAL_CWND)
@@ -86,6 +86,39 @@ def test_a_loss_halves_once_per_window_and_a_timeout_starts_anew(name: str) -> N
     flow.fill(3)
     flow.ack(lost=1)
     assert flow.cwnd == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("reno", 25), ("cubic", 35), ("vegas", 25), ("ledbat", 25)]
+)
+def test_a_mark_counts_once_a_round_trip_as_a_loss_does(name: str, least: float) -> None:
+    flow = linear(name, 50)
+    flow.ack(marked=1)
+    assert flow.cwnd == least
+    # What was sent before the window fell says nothing new, and a marked ACK lets none grow.
+    end = flow.sent
+    while flow.seq < end - 1:
+        before = flow.cwnd
+        flow.ack(marked=1)
+        assert least <= flow.cwnd <= before + (name == "ledbat")
+    # The next packet was sent afterwards.
+    before = flow.cwnd
+    flow.ack(marked=1)
+    assert flow.cwnd == pytest.approx(before * least / 50, rel=0.05)
+    # An old loss and a new mark on one ACK: the mark counts.
+    flow = linear(name, 50)
+    flow.ack(lost=1)
+    flow.ack(lost=flow.sent - flow.seq - 1, marked=1)
+    assert flow.cwnd == pytest.approx(least * least / 50, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["bbr", "copa", "fixed"])
+def test_schemes_whose_rule_is_not_loss_ignore_a_mark(name: str) -> None:
+    marked, clean = Driver(name), Driver(name)
+    for k in range(200):
+        marked.ack(marked=k % 3 == 0)
+        clean.ack()
+    assert marked.cwnd == clean.cwnd
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)

@@ -127,6 +127,7 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
     [
         ((Flow(), Flow("cubic", extra_rtt_ms=5.0)), "s, flow 2: extra_rtt_ms is for the simulated"),
         ((Flow(pacing_mbps=5.0),), "s, flow 1: pacing_mbps is for the simulated"),
+        ((Flow(), Flow("cubic", ecn=True)), "s, flow 2: ecn is for the simulated"),
         ((Flow(cwnd=5.0),), "of real packets only fixed takes it, not cubic"),
         ((Flow(), Flow("oracle")), "s, flow 2: unknown scheme of the emulated world 'oracle'"),
     ],

@@ -135,6 +135,34 @@ def test_what_codel_drops_late_is_in_the_log(tmp_path: Path) -> None:
     assert drops[0].endswith(" d 1 1504")
 
 
+def _ipv4(tos: int, size: int = 1500) -> bytes:
+    """Return a packet whose header's checksum is right."""
+    header = bytearray.fromhex("4500000000014000401100000a0000010a000002")
+    header[1], header[2:4] = tos, size.to_bytes(2)
+    header[10:12] = (_sum(header) ^ 0xFFFF).to_bytes(2)
+    return bytes(header) + bytes(size - 20)
+
+
+def _sum(header: bytes) -> int:
+    """Return the ones' complement sum of a header's words; 0xFFFF if its checksum is right."""
+    total = sum(int.from_bytes(header[k : k + 2]) for k in range(0, 20, 2))
+    return (total & 0xFFFF) + (total >> 16)
+
+
+@pytest.mark.parametrize("queue", ["codel:packets=1000,ecn=1", "droptail:packets=1000,mark=9"])
+@pytest.mark.parametrize("tos", [0xB8, 0xB9, 0xBA, 0xBB, 0x02])
+def test_a_queue_marks_packets_that_can_be(queue: str, tos: int) -> None:
+    config = direction("12", queue=parse_queue(queue), delay_ms=0)
+    sends = [(k * MILLISECOND // 2, _ipv4(tos)) for k in range(800)]
+    got = [data for _, data in _drive(config, sends, 900 * MILLISECOND)]
+    assert all(_sum(data[:20]) == 0xFFFF for data in got)
+    assert all(data[1] in (tos, tos | 3) and data[20:] == bytes(1480) for data in got)
+    marks = sum(data[1] == tos | 3 != tos for data in got)
+    capable = tos & 3 > 0
+    assert (marks > 3) == (tos & 3 in (1, 2))
+    assert (len(got) == 800) == (capable or queue.startswith("droptail"))
+
+
 TOML = """
 name = "tunnel"
 duration_s = 5.0

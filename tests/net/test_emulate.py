@@ -153,6 +153,22 @@ def test_active_queues_keep_the_delay_low(
     assert " d " in log.read_text()
 
 
+def test_packets_of_a_sender_that_takes_marks_are_marked(emulator: Any) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        here.bind(("0.0.0.0", 0))
+        here.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        here.settimeout(1)
+        set_tos = "outside.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 2)\n    to ="
+        flags = "--up 6 --down 6 --queue droptail:packets=200,mark=5"
+        flood = FLOOD.replace("to =", set_tos)
+        _run(emulator, flags, flood, count=60, port=here.getsockname()[1], interval=0)
+        fields = [here.recvmsg(2000, 64)[1][0][2][0] for _ in range(60)]
+    # The kernel would have dropped one whose checksum is wrong. Those in transit do not count.
+    assert fields[:5] == [2] * 5
+    assert fields.count(3) > 30
+
+
 def test_a_scenarios_changes_happen(emulator: Any, outside: Outside, tmp_path: Path) -> None:
     scenario = tmp_path / "s.toml"
     scenario.write_text(

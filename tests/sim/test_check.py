@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import distrlcc.sim
 from distrlcc.sim.check import compare, random_script
 
 FOLDER = Path(distrlcc.sim.__file__).parent
-MODULES = ("acks", "capacity", "live_queue", "kernel")
+MODULES = ("aqm", "acks", "capacity", "live_queue", "kernel")
 """What is compiled, in the order of imports."""
 
 
@@ -119,6 +120,25 @@ MUTANTS = {
     ),
     "CoDel counts the packet that it takes": ("left * PACKET", "(left + 1) * PACKET"),
     "what CoDel drops was carried": ("link[col.ACCEPTED] -= 1", "pass"),
+    "ECN: a mark is forgotten": ("marked = 1\n", "marked = 0\n"),
+    "ECN: a mark spoils the wait": ("wait = ~wait", "wait = -wait"),
+    "ECN: each capable packet is marked": ("== col.MARKED else", ">= col.CAPABLE else"),
+    "ECN: packets of any flow are marked": ("flows[f, col.ECN],", "1,"),
+    "CoDel of ECN drops what it marks": ("fate != aqm.DROP:\n", "fate == aqm.PASS:\n"),
+    "CoDel of ECN marks the next one at once": (
+        "row[COUNT] += 1\n        if capable:\n            row[DROP_NEXT] +=",
+        "row[COUNT] += 1\n        if capable:\n            row[LAST_COUNT] +=",
+    ),
+    "CoDel of ECN drops the first one": ("MARK if capable else DROP", "DROP"),
+    "PIE of ECN drops what it marks": ("return fate != aqm.DROP", "return fate == aqm.PASS"),
+    "PIE of ECN never drops": ("capable and chance < _MARKS_BELOW", "capable"),
+    "PIE of ECN marks packets of any flow": ("MARK if capable and", "MARK if"),
+    "droptail of ECN marks one too late": ("held >= link[col.MARK]", "held > link[col.MARK]"),
+    "droptail of ECN marks packets of any flow": ("link[col.MARK] and capable:", "link[col.MARK]:"),
+    "droptail of ECN leaves out the packet in service": (
+        "held >= link[col.MARK]",
+        "waiting >= link[col.MARK]",
+    ),
     "a flow sends more than its size": ("pending = min(window, left)", "pending = window"),
     "a paced flow sends more than its size": (
         "min(window, flows[f, col.SIZE] - delivered)",
@@ -134,6 +154,10 @@ MUTANTS = {
 
 
 KINDS = {
+    "ECN": "ecn=1|mark=",
+    "PIE of ECN": "pie:.*ecn=1",
+    "CoDel of ECN": "codel:.*ecn=1",
+    "droptail of ECN": "mark=",
     "PIE": "pie:",
     "CoDel": "codel:",
     "the bucket": r"policer_packets=\d",
@@ -146,6 +170,14 @@ KINDS = {
 """Which links, by their text, show a mistake whose name begins so; any link shows the others."""
 
 
+def _is_import_of_compiled(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.ImportFrom):
+        return False
+    modules = [f"{statement.module}.{name.name}" for name in statement.names]
+    compiled = ["distrlcc.control.compiled", *(f"distrlcc.sim.{name}" for name in MODULES)]
+    return statement.module in compiled or modules[0] in compiled
+
+
 def _mutant(old: str, new: str) -> Callable[..., int]:
     """Return the kernel with one change of its sources, in plain Python."""
     namespace: dict[str, Any] = {"__name__": "mutant"}
@@ -155,17 +187,11 @@ def _mutant(old: str, new: str) -> Callable[..., int]:
         changed += source.count(old) > 0
         tree = ast.parse(source.replace(old, new))
         # What one module takes from another is what was made of that one here, uncompiled.
-        tree.body = [
-            each
-            for each in tree.body
-            if not (
-                isinstance(each, ast.ImportFrom)
-                and each.module
-                in ("distrlcc.control.compiled", *(f"distrlcc.sim.{m}" for m in MODULES))
-            )
-        ]
+        tree.body = [each for each in tree.body if not _is_import_of_compiled(each)]
         namespace["njit"] = lambda function: function
         exec(compile(tree, name, "exec"), namespace)
+        if name == "aqm":
+            namespace["aqm"] = SimpleNamespace(**namespace)
     assert changed, f"the mutant's target is gone: {old!r}"
     advance: Callable[..., int] = namespace["advance"]
     return advance

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from distrlcc.errors import ConfigError
+from distrlcc.sim import aqm
 from distrlcc.sim.link import TraceLink
 from distrlcc.sim.queues import (
     PIE,
@@ -43,6 +44,52 @@ def test_codel_drops_at_the_control_laws_times_and_goes_on_at_its_former_rate() 
         queue.pop(now=now)
     # Over the target again from 410: a drop at 510, and the count goes on from 5 - 1.
     assert [now for now, _ in drops] == [510, 560]
+
+
+def test_codel_marks_what_it_would_drop_where_the_sender_takes_marks() -> None:
+    for capable in (True, False):
+        drops: list[int] = []
+        queue = CoDel(5, 100, on_drop=lambda now, _, drops=drops: drops.append(now), ecn=True)
+        for seq in range(1000):
+            queue.push(Packet(1504, 0, seq=seq, capable=capable))
+        popped = [(now, queue.pop(now=now)) for now in range(10, 400)]
+        marks = [now for now, packet in popped if packet is not None and packet.marked]
+        # One packet each ms leaves, and the control law's times are those of drops.
+        assert (marks if capable else drops) == [110, 210, 280, 337, 387]
+        assert (drops if capable else marks) == []
+    # A queue without ecn drops them all the same.
+    queue, dropped = _codel()
+    for _ in range(1000):
+        queue.push(Packet(1504, 0, capable=True))
+    assert not any(queue.pop(now=now).marked for now in range(10, 120))
+    assert len(dropped) == 1
+
+
+def test_pie_marks_below_a_probability_of_a_tenth_and_drops_above() -> None:
+    # Twice what departs, and a lot that always wins.
+    queue = PIE(15, 150, 1, lambda _: 0.0, ecn=True)
+    marked, dropped = [], []
+    for now in range(3000):
+        packet = Packet(1504, now, capable=True)
+        if queue.push(packet):
+            dropped.append(queue.probability)
+        elif packet.marked:
+            marked.append(queue.probability)
+        if now % 2:
+            queue.pop(now=now)
+    assert len(marked) > 20
+    assert len(dropped) > 20
+    assert 0 < max(marked) < 0.1 <= min(dropped)
+    assert aqm.pie_fate(0.05, 0.049, True) == aqm.MARK
+    assert aqm.pie_fate(0.05, 0.05, True) == aqm.PASS
+    assert aqm.pie_fate(0.05, 0.049, False) == aqm.pie_fate(0.1, 0.049, True) == aqm.DROP
+
+
+def test_a_droptail_marks_those_above_a_number() -> None:
+    queue = parse_queue("droptail:packets=4,mark=2").build(unit=1, draw=lambda _: 0.5)
+    packets = [Packet(1504, 0, capable=k != 2) for k in range(5)]
+    assert [len(queue.push(packet)) for packet in packets] == [0, 0, 0, 0, 1]
+    assert [packet.marked for packet in packets] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +162,8 @@ def test_specifications_name_queues() -> None:
     assert codel.times_ms == (("target", 7), ("interval", 100))
     assert codel.arguments == "packets=1000, target=7, interval=100"
     assert parse_queue("pie:bytes=60000").arguments == "bytes=60000, qdelay_ref=15, max_burst=150"
+    assert parse_queue("droptail:packets=9,mark=3") == QueueSpec("droptail", 9, mark=3)
+    assert parse_queue("codel:packets=9,ecn=1").arguments.endswith("interval=100, ecn=1")
 
 
 @pytest.mark.parametrize(
@@ -161,6 +210,9 @@ def test_times_are_in_the_links_unit() -> None:
         ("droptail:packets=1,target=5", "no parameter 'target'"),
         ("droptail:packets=1,packets=2", "given twice"),
         ("droptail:bytes=100", "expected 1504 or more"),
+        ("drophead:packets=1,mark=1", "no parameter 'mark'"),
+        ("droptail:packets=1,ecn=1", "no parameter 'ecn'; expected packets, bytes, mark"),
+        ("codel:packets=1,ecn=0", "ecn is '0'; expected 1, or leave it out"),
         ("infinite:packets=1", "it takes none"),
         ("pie:packets=1,max_burst=x", "max_burst is 'x'"),
     ],

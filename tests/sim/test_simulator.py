@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control.state import CWND
+from distrlcc.errors import CheckpointError
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -147,6 +148,59 @@ def test_active_queues_keep_a_loss_based_flow_short(
     row, totals = short[0].flows[0], short[1]
     assert loss[0] < row[col.DROPPED] / row[col.SENT] < loss[1]
     assert totals["used"] / totals["capacity"] > 0.9
+
+
+def _shares(run: tuple[Simulator, dict]) -> tuple[list[int], list[int], list[float], float]:
+    """Return each flow's drops, marks and mean wait in ms, and the utilisation."""
+    rows, totals = run[0].flows, run[1]
+    waits = rows[:, col.QUEUEING_SUM] / rows[:, col.DELIVERED] * 1e-6
+    used = totals["used"] / totals["capacity"]
+    return rows[:, col.DROPPED].tolist(), rows[:, col.MARKS].tolist(), waits.tolist(), used
+
+
+@pytest.mark.parametrize("queue", ["codel:packets=400", "pie:packets=400"])
+@pytest.mark.parametrize("link", [{"rate_mbps": 12.032}, {"trace": "constant:12.032"}])
+def test_cubic_with_marks_loses_nothing_and_is_as_fast_and_as_short(queue: str, link: dict) -> None:
+    first, whole = (
+        [
+            _shares(_run(Link(delay_ms=20, aqm=aqm, **link), Flow("cubic", ecn=True), steps=steps))
+            for aqm in (queue, f"{queue},ecn=1")
+        ]
+        for steps in (500, 3000)
+    )
+    # Slow start may bring PIE above a tenth, so that it drops; nothing is lost after that.
+    (lost, drops), (_, marks) = (
+        [after[what][0] - before[what][0] for before, after in zip(first, whole, strict=True)]
+        for what in (0, 1)
+    )
+    assert lost > 10
+    assert drops == 0
+    assert marks > 10
+    assert first[1][0] == [0] or queue.startswith("pie")
+    (_, _, (wait,), used), (_, _, (marked_wait,), marked_used) = whole
+    assert marked_used == pytest.approx(used, abs=0.02)
+    assert marked_wait == pytest.approx(wait, rel=0.2)
+
+
+def test_only_flows_that_take_marks_have_them_and_agents_never_do() -> None:
+    link = Link(rate_mbps=12.032, delay_ms=20, aqm="codel:packets=400,ecn=1")
+    flows = Flow("cubic", ecn=True), Flow("cubic"), Flow(cwnd=60, ecn=True)
+    drops, marks, _, _ = _shares(_run(link, *flows, steps=3000))
+    assert drops[0] == marks[1] == marks[2] == 0
+    assert min(marks[0], drops[1], drops[2]) > 10
+    # A queue that gives no marks drops the packets of all.
+    drops, marks, _, _ = _shares(_run(replace(link, aqm="codel:packets=400"), *flows, steps=3000))
+    assert marks == [0, 0, 0]
+    assert min(drops) > 10
+
+
+def test_a_droptail_that_marks_keeps_the_queue_near_its_number() -> None:
+    link = Link(rate_mbps=12.032, delay_ms=20, aqm="droptail:packets=400,mark=30")
+    drops, marks, waits, used = _shares(_run(link, Flow("reno", ecn=True), steps=3000))
+    assert drops == [0]
+    assert marks[0] > 10
+    assert 5 < waits[0] < 30
+    assert used > 0.95
 
 
 PLAIN = Link(trace="cellular:4", delay_ms=20, queue_packets=60, loss=0.01)
@@ -303,6 +357,13 @@ def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit(link: Link) -> None:
         other.advance(STEP)
     assert np.array_equal(first.flows, other.flows)
     assert np.array_equal(first.control, other.control)
+
+
+def test_a_checkpoint_of_another_layout_is_refused() -> None:
+    state = Simulator(1).state_dict()
+    state["flows"] = state["flows"][:, :-1]
+    with pytest.raises(CheckpointError, match="another version's"):
+        Simulator(1).load_state_dict(state)
 
 
 def test_rings_that_grew_are_used_again() -> None:

@@ -164,6 +164,13 @@ def test_what_an_ack_tells_the_controller() -> None:
     ]
 
 
+def test_marks_are_told_with_the_last_packet() -> None:
+    steered, sender = sending(10.0)
+    sender.on_ack(((0, 3),), now=50 * MS, marked=2)
+    sender.on_ack(((3, 4),), now=50 * MS)
+    assert [ack.marked for ack in steered.acks] == [0, 0, 2, 0]
+
+
 def test_reordered_losses_lie_below_the_number_that_is_told() -> None:
     steered, sender = sending(10.0)
     assert sender.on_ack(((2, 5),), now=50 * MS) == ([2, 3, 4], [0, 1])

@@ -5,7 +5,8 @@ that turns the direction, not only at the window's end, and a timeout restarts s
 moves the window by at most a packet, so growth never exceeds slow start's. One thing departs from
 the paper: a queue with less than one packet of the flow's own counts as nearly empty. On paths of
 fewer than about 30 packets 10% of the RTT's range is less than a packet, and without this the
-competitive mode would start there for no reason and hold on, with queues of several BDP.
+competitive mode would start there for no reason and hold on, with queues of several BDP. A mark
+(ECN) counts as a loss, which the default mode ignores.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SAME_DIRECTION = FIRST_FREE + 4  # rounds that kept the direction
 SLOW_START = FIRST_FREE + 5  # 1 until the rate first exceeds the target
 ROUND_END = FIRST_FREE + 6  # the ACK of this sequence number, or a later one, ends the round
 ROUND_CWND = FIRST_FREE + 7  # window at the round's start, packets
-ROUND_LOST = FIRST_FREE + 8  # packets found lost in the round
+ROUND_LOST = FIRST_FREE + 8  # packets found lost or marked in the round
 EMPTY_TIME = FIRST_FREE + 9  # when the queue was last nearly empty, ns
 RTT_MIN = np.int64(FIRST_FREE + 10)  # filter: least RTT of 10 s
 RTT_STANDING = RTT_MIN + FILTER_SIZE  # filter: least RTT of srtt / 2
@@ -49,7 +50,9 @@ def initialise(s: FloatArray, now: int) -> None:
 
 
 @njit_inner
-def on_ack(s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, rate: float) -> None:
+def on_ack(
+    s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, rate: float, marked: int
+) -> None:
     """Move towards the target rate (section 2.1) and choose the mode (section 2.2)."""
     time, sample = float(now), float(rtt)
     s[SRTT] = sample if s[SRTT] == 0.0 else s[SRTT] + (sample - s[SRTT]) / 8
@@ -57,7 +60,7 @@ def on_ack(s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, ra
     standing = running_min(s, RTT_STANDING, s[SRTT] / 2, time, sample)
     greatest = running_max(s, RTT_MAX, 4 * s[SRTT], time, sample)
     queueing = standing - least
-    s[ROUND_LOST] += lost
+    s[ROUND_LOST] += lost + marked
     nearly_empty = max(0.1 * (greatest - least), 1e9 / rate)
     if queueing <= nearly_empty or s[SLOW_START] == 1.0:
         s[EMPTY_TIME] = now

@@ -1,11 +1,14 @@
-"""CUBIC, RFC 9438, with standard slow start (section 4.10 allows it; no HyStart++)."""
+"""CUBIC, RFC 9438, with standard slow start (section 4.10 allows it; no HyStart++).
+
+A mark (ECN) reduces the window as a loss does (section 4.6).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.reno import RECOVER, SSTHRESH
+from distrlcc.control.reno import RECOVER, SSTHRESH, is_congested
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
@@ -30,10 +33,10 @@ def initialise(s: FloatArray) -> None:
 
 
 @njit_inner
-def on_ack(s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int) -> None:
+def on_ack(s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, marked: int) -> None:
     """Grow along the cubic or with Reno's estimate; reduce once per window."""
     s[SRTT] = rtt if s[SRTT] == 0.0 else s[SRTT] + (rtt - s[SRTT]) / 8
-    if lost > 0 and seq > s[RECOVER]:
+    if is_congested(s, seq, lost, marked):
         _reduce(s)
         s[CWND] = s[SSTHRESH]
         s[RECOVER] = sent

@@ -5,7 +5,7 @@ the way back counts too; there is none in the simulator. Slow start follows libu
 loss or once the queueing delay passes 0.9 of the target. Then, unlike there, the window halves,
 back to the one whose packets met that delay: a linear decrease takes a minute to undo a doubling.
 The first window is the common 10 packets instead of the RFC's 2, and a timeout (section 2.4.2) is
-Reno's.
+Reno's. A mark (ECN) does what a loss does (RFC 3168 section 6.1.2).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.reno import RECOVER, SSTHRESH
+from distrlcc.control.reno import RECOVER, SSTHRESH, is_congested
 from distrlcc.control.state import CWND, FIRST_FREE, MIN_CWND
 from distrlcc.types import FloatArray
 
@@ -45,12 +45,12 @@ def initialise(s: FloatArray, now: int) -> None:
 
 @njit_inner
 def on_ack(
-    s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, inflight: int
+    s: FloatArray, now: int, rtt: int, seq: int, sent: int, lost: int, inflight: int, marked: int
 ) -> None:
     """Grow or shrink by the distance from the target (section 2.4.2)."""
     _update_base(s, now, rtt)
     off_target = (TARGET - (_current_delay(s, rtt) - s[BASE])) / TARGET
-    if lost > 0 and seq > s[RECOVER]:
+    if is_congested(s, seq, lost, marked):
         s[CWND] = min(s[CWND], max(s[CWND] / 2, MIN_CWND))
         s[SSTHRESH] = s[CWND]
         s[RECOVER] = sent

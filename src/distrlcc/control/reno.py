@@ -2,7 +2,7 @@
 
 Every ACK names its packet, so recovery needs no window inflation: the window drops to ssthresh at
 once and stays until a packet sent after the reduction is acknowledged. The sender always has data,
-so its FlightSize is its window.
+so its FlightSize is its window. A mark (ECN) does what a loss does (RFC 3168 section 6.1.2).
 """
 
 from __future__ import annotations
@@ -24,9 +24,18 @@ def initialise(s: FloatArray) -> None:
 
 
 @njit_inner
-def on_ack(s: FloatArray, seq: int, sent: int, lost: int) -> None:
+def is_congested(s: FloatArray, seq: int, lost: int, marked: int) -> bool:
+    """Tell whether a packet was lost (below ``seq``) or marked since the last reduction.
+
+    Those that had been sent before it, within one window, say nothing new.
+    """
+    return bool((lost > 0 and seq > s[RECOVER]) or (marked > 0 and seq >= s[RECOVER]))
+
+
+@njit_inner
+def on_ack(s: FloatArray, seq: int, sent: int, lost: int, marked: int) -> None:
     """Grow by 1 (slow start) or 1/cwnd per ACK; halve once per window (RFC 5681 3.1, 3.2)."""
-    if lost > 0 and seq > s[RECOVER]:
+    if is_congested(s, seq, lost, marked):
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
         s[CWND] = s[SSTHRESH]
         s[RECOVER] = sent

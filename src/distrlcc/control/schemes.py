@@ -52,20 +52,21 @@ def on_ack(
     delivered: int,
     prior_delivered: int,
     rate: float,
+    marked: int,
 ) -> None:
     """Tell the scheme of one ACK; see `distrlcc.control.state` for the arguments."""
     if scheme == RENO:
-        reno.on_ack(s, seq, sent, lost)
+        reno.on_ack(s, seq, sent, lost, marked)
     elif scheme == CUBIC:
-        cubic.on_ack(s, now, rtt, seq, sent, lost)
+        cubic.on_ack(s, now, rtt, seq, sent, lost, marked)
     elif scheme == VEGAS:
-        vegas.on_ack(s, rtt, seq, sent, lost)
+        vegas.on_ack(s, rtt, seq, sent, lost, marked)
     elif scheme == COPA:
-        copa.on_ack(s, now, rtt, seq, sent, lost, rate)
+        copa.on_ack(s, now, rtt, seq, sent, lost, rate, marked)
     elif scheme == BBR:
         bbr.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
     elif scheme == LEDBAT:
-        ledbat.on_ack(s, now, rtt, seq, sent, lost, inflight)
+        ledbat.on_ack(s, now, rtt, seq, sent, lost, inflight, marked)
 
 
 @njit
@@ -126,7 +127,8 @@ class SchemeController:
     def on_ack(self, ack: Ack, *, now: int) -> None:
         """Take one acknowledgement."""
         counts = ack.seq, ack.sent, ack.lost, ack.inflight, ack.delivered, ack.prior_delivered
-        on_ack(self._scheme, self.state, now, ack.rtt_ns, *counts, float(ack.delivery_rate))
+        rate = float(ack.delivery_rate)
+        on_ack(self._scheme, self.state, now, ack.rtt_ns, *counts, rate, ack.marked)
 
     def on_timeout(self, *, now: int, sent: int) -> None:
         """React to one second of silence."""

@@ -4,7 +4,8 @@ A scheme is a module of compiled functions over the row ``s``, which take of the
 they need:
 
 - ``initialise(s, now, seed)`` at the flow's start, on a row of zeros with the initial window;
-- ``on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)`` once per ACK;
+- ``on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate, marked)`` once
+  per ACK;
 - ``on_timeout(s, sent)`` when nothing was sent or acknowledged for one second.
 
 ``now`` and ``rtt`` are int64 nanoseconds, counts are int64 packets (see `distrlcc.types.Ack`),

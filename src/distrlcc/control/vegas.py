@@ -2,7 +2,7 @@
 
 Once per RTT the packets in the queue are estimated as ``(expected - actual rate) * base RTT``,
 which is ``cwnd * (1 - base RTT / RTT)``, with the least RTT of the round (as Linux does, against
-bursts). Losses halve the window as in RFC 5681, as in Linux.
+bursts). Losses and marks (ECN) halve the window as in RFC 5681, as in Linux.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def initialise(s: FloatArray) -> None:
 
 
 @njit_inner
-def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
+def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int, marked: int) -> None:
     """Measure, grow in slow start, and decide at the end of each round."""
     s[BASE_RTT] = min(s[BASE_RTT], rtt)
     s[ROUND_RTT] = min(s[ROUND_RTT], rtt)
@@ -45,7 +45,7 @@ def on_ack(s: FloatArray, rtt: int, seq: int, sent: int, lost: int) -> None:
             _decide(s)
         s[ROUND_RTT] = np.inf
         s[ROUND_END] = sent
-    if lost > 0 and seq > s[RECOVER]:
+    if reno.is_congested(s, seq, lost, marked):
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
         s[CWND] = s[SSTHRESH]
         s[RECOVER] = sent

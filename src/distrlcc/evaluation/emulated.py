@@ -140,6 +140,8 @@ def _check(flow: Flow, contender: Contender) -> None:
         )
     if flow.packets is not None:
         raise ConfigError("packets is for the simulated world; give real flows a stop_s")
+    if flow.ecn:
+        raise ConfigError("ecn is for the simulated world; our sender's real packets take no marks")
     if flow.pacing_mbps is not None:
         raise ConfigError("pacing_mbps is for the simulated world; real flows find their own rate")
     if flow.cwnd is not None and contender.name != "fixed":

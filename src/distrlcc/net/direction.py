@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from distrlcc.net.link_config import DirectionConfig, LinkChange
-from distrlcc.net.link_log import Datagram, LinkLog
+from distrlcc.net.link_log import Datagram, LinkLog, is_capable, with_mark
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
 
@@ -72,7 +72,8 @@ class Direction:
             self._depart(data, (milliseconds + 1) * MILLISECOND if wait else now)
             return
         self._use_until(milliseconds)  # where this packet has just let the link begin
-        packet = Datagram(len(data) + _TUN_HEADER, milliseconds, data=data)
+        size, capable = len(data) + _TUN_HEADER, is_capable(data)
+        packet = Datagram(size, milliseconds, capable=capable, data=data)
         for log in self._logs:
             log.arrival(milliseconds, packet)
         self._note_drops(milliseconds, *link.arrive(packet))
@@ -126,7 +127,8 @@ class Direction:
                 assert isinstance(packet, Datagram)
                 for log in logs:
                     log.departure(time, packet)
-                self._depart(packet.data, time * MILLISECOND)
+                data = with_mark(packet.data) if packet.marked else packet.data
+                self._depart(data, time * MILLISECOND)
 
     def _depart(self, data: bytes, time: int) -> None:
         if self._loss and self._generator.random() < self._loss:

@@ -19,6 +19,8 @@ from distrlcc.types import PACKET_BYTES
 
 _TCP, _UDP = 6, 17
 _IPV4_BYTES = 20
+_ECN = 3
+"""The two bits of an IPv4 header's second byte; both are set in a marked packet."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,21 @@ class LinkLog:
         self.flush()
         with suppress(OSError):
             self._file.close()
+
+
+def is_capable(data: bytes) -> bool:
+    """Tell whether an IPv4 packet may be marked: whether it is of an ECN-capable transport."""
+    return len(data) >= _IPV4_BYTES and data[0] >> 4 == 4 and data[1] & _ECN > 0
+
+
+def with_mark(data: bytes) -> bytes:
+    """Return an IPv4 packet with a mark of congestion (RFC 3168 section 5)."""
+    header = bytearray(data)
+    header[1] |= _ECN
+    # The checksum follows the header's word (RFC 1624, equation 3).
+    total = (int.from_bytes(data[10:12]) ^ 0xFFFF) + header[1] - data[1]
+    header[10:12] = ((total & 0xFFFF) + (total >> 16) ^ 0xFFFF).to_bytes(2)
+    return bytes(header)
 
 
 def ports(data: bytes) -> tuple[int, int] | None:

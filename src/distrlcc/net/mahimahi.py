@@ -26,6 +26,8 @@ def _words(
             "--emulator mahimahi: mahimahi's links start at their trace's beginning, never change "
             "and limit both directions; leave --scenario out"
         )
+    if any(way.queue.mark is not None for _, way, _ in ways):
+        raise ConfigError("--emulator mahimahi: its queues mark no packets; leave ecn and mark out")
     delay = link.up.delay_ms
     if delay != round(delay):
         raise ConfigError(f"--delay {delay:g}: mahimahi takes whole milliseconds")

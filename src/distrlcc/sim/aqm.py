@@ -1,5 +1,8 @@
 """CoDel's and PIE's rules, once, for the emulator's queues and for the compiled simulator.
 
+A packet that the rule would drop is marked instead (RFC 3168) where its sender can take a mark and
+the queue gives marks, which callers say together as ``capable``.
+
 A rule's parameters and state are one row of numbers: a list where `distrlcc.sim.queues` calls it
 for each packet, a row of float64 where `distrlcc.sim.live_queue` compiles it. Times are whole
 numbers in any unit, below 2^53.
@@ -14,6 +17,9 @@ from distrlcc.types import PACKET_BYTES
 
 COLUMNS = 8
 """Length of a row."""
+
+PASS, MARK, DROP = range(3)
+"""What becomes of a packet: it goes on, goes on with a mark, or is lost."""
 
 # CoDel: parameters, then state, which begins as zeros.
 TARGET = 0
@@ -36,6 +42,8 @@ OLD_DELAY = 6
 PROBABILITY = 7
 
 _UPDATE_MS = 15
+_MARKS_BELOW = 0.1
+"""Probability from which PIE drops capable packets too (RFC 8033, section 5.1)."""
 
 
 def codel_row(target: int, interval: int) -> list[float]:
@@ -48,11 +56,11 @@ def pie_row(reference: int, max_burst: int, unit: int) -> list[float]:
     return [reference, max_burst, _UPDATE_MS * unit, 1000 * unit, max_burst, 0, 0, 0.0]
 
 
-def codel_drops(row: Any, now: int, arrival: int, backlog: int) -> bool:
-    """Tell whether CoDel drops a packet that is taken from the queue (RFC 8289, section 5.5 f.).
+def codel_fate(row: Any, now: int, arrival: int, backlog: int, capable: bool) -> int:
+    """Return what CoDel does with a packet taken from the queue (RFC 8289, section 5.5 f.).
 
-    After a drop the next packet is taken at the same time. An empty queue counts as a packet that
-    arrives now. ``backlog`` is the bytes that are left behind.
+    After a drop the next packet is taken at the same time; after a mark the packet leaves. An empty
+    queue counts as a packet that arrives now. ``backlog`` is the bytes that are left behind.
     """
     # Has the wait been above the target for an interval?
     may_drop = False
@@ -69,13 +77,16 @@ def codel_drops(row: Any, now: int, arrival: int, backlog: int) -> bool:
             row[DROP_NEXT] += math.floor(row[INTERVAL] / math.sqrt(row[COUNT]))
     if not may_drop:
         row[DROPPING] = 0
-        return False
+        return PASS
     if row[DROPPING] == 1:
         if now < row[DROP_NEXT]:
-            return False
+            return PASS
         row[COUNT] += 1
+        if capable:
+            row[DROP_NEXT] += math.floor(row[INTERVAL] / math.sqrt(row[COUNT]))
+            return MARK
         row[DUE] = 1
-        return True
+        return DROP
     # A queue that was over the target a moment ago goes on at the rate it had reached.
     row[DROPPING] = 1
     delta = row[COUNT] - row[LAST_COUNT]
@@ -83,7 +94,7 @@ def codel_drops(row: Any, now: int, arrival: int, backlog: int) -> bool:
     row[COUNT] = delta if delta > 1 and recently else 1
     row[LAST_COUNT] = row[COUNT]
     row[DROP_NEXT] = now + math.floor(row[INTERVAL] / math.sqrt(row[COUNT]))
-    return True
+    return MARK if capable else DROP
 
 
 def pie_catch_up(row: Any, now: int, oldest: float) -> None:
@@ -124,8 +135,15 @@ def pie_catch_up(row: Any, now: int, oldest: float) -> None:
 
 
 def pie_chance(row: Any, backlog: int) -> Any:
-    """Return the probability with which PIE drops an arrival now; ``backlog`` is in bytes."""
+    """Return the probability with which PIE picks an arrival now; ``backlog`` is in bytes."""
     calm = row[OLD_DELAY] < row[REFERENCE] / 2 and row[PROBABILITY] < 0.2
     if row[BURST] > 0 or calm or backlog <= 2 * PACKET_BYTES:
         return 0.0
     return row[PROBABILITY]
+
+
+def pie_fate(chance: float, lot: float, capable: bool) -> int:
+    """Return what PIE does with an arrival that drew a lot in [0, 1) against its chance."""
+    if lot >= chance:
+        return PASS
+    return MARK if capable and chance < _MARKS_BELOW else DROP

@@ -1,4 +1,4 @@
-"""Kernel against reference on random scenarios: every departure, drop, loss, ACK, window and label.
+"""Kernel against reference on random scenarios: departures, losses, marks, ACKs, windows, labels.
 
 What each step's `IntervalStats` say is compared field by field as well, so the sender of real
 networks counts as the kernel does.
@@ -68,7 +68,21 @@ def random_script(seed: int, number: int) -> Script:
     scenario = Scenario(
         f"random {seed}/{number}", link, flows, duration_s=seconds, seed=int(rng.integers(2**40))
     )
+    scenario = _with_marks(rng, scenario)
     return Script(scenario, steps, windows.tolist(), np.where(paced, rates, 0.0).tolist())
+
+
+def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:
+    """Let some queues mark packets, and some flows take marks."""
+    link, queue = scenario.link, scenario.link.queue
+    chance, above = rng.random(), int(np.exp(rng.uniform(0, 5)))
+    if link.aqm is not None and chance < 0.5:
+        link = replace(link, aqm=f"{link.aqm},ecn=1")
+    elif queue.kind == "droptail" and chance < 0.2:
+        aqm = f"droptail:{queue.arguments},mark={above}"
+        link = replace(link, queue_packets=None, queue_bytes=None, aqm=aqm)
+    flows = tuple(replace(flow, ecn=bool(rng.random() < 0.6)) for flow in scenario.flows)
+    return replace(scenario, link=link, flows=flows)
 
 
 def _random_link(rng: np.random.Generator, even: bool) -> Link:
@@ -219,6 +233,7 @@ def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
             "packets sent": (int(row[col.SENT]), len(flow.packets)),
             "queueing": (int(row[col.QUEUEING_SUM]), flow.queueing),
             "completed": (int(row[col.COMPLETED]), flow.completed),
+            "marks": (int(row[col.MARKS]), flow.marked),
             "started": (bool(row[col.STARTED]), flow.sender is not None),
         }
         for name in IntervalStats.names() if flow.stats is not None else ():

@@ -16,6 +16,7 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
   comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
   share of the jitter that is a hash of the newest packet's name, and for the next tick.
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
+- A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
   packet each ``floor(1e9 / rate)`` ns. One second without send or ACK sends one packet anyway.
 - A flow of a size sends while less than that is acknowledged or in flight; it stops when so much is
@@ -365,6 +366,7 @@ def advance(
                                 delivered_time,
                                 now,
                                 log_row,
+                                flows[f, col.ECN],
                             )
                             if log is not None:
                                 log[0, 0] = log_row
@@ -557,9 +559,17 @@ def advance(
                             rate_ewma += 0.125 * (rate_sample - rate_ewma)
                             send_ewma += 0.125 * (send_sample - send_ewma)
                     step_acked += 1
-                    queueing_sum += ring[slot, col.R_WAIT]
+                    # How long it waited, and whether it was marked.
+                    wait = ring[slot, col.R_WAIT]
+                    marked = 0
+                    if aqm is not None:
+                        if wait < 0:
+                            wait = ~wait
+                            marked = 1
+                            flows[f, col.MARKS] += 1
+                    queueing_sum += wait
                     if histograms is not None:
-                        histograms[0, f, delay_bin(ring[slot, col.R_WAIT])] += 1
+                        histograms[0, f, delay_bin(wait)] += 1
                         histograms[1, f, delay_bin(last_rtt)] += 1
                     # The scheme moves window and rate; an unpaced flow fills its window at once.
                     if schemes is not None:
@@ -576,6 +586,7 @@ def advance(
                                 delivered,
                                 prior,
                                 (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1),
+                                marked,
                             )
                             window = int(state[CWND])
                             pacing = state[PACING]

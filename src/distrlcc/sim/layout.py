@@ -54,8 +54,9 @@ POLICER_RATE = 36  # bit/s; 0: no policer
 POLICER_BURST = 37  # size of the bucket, 1e-9 bit
 POLICER_TOKENS = 38  # in the bucket at the last arrival
 POLICER_TIME = 39  # time of that arrival
-FLOWS = 40  # flows on the link; rows for others, up to K, are not looked at
-LINK_COLUMNS = 41
+MARK = 40  # packets above which a droptail marks; FOREVER: never
+FLOWS = 41  # flows on the link; rows for others, up to K, are not looked at
+LINK_COLUMNS = 42
 
 DROPTAIL, CODEL, PIE = range(3)
 
@@ -66,7 +67,11 @@ Q_ARRIVAL = 2  # at the queue
 Q_DELIVERED_TIME = 3
 Q_COUNTS = 4  # as R_COUNTS
 Q_LOG = 5  # the packet's row in the log
-QUEUED = 6
+Q_ECN = 6  # 0, CAPABLE or MARKED
+QUEUED = 7
+
+CAPABLE, MARKED = 1, 2
+"""Of a packet: it may be marked (ECN), or it is."""
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0
@@ -111,14 +116,17 @@ HELD_LOG = 35  # row of the log that has the packet
 # ... of its size:
 SIZE = 36  # packets after whose acknowledgement it is over; FOREVER: never
 COMPLETED = 37  # when that was; 0: not yet
-FLOW_COLUMNS = 38
+# ... of ECN:
+ECN = 38  # CAPABLE if its packets may be marked and the link's queue marks, else 0
+MARKS = 39  # packets whose ACKs said that they were marked
+FLOW_COLUMNS = 40
 
 # One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
 R_ACK_TIME = 0
 R_SEND_TIME = 1
 R_DELIVERED_TIME = 2
 R_COUNTS = 3  # sequence number << 32 | delivered count when sent
-R_WAIT = 4  # queueing delay
+R_WAIT = 4  # queueing delay; its complement (~, so below 0) if the packet was marked
 RECORD = 5
 
 # Steps' results per link, float64 [N, LINK_RESULTS].

@@ -24,9 +24,10 @@ LOTTERY_FLOW = 1 << 22
 """Added to a flow's number where a hash is a packet's jitter before the queue, or its lot of PIE's
 lottery, and not its loss."""
 
-codel_drops = njit(aqm.codel_drops)
+codel_fate = njit(aqm.codel_fate)
 pie_catch_up = njit(aqm.pie_catch_up)
 pie_chance = njit(aqm.pie_chance)
+pie_fate = njit(aqm.pie_fate)
 
 
 @njit
@@ -51,6 +52,7 @@ def enter(
     delivered_time: int,
     now: int,
     log_row: int,
+    ecn: int,
 ) -> None:
     """Put a packet that is sent now into the hop before the queue, which keeps the order."""
     share = loss_hash(link[col.LOSS_SEED], number + HOP_FLOW, seq) >> 33  # 30 bits
@@ -64,6 +66,7 @@ def enter(
     queues[slot + col.Q_DELIVERED_TIME] = delivered_time
     queues[slot + col.Q_COUNTS] = (seq << 32) | delivered
     queues[slot + col.Q_LOG] = log_row
+    queues[slot + col.Q_ECN] = ecn
 
 
 @njit
@@ -110,7 +113,11 @@ def admit(link: Any, queues: Any, rule: Any, slot: int, now: int) -> Any:
     waiting = link[col.QUEUE_TAIL] - link[col.QUEUE_HEAD]
     kind = link[col.AQM]
     serving = kind == col.DROPTAIL and link[col.FREE] > now
-    room = waiting + (1 if serving else 0) < link[col.LIMIT]
+    held = waiting + (1 if serving else 0)
+    room = held < link[col.LIMIT]
+    capable = queues[slot + col.Q_ECN] > 0
+    if held >= link[col.MARK] and capable:
+        queues[slot + col.Q_ECN] = col.MARKED
     if kind == col.PIE:
         oldest = math.inf
         if waiting > 0:
@@ -121,7 +128,10 @@ def admit(link: Any, queues: Any, rule: Any, slot: int, now: int) -> Any:
             number = queues[slot + col.Q_FLOW] + LOTTERY_FLOW
             seq = queues[slot + col.Q_COUNTS] >> 32
             lot = loss_hash(link[col.LOSS_SEED], number, seq) >> 10  # 53 bits
-            return float(lot) * 2.0**-53 >= chance
+            fate = pie_fate(chance, float(lot) * 2.0**-53, capable)
+            if fate == aqm.MARK:
+                queues[slot + col.Q_ECN] = col.MARKED
+            return fate != aqm.DROP
     return room
 
 
@@ -219,7 +229,7 @@ def deliver(
     ring[to, col.R_SEND_TIME] = queues[slot + col.Q_SEND_TIME]
     ring[to, col.R_DELIVERED_TIME] = queues[slot + col.Q_DELIVERED_TIME]
     ring[to, col.R_COUNTS] = queues[slot + col.Q_COUNTS]
-    ring[to, col.R_WAIT] = waited
+    ring[to, col.R_WAIT] = ~waited if queues[slot + col.Q_ECN] == col.MARKED else waited
     flow[col.TAIL] = tail + 1
     return True
 
@@ -234,9 +244,14 @@ def take(link: Any, queues: Any, rule: Any, flows: Any, first_flow: int, log: An
             pie_catch_up(rule, now, float(arrival))
         link[col.QUEUE_HEAD] += 1
         left = link[col.QUEUE_TAIL] - link[col.QUEUE_HEAD]
+        if link[col.AQM] != col.CODEL:
+            return slot
         # CoDel keeps the last one.
-        codel = link[col.AQM] == col.CODEL
-        if not codel or not codel_drops(rule, now, arrival, left * PACKET_BYTES):
+        capable = queues[slot + col.Q_ECN] > 0
+        fate = codel_fate(rule, now, arrival, left * PACKET_BYTES, capable)
+        if fate == aqm.MARK:
+            queues[slot + col.Q_ECN] = col.MARKED
+        if fate != aqm.DROP:
             return slot
         link[col.ACCEPTED] -= 1
         drop(queues, slot, flows, first_flow, log)

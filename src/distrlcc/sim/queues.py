@@ -7,9 +7,13 @@ A specification reads ``droptail:packets=100`` or ``codel:packets=1000,target=5,
 | kind | parameters (limits: at least one of packets, bytes) |
 |---|---|
 | `infinite` | none |
-| `droptail`, `drophead` | limits |
-| `codel` | limits; `target` (5), `interval` (100), ms |
-| `pie` | limits; `qdelay_ref` (15), `max_burst` (150), ms |
+| `droptail`, `drophead` | limits; a droptail also `mark` |
+| `codel` | limits; `target` (5), `interval` (100), ms; `ecn` |
+| `pie` | limits; `qdelay_ref` (15), `max_burst` (150), ms; `ecn` |
+
+With ``ecn=1`` CoDel and PIE mark a packet whose sender takes marks instead of dropping it; PIE so
+below a probability of 10%. A droptail marks such an arrival if it holds more than ``mark`` packets
+with it, the step of RFC 8257.
 """
 
 from __future__ import annotations
@@ -34,6 +38,9 @@ class Packet:
     """When it reached the queue."""
     flow: int = 0
     seq: int = 0
+    capable: bool = False
+    """Whether it may be marked (ECN)."""
+    marked: bool = False
 
 
 class DropTail:
@@ -42,16 +49,24 @@ class DropTail:
     It refuses an arrival that does not fit; without limits, it is infinite.
     """
 
-    def __init__(self, packets: int | None = None, bytes_: int | None = None) -> None:
-        """Start empty, with limits in packets and bytes; None is no limit."""
+    def __init__(
+        self, packets: int | None = None, bytes_: int | None = None, mark: int | None = None
+    ) -> None:
+        """Start empty, with limits in packets and bytes; None is no limit.
+
+        An arrival that makes more than ``mark`` packets is marked; None is never.
+        """
         self._packets: deque[Packet] = deque()
         self._bytes = 0
         self._packet_limit, self._byte_limit = packets, bytes_
+        self._mark = mark
 
     def push(self, packet: Packet) -> list[Packet]:
         """Take an arrival; return the packets that are dropped for it, here itself at most."""
         if not self._fits(len(self) + 1, self._bytes + packet.size):
             return [packet]
+        if self._mark is not None and len(self) >= self._mark and packet.capable:
+            packet.marked = True
         self._add(packet)
         return []
 
@@ -108,23 +123,29 @@ class CoDel(DropTail):
         packets: int | None = None,
         bytes_: int | None = None,
         on_drop: Callable[[int, Packet], None] | None = None,
+        ecn: bool = False,
     ) -> None:
         """Start empty.
 
         ``target`` is the waiting time that is acceptable for good, ``interval`` how long it may be
         exceeded before the first drop; ``on_drop`` is told the time and packet of each drop in
-        `pop`.
+        `pop`; ``ecn`` is whether it marks packets that can be.
         """
         super().__init__(packets, bytes_)
         self._row = aqm.codel_row(target, interval)
         self._on_drop = on_drop
+        self._ecn = ecn
 
     def pop(self, *, now: int) -> Packet | None:
         """Give the next packet that is not dropped, or None."""
         while True:
             packet = self._take()
             arrival = now if packet is None else packet.arrival
-            if not aqm.codel_drops(self._row, now, arrival, self._bytes):
+            capable = self._ecn and packet is not None and packet.capable
+            fate = aqm.codel_fate(self._row, now, arrival, self._bytes, capable)
+            if packet is not None and fate == aqm.MARK:
+                packet.marked = True
+            if fate != aqm.DROP:
                 return packet
             if self._on_drop is not None and packet is not None:
                 self._on_drop(now, packet)
@@ -141,6 +162,7 @@ class PIE(DropTail):
         draw: Callable[[Packet], float],
         packets: int | None = None,
         bytes_: int | None = None,
+        ecn: bool = False,
     ) -> None:
         """Start empty at time zero.
 
@@ -151,10 +173,12 @@ class PIE(DropTail):
             draw: Draws an arrival's lot in [0, 1).
             packets: Limit; an arrival above it is dropped as by a droptail.
             bytes_: Limit likewise.
+            ecn: Whether it marks packets that can be.
         """
         super().__init__(packets, bytes_)
         self._row = aqm.pie_row(reference, max_burst, unit)
         self._draw = draw
+        self._ecn = ecn
 
     @property
     def probability(self) -> float:
@@ -166,8 +190,12 @@ class PIE(DropTail):
         self._catch_up(packet.arrival)
         if self._fits(len(self) + 1, self._bytes + packet.size):
             chance = aqm.pie_chance(self._row, self._bytes)
-            if chance > 0 and self._draw(packet) < chance:
-                return [packet]
+            if chance > 0:
+                fate = aqm.pie_fate(chance, self._draw(packet), self._ecn and packet.capable)
+                if fate == aqm.DROP:
+                    return [packet]
+                if fate == aqm.MARK:
+                    packet.marked = True
         return super().push(packet)
 
     def pop(self, *, now: int) -> Packet | None:
@@ -203,6 +231,7 @@ class Policer:
 
 _LIMITS = ("packets", "bytes")
 _TIMES = {"codel": {"target": 5, "interval": 100}, "pie": {"qdelay_ref": 15, "max_burst": 150}}
+_MARKS = {"droptail": "mark", "codel": "ecn", "pie": "ecn"}
 _MAXIMUM = 10**12
 KINDS = ("droptail", "drophead", "codel", "pie", "infinite")
 
@@ -218,14 +247,19 @@ class QueueSpec:
     bytes: int | None = None
     """Limit in bytes, a packet counting its 4 bytes of TUN header; None: none."""
     times_ms: tuple[tuple[str, int], ...] = ()
-    """The other parameters' names and values, ms."""
+    """The times' names and values, ms."""
+    mark: int | None = None
+    """The packets above which a droptail marks; 1 where CoDel or PIE marks; None: no marks."""
 
     @property
     def arguments(self) -> str:
         """Return the parameters as mahimahi's ``--uplink-queue-args`` takes them."""
         limits = [("bytes", self.bytes), ("packets", self.packets)]
+        mark = (_MARKS.get(self.kind, ""), self.mark)
         return ", ".join(
-            f"{name}={value}" for name, value in (*limits, *self.times_ms) if value is not None
+            f"{name}={value}"
+            for name, value in (*limits, *self.times_ms, mark)
+            if value is not None
         )
 
     def build(
@@ -241,15 +275,15 @@ class QueueSpec:
         PIE's lottery, in [0, 1); ``on_drop`` is told the time and the packet of every drop that is
         not an arrival's.
         """
-        times = {name: value * unit for name, value in self.times_ms}
+        limits, ecn = (self.packets, self.bytes), self.mark is not None
+        if self.kind in _TIMES:
+            first, second = (value * unit for _, value in self.times_ms)
+            if self.kind == "codel":
+                return CoDel(first, second, *limits, on_drop, ecn)
+            return PIE(first, second, unit, draw, *limits, ecn)
         if self.kind == "drophead":
-            return DropHead(self.packets, self.bytes)
-        if self.kind == "codel":
-            return CoDel(times["target"], times["interval"], self.packets, self.bytes, on_drop)
-        if self.kind == "pie":
-            delays = times["qdelay_ref"], times["max_burst"]
-            return PIE(*delays, unit, draw, self.packets, self.bytes)
-        return DropTail(self.packets, self.bytes)
+            return DropHead(*limits)
+        return DropTail(*limits, self.mark)
 
 
 def parse_queue(text: str) -> QueueSpec:
@@ -264,6 +298,7 @@ def parse_queue(text: str) -> QueueSpec:
         raise unknown_name("queue", kind, KINDS)
     times = dict(_TIMES.get(kind, {}))
     names = () if kind == "infinite" else (*_LIMITS, *times)
+    names += (_MARKS[kind],) if kind in _MARKS else ()
     # Each parameter, once.
     given: dict[str, int] = {}
     for part in rest.split(",") if rest else ():
@@ -273,10 +308,10 @@ def parse_queue(text: str) -> QueueSpec:
             raise ConfigError(f"queue {text!r}: no parameter {name!r}; {expected}")
         if name in given:
             raise ConfigError(f"queue {text!r}: {name} is given twice")
-        if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= _MAXIMUM):
-            raise ConfigError(
-                f"queue {text!r}: {name} is {value!r}; expected a whole number of 1 or more"
-            )
+        most = 1 if name == "ecn" else _MAXIMUM
+        if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= most):
+            expected = "1, or leave it out" if most == 1 else "a whole number of 1 or more"
+            raise ConfigError(f"queue {text!r}: {name} is {value!r}; expected {expected}")
         given[name] = int(value)
     # Limits that leave room for a packet.
     if names and not any(limit in given for limit in _LIMITS):
@@ -294,4 +329,5 @@ def parse_queue(text: str) -> QueueSpec:
         given.get("packets"),
         given.get("bytes"),
         tuple((name, given.get(name, default)) for name, default in times.items()),
+        given.get(_MARKS.get(kind, "")),
     )

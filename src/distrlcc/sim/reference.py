@@ -59,6 +59,7 @@ class Record:
     """At the queue."""
     departure: int = -1
     ack: int = -1
+    marked: bool = False
 
 
 def first_held(flow: Flow) -> Held:
@@ -85,8 +86,7 @@ class _Flow:
         self.stats: IntervalStats | None = None
         """Of the newest step."""
         self.packets: list[Record] = []
-        self.last_ack = self.queueing = 0
-        self.delivered = self.completed = 0
+        self.last_ack = self.queueing = self.delivered = self.completed = self.marked = 0
         # Its receiver, where ACKs are shaped.
         self.newest = self.expected = 0
         self.unacknowledged: int | None = None
@@ -133,8 +133,7 @@ class Reference:
         self.settle()
         for flow in self.flows:
             if flow.flow.scheme == "oracle":
-                best = self.best_window(flow.number, end)
-                flow.held.cwnd = math.ceil(best)
+                flow.held.cwnd = math.ceil(self.best_window(flow.number, end))
             if flow.sender is not None:
                 flow.sender.on_action(now=self.now)
                 self._continue(flow, flow.sender)
@@ -195,7 +194,7 @@ class Reference:
     def _depart(self, packet: Packet, time: int) -> None:
         flow = self.flows[packet.flow]
         record = flow.packets[packet.seq]
-        record.departure = time
+        record.departure, record.marked = time, packet.marked
         delay, loss = conditions_at(self.scenario.link, time)
         if lost_at_random(self.scenario.seed, packet.flow, packet.seq, loss):
             return
@@ -238,7 +237,8 @@ class Reference:
             record = flow.packets[seq]
             service = service_at(self.scenario.link, record.departure)
             flow.queueing += max(record.departure - record.arrival - service, 0)
-            sender.on_ack(((seq, seq + 1),), now=self.now)
+            sender.on_ack(((seq, seq + 1),), now=self.now, marked=int(record.marked))
+            flow.marked += record.marked
             flow.delivered += 1
             if flow.delivered == flow.flow.packets:
                 flow.completed, flow.stop = self.now, min(flow.stop, self.now)
@@ -295,7 +295,7 @@ class Reference:
         return True
 
     def _arrive(self, flow: _Flow, time: int, seq: int) -> None:
-        packet = Packet(PACKET_BYTES, time, flow.number, seq)
+        packet = Packet(PACKET_BYTES, time, flow.number, seq, flow.flow.takes_marks)
         if (self._policer and not self._policer.passes(packet)) or self.link.arrive(packet):
             self._note_drop(time, packet)
 

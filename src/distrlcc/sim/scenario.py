@@ -76,7 +76,8 @@ class Link:
     aqm: str | None = None
     """CoDel or PIE in place of droptail, with its limits, which do not count the packet in service:
     ``codel:packets=1000,target=5,interval=100`` or ``pie:packets=1000,qdelay_ref=15,max_burst=150``
-    (ms; see `distrlcc.sim.queues`)."""
+    (ms; see `distrlcc.sim.queues`); ``,ecn=1`` lets it mark packets. Or a droptail that marks those
+    above a number: ``droptail:packets=100,mark=20``."""
     jitter_ms: float = 0.0
     """Each packet takes a time of its own to the queue, uniform from 0 to this, ms; none overtakes
     another, of whatever flow."""
@@ -127,10 +128,11 @@ class Link:
     def _check_aqm(self) -> None:
         if self.aqm is None:
             return
-        if parse_queue(self.aqm).kind not in ("codel", "pie"):
+        queue = parse_queue(self.aqm)
+        if queue.kind not in ("codel", "pie") and queue.mark is None:
             raise ConfigError(
                 f"link.aqm is {self.aqm!r}; expected codel or pie with their parameters, or "
-                "queue_packets for a droptail"
+                "queue_packets for a droptail that does not mark"
             )
         if self.queue_packets is not None or self.queue_bytes is not None:
             raise ConfigError(
@@ -174,6 +176,8 @@ class Flow:
     """Window of a ``fixed`` flow, first window of an ``agent``, packets."""
     pacing_mbps: float | None = None
     """First pacing rate of an ``agent``, Mbit/s; None: window-limited alone."""
+    ecn: bool = False
+    """Whether a queue that marks may mark its packets, where a scheme sends them."""
 
     def __post_init__(self) -> None:
         scheme_id(self.scheme)
@@ -182,6 +186,11 @@ class Flow:
         check_fields(self, "extra_rtt_ms", 0, MAX_DELAY_MS, prefix="flows.")
         check_fields(self, "cwnd", 1, 1e9, prefix="flows.")
         check_fields(self, "pacing_mbps", 1e-6, MAX_RATE_MBPS, prefix="flows.")
+
+    @property
+    def takes_marks(self) -> bool:
+        """Whether its packets can be marked: never an agent's, whose policy sees no marks."""
+        return self.ecn and self.scheme != "agent"
 
 
 @dataclass(frozen=True)

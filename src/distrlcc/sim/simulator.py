@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from distrlcc.control.compiled import CACHE_FOLDER
 from distrlcc.control.schemes import ORACLE
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE, scheme_id
+from distrlcc.errors import CheckpointError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
@@ -182,6 +183,7 @@ class Simulator:
     def _load_queue(self, n: int, link: Link) -> None:
         row, queue = self.links[n], link.queue
         row[col.LIVE] = 1
+        row[col.MARK] = col.FOREVER if queue.times_ms or queue.mark is None else queue.mark
         row[col.QUEUE_RING_START] = self._queue_ring(n, _FIRST_RING * col.QUEUED)
         room = int(self._queue_rings[n, 1]) // col.QUEUED
         row[col.QUEUE_MASK] = (1 << room.bit_length() - 1) - 1
@@ -189,7 +191,7 @@ class Simulator:
         row[col.POLICER_RATE] = round((link.policer_mbps or 0.0) * 1e6)
         burst = (link.policer_packets or 0) * PACKET_BYTES * 8 * NANOSECONDS
         row[[col.POLICER_BURST, col.POLICER_TOKENS]] = burst
-        if link.aqm is not None:
+        if queue.times_ms:
             first, second = (value * _MILLISECOND for _, value in queue.times_ms)
             codel = queue.kind == "codel"
             row[col.AQM] = col.CODEL if codel else col.PIE
@@ -229,6 +231,7 @@ class Simulator:
             row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
             row[col.FLOW_SEED] = scenario.seed * 64 + k
             row[col.SIZE] = col.FOREVER if flow.packets is None else flow.packets
+            row[col.ECN] = flow.takes_marks and scenario.link.queue.mark is not None
             control[:] = 0.0
             control[CWND] = INITIAL_CWND if flow.cwnd is None else flow.cwnd
             if flow.pacing_mbps is not None:
@@ -344,7 +347,16 @@ class Simulator:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the arrays of a `state_dict` of a simulator of the same size."""
+        """Take the arrays of a `state_dict` of a simulator of the same size.
+
+        Raises:
+            CheckpointError: Another version's simulator gave them.
+        """
+        if np.shape(state["flows"])[1] != col.FLOW_COLUMNS:
+            raise CheckpointError(
+                "the checkpoint's simulated links are another version's; use the distrlcc that "
+                "wrote it"
+            )
         self._ring_places, self._queue_places = (
             _Places.of(state["ring_places"]),
             _Places.of(state["queue_places"]),

@@ -171,12 +171,15 @@ class Sender:
         """Return when sending or the timer is due, whichever comes first, ns."""
         return min(self.send_time(), self.timer_time())
 
-    def on_ack(self, ranges: Sequence[tuple[int, int]], ack_delay: int = 0, *, now: int) -> Acked:
+    def on_ack(
+        self, ranges: Sequence[tuple[int, int]], ack_delay: int = 0, *, now: int, marked: int = 0
+    ) -> Acked:
         """Receive an ACK; tell the controller of each newly acknowledged packet, lowest first.
 
         The ranges are those of `Acknowledgement`; ``ack_delay`` is how long the receiver held the
         newest one's ACK, ns. Losses are told with the last packet, whose `Ack.seq` is then one
-        above the largest lost number, so that they lie below it even if packets were reordered.
+        above the largest lost number, so that they lie below it even if packets were reordered. So
+        is the number of packets that had a mark (ECN), as in RFC 9002, appendix B.7.
         """
         if ranges[0][1] > self.next_number:
             return Acked([], [])  # of packets that were never sent
@@ -199,10 +202,12 @@ class Sender:
         self._largest_acked = max(self._largest_acked, largest)
         # Find losses, and tell the controller.
         lost = self._find_lost(now)
-        self._deliver(taken, ack_delay, now)
+        self._deliver(taken, ack_delay, marked, now)
         return Acked([number for number, _ in taken], lost)
 
-    def _deliver(self, taken: list[tuple[int, Stamp]], ack_delay: int, now: int) -> None:
+    def _deliver(
+        self, taken: list[tuple[int, Stamp]], ack_delay: int, marked: int, now: int
+    ) -> None:
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
@@ -221,7 +226,8 @@ class Sender:
                 lost, self._unreported = self._unreported, 0
                 seq = self._largest_lost + 1
             speed = (delivered - prior) * float(NANOSECONDS) / (elapsed or 1)
-            on_ack(Ack(sample, seq, sent, lost, inflight, delivered, prior, speed), now=now)
+            marks = marked if number == last else 0
+            on_ack(Ack(sample, seq, sent, lost, inflight, delivered, prior, speed, marks), now=now)
 
     def on_timer(self, *, now: int) -> list[int]:
         """Do what is due at `timer_time`; return newly lost packets.
