@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
@@ -13,12 +14,23 @@ export PYTHONDONTWRITEBYTECODE :=
 
 venv: $(VENV)/.ready
 
-# torch first: an unpinned torch would bring gigabytes of packages for GPUs.
+# What pip installs as torch: make demo TORCH="torch --index-url ADDRESS" or TORCH=torch, which is
+# what pip finds. Unset: without a GPU the build for CPUs, where its index answers within 10 s.
+TORCH :=
+CPU_BUILDS := https://download.pytorch.org/whl/cpu
+HAS_GPU := timeout 10 nvidia-smi -L
+HAS_CPU_BUILDS := timeout 10 $(BIN)/python -m pip --isolated index versions --retries 0 --timeout 5 \
+	--index-url $(CPU_BUILDS) torch
+
+# torch first and alone: what it needs is the same from every index, and pinned.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile torch
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,ray,kernel]'
+	@if [ -n "$(TORCH)" ]; then $(PIP) --no-deps $(TORCH); \
+	elif ! $(HAS_GPU) >/dev/null 2>&1 && $(HAS_CPU_BUILDS) >/dev/null 2>&1 \
+		&& $(PIP) --no-deps --index-url $(CPU_BUILDS) torch; then :; \
+	else echo "torch: what pip finds (make TORCH=... takes another)"; $(PIP) --no-deps torch; fi
+	$(PIP) --editable '.[dev]'
 	@touch $@
 
 demo: venv

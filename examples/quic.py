@@ -17,13 +17,16 @@ import os
 import sys
 import time
 
-from aioquic.asyncio import connect, serve
-from aioquic.quic.configuration import QuicConfiguration
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+try:
+    from aioquic.asyncio import connect, serve
+    from aioquic.quic.configuration import QuicConfiguration
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
 
-from distrlcc.quic import register
+    from distrlcc.quic import register
+except ModuleNotFoundError:
+    sys.exit("quic.py needs aioquic: pip install aioquic")
 
 ALPN = "distrlcc-example"
 

@@ -103,8 +103,8 @@ def test_commands_and_flags_exist(page: Path) -> None:
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts"}
     others |= {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf", "--local-addr", "--schemes"}
-    others |= {"--node-rank", "--master-addr", "--block"}
-    assert set(FLAG.findall(code)) <= known | others | {"--help"}
+    others |= {"--node-rank", "--master-addr", "--block", "--index-url", "--no-deps"}
+    assert set(FLAG.findall(code)) <= known | others | {"--help", "--version"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):
         command, *words = rest.replace("'", " ").split()
         assert command in COMMANDS, rest

@@ -38,6 +38,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.suites import load_suite
+from distrlcc.sim.throughput_log import KINDS, read_throughput
 from distrlcc.sim.trace import load_trace, parse_trace
 from distrlcc.storage import Storage
 from distrlcc.transport import wire
@@ -94,7 +95,7 @@ def suite(folder: Path) -> tuple[Document, Parse]:
 @parser
 def names(folder: Path) -> tuple[Document, Parse]:
     words = ["random", "test", "indigo", "cellular", "poisson", "/", ":", "3", "²", "-1", ".", "\0"]
-    parts = st.lists(st.sampled_from([*words, "9" * 30, "9" * 5000, "1e9", "nan"]), max_size=6)
+    parts = st.lists(st.sampled_from([*words, "~", "9" * 30, "9" * 5000, "1e9", "nan"]), max_size=6)
 
     def read(name: str) -> None:
         for look_up in (load_suite, load_trace, recipe, Distribution.parse):
@@ -103,6 +104,23 @@ def names(folder: Path) -> tuple[Document, Parse]:
         load_policy(name)
 
     return parts.map("".join), read
+
+
+@parser
+def throughput(folder: Path) -> tuple[Document, Parse]:
+    interval = {"sum": {"seconds": 0.5, "bits_per_second": 1e6, "omitted": False}}
+    lines = ["t,mbps", "0 1.5", "1,2", "1289406399 549893 59.8 10.7 248456 1188", *RAW]
+    lines += ["unit_id,target,bytes_sec", "1,a,125000"]
+    logs = st.lists(st.sampled_from(lines), max_size=5).map("\n".join)
+
+    def read(path: Path) -> None:
+        for kind in KINDS:
+            with suppress(DistrlccError):
+                read_throughput(str(path), kind)
+        read_throughput(str(path), "iperf3")
+
+    documents = texts({"intervals": [interval] * 3}) | logs.map(lambda text: text.encode())
+    return documents, from_file(folder / "x.log", read)
 
 
 @parser

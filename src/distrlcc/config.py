@@ -40,6 +40,8 @@ C = TypeVar("C", bound="DataclassInstance")
 _ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
 NONE = "none"
 """How None is written where leaving the key out would mean something else."""
+RESETS = "resets"
+"""In a field's metadata: the neighbour that is its default again where the field is set alone."""
 
 
 def to_toml(config: DataclassInstance) -> str:
@@ -101,17 +103,19 @@ def override(config: C, assignments: Sequence[str]) -> C:
         assignments: ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``,
             ``[64, 64]``); a bare word is a string and ``none`` is None where that is allowed.
 
+    A field with `RESETS` puts that neighbour back to its default, unless it is given, too.
+
     Raises:
         ConfigError: An assignment is malformed, names an unknown key or a key of a section that
             this configuration lacks, or gives a value that does not fit.
     """
     data = _plain(config)
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        key, text = key.strip(), text.strip()
+    pairs = [tuple(map(str.strip, each.partition("="))) for each in assignments]
+    given = {key for key, _, _ in pairs}
+    for assignment, (key, equals, text) in zip(assignments, pairs, strict=True):
         if not equals or not key:
             raise ConfigError(f"bad setting {assignment!r}: expected key=value, as in seed=7")
-        _assign(type(config), data, key, text)
+        _assign(type(config), data, key, text, given)
     return _build(type(config), data, prefix="")
 
 
@@ -271,10 +275,13 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         raise ConfigError(f"{key} = {value!r}: {detail}") from None
 
 
-def _assign(cls: type[DataclassInstance], data: dict[str, Any], key: str, text: str) -> None:
+def _assign(
+    cls: type[DataclassInstance], data: dict[str, Any], key: str, text: str, given: set[str]
+) -> None:
     """Put the value that ``text`` stands for into ``data`` at a dotted key."""
     parts = key.split(".")
     hint: Any = cls
+    section: type[DataclassInstance] | None = None
     for part in parts:
         section = _section(hint)
         if section is None or part not in _hints(section):
@@ -287,6 +294,10 @@ def _assign(cls: type[DataclassInstance], data: dict[str, Any], key: str, text: 
             raise ConfigError(f"cannot set {key}: this configuration has no section [{place}]")
         data = inner
     data[parts[-1]] = _parse(hint, text)
+    assert section is not None
+    neighbour = section.__dataclass_fields__[parts[-1]].metadata.get(RESETS)
+    if neighbour and ".".join([*parts[:-1], neighbour]) not in given:
+        data.pop(neighbour, None)
 
 
 def _parse(hint: Any, text: str) -> Any:

@@ -114,7 +114,7 @@ def test_real_packets(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     tiny = f"""--set {SMALL} held_out.links=1 held_out.seconds=0.2 env.suites=["random"]
         env.suite_weights=[] env.episode_s=1.0"""
     words = f"tune --population 2 --interval 1 --updates 2 --seeds 0 {tiny}"
@@ -128,7 +128,7 @@ def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.net
 def test_a_cluster_of_hosts(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     figures = _measured(tmp_path, "cluster")["cluster"]
     refused = {what for what, step in figures.items() if step.get("exit_code") == 2}
     assert refused == {"join with another token", "join where nothing listens", "stop host 1"}

@@ -141,6 +141,6 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
 )
 def test_a_run_of_several_survives(tmp_path: Path, topology: str, seed: int) -> None:
     if topology.startswith("ray"):
-        pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+        pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     outcomes = _play(tmp_path, f"--only {topology} --seed {seed} --faults 3")
     assert len(outcomes) >= 5

@@ -16,7 +16,7 @@ from distrlcc.processes import descendants, marked
 from tests.hosts import listening, wait_until
 from tests.parallel.commands import Command, updates
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
 
 CODE = """
 import json, os, signal, sys, time

@@ -23,6 +23,7 @@ from distrlcc.cluster.placement import reserve
 from distrlcc.cluster.session import ray_session
 from distrlcc.cluster.state import keep_token
 from distrlcc.errors import GroupError
+from distrlcc.extras import missing
 from distrlcc.processes import descendants
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
@@ -30,7 +31,7 @@ from distrlcc.runs.run_config import ResourcesConfig
 from tests.hosts import wait_until
 from tests.parallel.commands import Command, rows, updates
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+ray = pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(500),
@@ -359,5 +360,5 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
         "sys.exit(main(['train', 'quickstart', '--engine', 'ray']))"
     )
     done = _run(["-c", code], tmp_path)
-    told = "distrlcc: error: Ray is not installed: pip install 'distrlcc[ray]'\n"
+    told = f"distrlcc: error: {missing('ray')}\n"
     assert (done.returncode, done.stderr) == (2, told)

@@ -15,6 +15,7 @@ from distrlcc.cli.main import main
 from distrlcc.doctor import machine
 from distrlcc.doctor.findings import Verdict, finding, worst
 from distrlcc.errors import ConfigError
+from distrlcc.extras import install_command
 from distrlcc.runs.identity import NOT_INSTALLED
 from distrlcc.storage import Storage
 
@@ -47,7 +48,7 @@ def test_a_machine_without_ray_can_train_but_not_join(fit: pytest.MonkeyPatch) -
     fit.setattr(machine, "node_identity", lambda: {"ray": NOT_INSTALLED})
     assert _verdicts(cluster=False)["versions"] == Verdict.WARN
     assert _verdicts(cluster=True)["versions"] == Verdict.FAIL
-    assert "pip install 'distrlcc[ray]'" in machine.check_machine(cluster=True)[0].remedy
+    assert install_command("ray") in machine.check_machine(cluster=True)[0].remedy
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,16 @@ def test_configurations_with_weights_written_out_still_load() -> None:
     assert both.weights == (1.0, 1.0)
 
 
+def test_suites_set_alone_are_drawn_alike() -> None:
+    weighed = EnvConfig(("random", "cellular", "dynamic"), (0.5, 0.3, 0.2))
+    other = "suites=['random', 'fast', 'slow']"
+    assert override(weighed, [other]).weights == (1.0, 1.0, 1.0)
+    for order in (1, -1):
+        both = override(weighed, [other, "suite_weights=[1, 2, 3]"][::order])
+        assert both.suite_weights == (1.0, 2.0, 3.0)
+    assert override(weighed, ["step_ms=20"]).suite_weights == (0.5, 0.3, 0.2)
+
+
 def test_sb3_trains_on_the_environment() -> None:
     from stable_baselines3 import PPO
 

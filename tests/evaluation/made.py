@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from gymnasium.spaces import Discrete
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
@@ -87,13 +86,12 @@ def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object)
     """Return a policy at random for a changed default environment."""
     config = EnvConfig(**changes)  # type: ignore[arg-type]
     batch = LinkBatch(1, config)
-    discrete = isinstance(batch.actions.space, Discrete)
     spec = PolicySpec(
         config.observation,
         batch.observation_size,
         config.action,
-        "discrete" if discrete else "continuous",
-        batch.actions.size if discrete else 1,
+        batch.actions.kind,
+        batch.actions.size,
         kind=kind,  # type: ignore[arg-type]
         hidden=(8,),
         interval_rtts=config.interval_rtts or None,

@@ -30,8 +30,9 @@ from distrlcc.evaluation.emulated import (
     real_flows,
     run_link,
 )
+from distrlcc.evaluation.report import comparison_page
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Series
-from distrlcc.evaluation.sim_to_real import compare, render
+from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.net.tcp_flow import send, sink
 from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -56,7 +57,7 @@ def test_differences_are_the_emulators_and_great_ones_are_marked() -> None:
     assert near.p95_ms.difference == pytest.approx(0.08)
     fars = [each for row in (near, far) for each in (row.mbps.far, row.p95_ms.far)]
     assert fars == [False, False, True, True]
-    page = render([near, far])
+    page = comparison_page([near, far])
     assert page.count('class="far"') == 2
     assert "a &lt;link&gt;" in page
     assert "-50.0%" in page
@@ -73,7 +74,7 @@ def test_runs_that_failed_are_dashes_and_said() -> None:
     }
     assert (rows["half"].runs, rows["half"].failed) == (2, 1)
     assert rows["half"].mbps.emulated == rows["half"].mbps.simulated == 9.0  # of the first seed
-    page = render(list(rows.values()), ["a note & more"])
+    page = comparison_page(list(rows.values()), ["a note & more"])
     assert "half (1 of 2 failed)" in page
     assert "none (2 of 2 failed)" in page
     assert "nan" not in page

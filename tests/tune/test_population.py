@@ -12,7 +12,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.tune_config import PBTConfig, TuneConfig
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
 
 WORDS = ("ppo.lr=loguniform:1e-5:1e-2",)
 

@@ -15,7 +15,6 @@ from distrlcc.cli.output import counted, note
 from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
-from distrlcc.data.writer import check_vacant
 from distrlcc.recipes.registry import recipe
 
 
@@ -42,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Collect, and say what was collected."""
+    from distrlcc.data.writer import check_vacant
     from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
     from distrlcc.runs.progress import Progress
 

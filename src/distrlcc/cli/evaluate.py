@@ -2,7 +2,7 @@
 
 distrlcc evaluate runs/first/policy.safetensors --against cubic,bbr,vegas --suite random
 distrlcc evaluate                                                        (one, on random links)
-distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --out report
+distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --delay 30 --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
 distrlcc evaluate one --scorecard --out report                          (all suites, with gates)
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import (
     add_json,
+    check_report,
     command_line,
     console,
     counted,
@@ -33,7 +34,7 @@ from distrlcc.cli.output import (
 )
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError, LinkError
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import write_atomically
 from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
 _EMULATED_LINKS = 4
 """Links of a suite by default where packets are real: each takes its own time."""
+_OF_TRACES = {"delay": "delay_ms", "queue": "queue_packets", "loss": "loss"}
+"""What is said of the links of traces, and what it is of a link."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -74,8 +77,10 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--scorecard", text, bool)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
-    text = "trace files (run with 20 ms one way and a queue of 100 packets), or cellular:SEED"
-    add("--trace FILE", text, list)
+    add("--trace FILE", "trace files, or cellular:SEED", list)
+    add("--delay MS", "of the traces' links, one way (default: 20)", number(0, 60_000))
+    add("--queue N", "of the traces' links, packets (default: 100)", whole(1, 10_000_000))
+    add("--loss P", "of the traces' links, at random (default: 0)", number(0, 1))
     add("--links N", "at most N links of the suite", whole(1))
     add("--seeds N", "runs of each link (default: 5; of real packets 1)", whole(1))
     add("--series LINK,…", "links drawn over time (default: two)", default="")
@@ -104,15 +109,14 @@ def run(args: Namespace) -> int:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
-    from distrlcc.evaluation.scorecard import BENCHMARKS, score, write_scorecard
+    from distrlcc.evaluation.scorecard import BENCHMARKS, score
 
-    given = ("world", "suite", "trace", "links", "seeds", "series", "also", "flows")
+    given = ("world", "suite", "trace", *_OF_TRACES, "links", "seeds", "series", "also", "flows")
     for name in given:
         if getattr(args, name) not in (None, "", [], "simulated"):
             word = "as" if name == "also" else name
             raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
-    if args.out is not None:
-        require_writable(args.out)
+    check_report(args.out)
     card = score(contenders, progress(BENCHMARKS, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())
@@ -120,6 +124,8 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
         print(verdict, file=out.file)
     emit_json(args.json, card.to_json())
     if args.out is not None:
+        from distrlcc.evaluation.report import write_scorecard
+
         date = f"{datetime.now(UTC):%Y-%m-%d}"
         page = write_scorecard(args.out, card, command=command_line(), date=date)
         print(f"report: {page}", file=out.file)
@@ -168,8 +174,7 @@ def _evaluate(
     if args.flows and not kernels:
         raise ConfigError("--flows: no sender is in the kernel's TCP; add --as kernel")
     drawn = _drawn_links(args.series, scenarios)
-    if args.out is not None:
-        require_writable(args.out)
+    check_report(args.out)
     # The runs and their table.
     measured = _measure(args, contenders, scenarios, drawn if args.out else ())
     scores = [one.scores for one in measured]
@@ -184,7 +189,7 @@ def _evaluate(
     if real:
         from distrlcc.evaluation.kernel_policy import kernel_work
         from distrlcc.evaluation.parallel_flows import measure_parallel
-        from distrlcc.evaluation.sim_to_real import compare, render
+        from distrlcc.evaluation.sim_to_real import compare
 
         models = [contender.simulated() for contender in contenders]
         pairs = [
@@ -207,7 +212,7 @@ def _evaluate(
     emit_json(args.json, figures)
     # The report.
     if args.out is not None:
-        from distrlcc.evaluation.report import ReportInfo, write_report
+        from distrlcc.evaluation.report import ReportInfo, comparison_page, write_report
         from distrlcc.runs.identity import package_versions
 
         names = [args.suite or "random"] if args.suite or not args.trace else []
@@ -230,7 +235,7 @@ def _evaluate(
         series = [one for each in measured for one in each.series]
         page = write_report(args.out, scores, series, info)
         if real:
-            beside = render(rows, [*notes, *summary.link_notes()], parallel)
+            beside = comparison_page(rows, [*notes, *summary.link_notes()], parallel)
             write_atomically(args.out / "sim-to-real.html", beside.encode())
         print(f"report: {page}", file=table.file)
     return 1 if failures else 0
@@ -239,12 +244,16 @@ def _evaluate(
 def _scenarios(args: Namespace) -> list[Scenario]:
     from distrlcc.sim.suites import check_agents, load_suite, trace_suite
 
+    given = {name: getattr(args, name) for name in _OF_TRACES}
+    link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
+    if link and not args.trace:
+        raise ConfigError("--delay, --queue and --loss are for --trace; suites have their own")
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
         links = args.links or (_EMULATED_LINKS if args.world == "emulated" else None)
         scenarios += load_suite(args.suite or "random").scenarios("test", links)
     if args.trace:
-        scenarios += trace_suite(args.trace).scenarios("test")
+        scenarios += trace_suite(args.trace, **link).scenarios("test")
     for scenario in scenarios:
         check_agents(scenario)
     return scenarios

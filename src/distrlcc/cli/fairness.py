@@ -12,10 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
-from distrlcc.cli.output import add_json, command_line, console, counted, emit_json, progress
+from distrlcc.cli.output import (
+    add_json,
+    check_report,
+    command_line,
+    console,
+    counted,
+    emit_json,
+    progress,
+)
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
-from distrlcc.files import require_writable
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
@@ -37,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
     from distrlcc.evaluation.fairness import LEAST_S
-    from distrlcc.evaluation.fairness_report import measure, table, to_json, write_fairness
+    from distrlcc.evaluation.fairness_summary import measure, table, to_json
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
@@ -52,8 +59,7 @@ def run(args: Namespace) -> int:
                 f"{scenario.name}: duration_s is {scenario.duration_s:g}; expected "
                 f"{LEAST_S:g} or more, to share a link for a while"
             )
-    if args.out is not None:
-        require_writable(args.out)
+    check_report(args.out)
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
     for name in progress(names, lambda name: f"{name}: {counted(suites[name])}"):
@@ -63,6 +69,8 @@ def run(args: Namespace) -> int:
         rows += found
     emit_json(args.json, to_json(rows))
     if args.out is not None:
+        from distrlcc.evaluation.report import write_fairness
+
         date = f"{datetime.now(UTC):%Y-%m-%d}"
         page = write_fairness(args.out, rows, command=command_line(), date=date)
         print(f"report: {page}", file=out.file)

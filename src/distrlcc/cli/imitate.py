@@ -11,15 +11,18 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import Parser, assignments, whole
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override, to_toml
-from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from distrlcc.data.reader import StoredData
 
 
 def add_arguments(parser: Parser) -> None:
@@ -52,6 +55,7 @@ def run(args: Namespace) -> int:
 
 
 def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
+    from distrlcc.data.reader import StoredData
     from distrlcc.runs.imitation import data_env
 
     if args.resume:

@@ -7,6 +7,7 @@ Only the command that is called is imported, so that ``distrlcc --help`` is quic
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
@@ -14,9 +15,9 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import dedent
 
-from distrlcc import __version__
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, DistrlccError, printable
+from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
 
 SECTIONS = {
@@ -115,7 +116,8 @@ def main(
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         limits()  # refused before anything starts
-        return _run(words, prog, commands, package)
+        with naming_extras():
+            return _run(words, prog, commands, package)
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -142,7 +144,8 @@ def main(
 
 def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str) -> int:
     parser = Parser(prog, "Reinforcement learning for network congestion control.")
-    parser.add_argument("--version", action="version", version=f"distrlcc {__version__}")
+    text = "show the versions of distrlcc and of what it runs on"
+    parser.add_argument("--version", action=_Version, nargs=0, help=text)
     sections = {title: list(names) for title, names in SECTIONS.items()}
     command = parser.choose(words, commands, sections if commands is COMMANDS else None)
     name, rest = command, words[words.index(command) + 1 :]
@@ -156,6 +159,17 @@ def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str)
         name = f"{command}_{choice}"
     own, run = find(name, prog, package)
     return run(own.parse_args(rest))
+
+
+class _Version(argparse.Action):
+    """Prints the versions that matter, which takes time that other commands need not spend."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *others: object, **more: object) -> None:
+        from distrlcc.runs.identity import package_version, package_versions
+
+        found = {**package_versions(), "ray": package_version("ray"), "kernel": os.uname().release}
+        print("\n".join(f"{name} {version}" for name, version in found.items()))
+        parser.exit()
 
 
 def find(

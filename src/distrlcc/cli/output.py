@@ -44,6 +44,15 @@ def console(target: str | None) -> Console:
     return result
 
 
+def check_report(folder: Path | None) -> None:
+    """Refuse a report that cannot be drawn here, or not be written there; None is no report."""
+    if folder is not None:
+        from distrlcc.extras import require
+
+        require("jinja2", "matplotlib")
+        require_writable(folder)
+
+
 def command_line() -> str:
     """Return the command as it was called, for reports."""
     return "distrlcc " + shlex.join(sys.argv[1:])

@@ -78,9 +78,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _picture(text: str) -> Path:
+    from distrlcc.extras import require
+
     path = Path(text)
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(f"--plot {path}: expected a name that ends with .png or .svg")
+    require("matplotlib")
     check_writable(path.resolve().parent)
     return path
 

@@ -27,6 +27,7 @@ from distrlcc.cluster.state import (
     read_state,
 )
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.extras import require
 from distrlcc.limits import limits
 from distrlcc.processes import keeper
 from distrlcc.runs.identity import identity, package_version
@@ -63,10 +64,9 @@ def require_ray() -> Any:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray  # noqa: PLC0415 - an optional extra
-    except ModuleNotFoundError:
-        raise ConfigError("Ray is not installed: pip install 'distrlcc[ray]'") from None
+    require("ray")
+    import ray  # noqa: PLC0415 - an optional extra
+
     return ray
 
 

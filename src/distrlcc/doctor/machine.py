@@ -15,6 +15,7 @@ from distrlcc.cluster.session import node_identity, parse_address, read_row
 from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError
+from distrlcc.extras import install_command
 from distrlcc.net.bpf import libbpf
 from distrlcc.net.device import TUN_PATH
 from distrlcc.net.kernel_tcp import problems
@@ -85,11 +86,15 @@ def check_machine(*, cluster: bool) -> list[Finding]:
 
 def _versions(*, cluster: bool) -> Finding:
     versions = {**package_versions(), "ray": node_identity()["ray"]}
-    torch = "pip install torch" if versions["torch"] == NOT_INSTALLED else ""
-    ray = "pip install 'distrlcc[ray]'" if versions["ray"] == NOT_INSTALLED else ""
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    later = f"for clusters and searches: {ray}" if ray else ""
-    return finding("versions", found, fail=torch or (ray if cluster else ""), warn=later)
+    lacking = {"torch": "to train", "ray": "for clusters and searches"}
+    install = [
+        f"{what}: {install_command(name)}"
+        for name, what in lacking.items()
+        if versions[name] == NOT_INSTALLED
+    ]
+    remedy = "; ".join(install)
+    return finding("versions", found, fail=remedy if cluster else "", warn=remedy)
 
 
 def _cores() -> Finding:

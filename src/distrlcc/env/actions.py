@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import INITIAL_CWND
+from distrlcc.policy.spec import ActionKind
 
 Floats = NDArray[np.float64]
 
 MIN_CWND, MAX_CWND = 2.0, 8000.0
 """Bounds of the window, packets (as DistRLCC's)."""
+GREATEST = 10.0
+"""A continuous action lies within plus and minus this."""
 
 
 def _bounded(cwnd: Floats) -> Floats:
@@ -23,8 +25,9 @@ def _bounded(cwnd: Floats) -> Floats:
 class WindowActions:
     """A discrete action changes the window: ``cwnd * factor + offset``."""
 
+    kind: ActionKind = "discrete"
     size: int
-    """Elements of the previous action's encoding in an observation."""
+    """Elements of the previous action's encoding in an observation, and the number of actions."""
 
     initial = (INITIAL_CWND, 0.0)
     """First window, packets, and pacing rate, packets/s; 0: none."""
@@ -35,7 +38,6 @@ class WindowActions:
         """Take one factor and one offset (packets) per action."""
         self.factors, self.offsets = np.array(factors), np.array(offsets)
         self.size = len(factors)
-        self.space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(self.size)
         self._one_hot = np.eye(self.size)
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
@@ -59,6 +61,7 @@ class WindowActions:
 class RateActions:
     """Aurora's continuous action: the pacing rate is scaled by ``1 + scale * a`` or its inverse."""
 
+    kind: ActionKind = "continuous"
     size = 1
     initial = (MAX_CWND * 8, 100.0)
     MIN_RATE, MAX_RATE = 40.0, 40_000.0
@@ -66,18 +69,17 @@ class RateActions:
     def __init__(self, scale: float, least_rate: float = MIN_RATE) -> None:
         """Take the change of rate that an action of 1 makes, and the least rate, packets/s."""
         self.scale, self.least_rate = scale, least_rate
-        self.space: gymnasium.Space[Any] = gymnasium.spaces.Box(-10.0, 10.0, (1,), np.float32)
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the windows as they are, and the clipped new pacing rates."""
-        a = np.clip(np.asarray(actions, float).reshape(-1), -10.0, 10.0) * self.scale
+        a = np.clip(np.asarray(actions, float).reshape(-1), -GREATEST, GREATEST) * self.scale
         factor = 1.0 + np.abs(a)
         new = np.where(a >= 0, pacing * factor, pacing / factor)
         return cwnd, np.clip(new, self.least_rate, self.MAX_RATE)
 
     def encode(self, actions: NDArray[Any]) -> Floats:
         """Return the actions themselves, bounded."""
-        return np.asarray(np.clip(actions, -10.0, 10.0), np.float64).reshape(-1, 1)
+        return np.asarray(np.clip(actions, -GREATEST, GREATEST), np.float64).reshape(-1, 1)
 
     def label(
         self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
@@ -86,7 +88,7 @@ class RateActions:
         target = np.clip(best_cwnd / np.maximum(rtt, 1e-6), self.least_rate, self.MAX_RATE)
         ratio = target / np.clip(pacing, self.least_rate, self.MAX_RATE)
         a = np.where(ratio >= 1, ratio - 1, 1 - 1 / ratio) / self.scale
-        return np.asarray(np.clip(a, -10.0, 10.0), np.float32)
+        return np.asarray(np.clip(a, -GREATEST, GREATEST), np.float32)
 
 
 ACTIONS: dict[str, WindowActions | RateActions] = {

@@ -6,7 +6,7 @@ import select
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from distrlcc.config import check_fields
+from distrlcc.config import RESETS, check_fields
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
@@ -22,8 +22,9 @@ MAX_AGENTS = 32
 class EnvConfig:
     """A vector environment."""
 
-    suites: tuple[str, ...] = ("random",)
-    """Suites that episodes are drawn from; each a name, a TOML file or a folder of traces."""
+    suites: tuple[str, ...] = field(default=("random",), metadata={RESETS: "suite_weights"})
+    """Suites that episodes are drawn from; each a name, a TOML file or a folder of traces. Set
+    alone on a command line they are drawn alike, whatever weights there were."""
     suite_weights: tuple[float, ...] = ()
     """How often each suite is drawn, in proportion; empty: all alike."""
     observation: str = "scale-free"

@@ -8,7 +8,7 @@ Use::
         actions = {agent: env.action_space(agent).sample() for agent in env.agents}
         observations, rewards, terminations, truncations, infos = env.step(actions)
 
-It needs ``pip install 'distrlcc[pettingzoo]'``.
+It needs the extra ``pettingzoo``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from numpy.typing import NDArray
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
+from distrlcc.extras import missing
 
 try:
     from pettingzoo import ParallelEnv
 except ImportError:
-    raise ConfigError(
-        "PettingZoo is not installed; say pip install 'distrlcc[pettingzoo]'"
-    ) from None
+    raise missing("pettingzoo") from None
 
 Observation = NDArray[np.float32]
 

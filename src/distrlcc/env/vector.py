@@ -28,11 +28,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
@@ -123,8 +124,13 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._with_outcomes, self._with_parts = with_outcomes, with_parts
         self.batch = self._build_batch(expert)
         size = self.batch.observation_size
-        self.single_observation_space = gymnasium.spaces.Box(-BOUND, BOUND, (size,), np.float32)
-        self.single_action_space = self.batch.actions.space
+        self.single_observation_space = Box(-BOUND, BOUND, (size,), np.float32)
+        actions = self.batch.actions
+        self.single_action_space: gymnasium.Space[Any] = (
+            Discrete(actions.size)
+            if actions.kind == "discrete"
+            else Box(-GREATEST, GREATEST, (actions.size,), np.float32)
+        )
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         # What names draws, and the episodes' progress.

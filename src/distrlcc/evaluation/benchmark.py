@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.fairness_report import measure
+from distrlcc.evaluation.fairness_summary import measure
 from distrlcc.evaluation.recovery import recovery_scores
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.evaluation.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric

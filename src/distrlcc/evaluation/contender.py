@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -225,13 +224,10 @@ def _check_spaces(path: str, policy: NumpyPolicy) -> None:
     """Refuse a policy whose inputs or outputs are not those of the spaces that it names."""
     spec = policy.spec
     batch = LinkBatch(1, Contender("", policy).env_config())
-    space = batch.actions.space
-    discrete = isinstance(space, gymnasium.spaces.Discrete)
-    kind, actions = ("discrete", batch.actions.size) if discrete else ("continuous", 1)
-    seen = batch.observation_size
+    actions, seen = batch.actions, batch.observation_size
     for what, has, expected in (
-        (f"kind of action {spec.action!r}", spec.action_kind, kind),
-        (f"size of action {spec.action!r}", spec.action_size, actions),
+        (f"kind of action {spec.action!r}", spec.action_kind, actions.kind),
+        (f"size of action {spec.action!r}", spec.action_size, actions.size),
         (f"size of observation {spec.observation!r}", spec.observation_size, seen),
     ):
         if has != expected:

@@ -1,12 +1,15 @@
-"""The report: one self-contained HTML page, its figures as PNG, and the numbers as JSON.
+"""The pages: self-contained HTML with their figures as PNG or PDF, and the numbers as JSON.
 
-The page loads nothing from elsewhere and runs no script; figures stand in it as SVG, for light and
-dark pages. ``write_report`` writes into a folder::
+They load nothing from elsewhere and run no script; figures stand in them as SVG, for light and
+dark pages. This room's other modules need neither jinja2 nor matplotlib, except for the plots.
+Into a folder write::
 
-    report.html      the page
-    summary.json     all means and intervals (distrlcc.evaluation.summary says which keys)
-    scatter.png      throughput against p95 queueing delay
-    series-LINK.png  one for each link with time series
+    write_report     report.html, summary.json (distrlcc.evaluation.summary says which keys),
+                     scatter.png (throughput against p95 queueing delay),
+                     series-LINK.png, one for each link with time series
+    write_fairness   fairness.html, fairness.json (docs/fairness.md says which keys),
+                     fairness-CONTENDER.png, a link on which flows join and leave; .pdf likewise
+    write_scorecard  scorecard.html, a row for each score; scorecard.json, with the gates
 """
 
 from __future__ import annotations
@@ -16,15 +19,23 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
+from distrlcc.evaluation.fairness import SharedRun
+from distrlcc.evaluation.fairness_summary import SuiteFairness, shown_metrics
+from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import DARK, LIGHT, encode, looks, svg_pictures
-from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.parallel_flows import ParallelFlows
+from distrlcc.evaluation.plots import fairness_plot, scatter, time_series
 from distrlcc.evaluation.published import series_json
+from distrlcc.evaluation.scorecard import Scorecard
 from distrlcc.evaluation.scores import (
+    FAIRNESS_METRICS,
     SENDER_METRICS,
     TABLE_METRICS,
     Metric,
@@ -32,6 +43,7 @@ from distrlcc.evaluation.scores import (
     Series,
     metric,
 )
+from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
 from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, to_json
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.suites import unique_names
@@ -77,11 +89,10 @@ def write_report(
     for one in series:
         by_link.setdefault(one.link, []).append(one)
     files = {"scatter.png": encode(scatter(summary), "png")}
-    for name, lines in zip(file_names("series", by_link), by_link.values(), strict=True):
+    for name, lines in zip(_file_names("series", by_link), by_link.values(), strict=True):
         files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
-    figures = to_json(summary) | {"series": series_json(series)}
-    files["summary.json"] = (json.dumps(figures, allow_nan=False) + "\n").encode()
-    return write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
+    files["summary.json"] = _json(to_json(summary) | {"series": series_json(series)})
+    return _write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
 
 
 def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
@@ -102,7 +113,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     def drawn(lines: Sequence[Series]) -> dict[str, str]:
         return svg_pictures(lambda theme: time_series(lines, theme=theme, schemes=names))
 
-    page = template("report.html.jinja").render(
+    page = _template("report.html.jinja").render(
         info=info,
         summary=summary,
         scatter=svg_pictures(lambda theme: scatter(summary, theme=theme)),
@@ -126,14 +137,69 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     return page + "\n"
 
 
-def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str, date: str) -> Path:
+    """Write the fairness report and return its page; a full disk leaves no part of it.
+
+    Rows are one for each contender and suite; ``command`` makes the report again.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    # Of each contender the link with the most flows is drawn.
+    runs: dict[str, list[SharedRun]] = {}
+    for row in rows:
+        runs.setdefault(row.contender, []).extend(row.runs)
+    files = {"fairness.json": _json(fairness_json(rows))}
+    pictures = []
+    for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
+        run = max(runs[contender], key=lambda run: len(run.scenario.flows))
+        draw = partial(fairness_plot, run, contender)
+        files |= {f"{name}.{kind}": encode(draw(LIGHT), kind) for kind in ("png", "pdf")}
+        shown = {"contender": contender, "link": run.scenario.name}
+        pictures.append(shown | svg_pictures(draw))
+    # The page has a table for each suite.
+    suites = []
+    for suite in dict.fromkeys(row.suite for row in rows):
+        of_suite = [row for row in rows if row.suite == suite]
+        suites.append({"name": suite, "metrics": shown_metrics(of_suite), "rows": of_suite})
+    page = _template("fairness.html.jinja").render(
+        command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
+    )
+    return _write_files(folder, files | {"fairness.html": f"{page}\n".encode()})
+
+
+def write_scorecard(folder: Path, card: Scorecard, *, command: str, date: str) -> Path:
+    """Write a scorecard and return its page; ``command`` makes it again.
+
+    Raises:
+        OutputError: The folder cannot be written.
+    """
+    page = _template("scorecard.html.jinja").render(card=card, command=command, date=date)
+    figures = f"{json.dumps(card.to_json(), allow_nan=False, indent=1)}\n".encode()
+    files = {"scorecard.json": figures, "scorecard.html": f"{page}\n".encode()}
+    return _write_files(folder, files)
+
+
+def comparison_page(
+    rows: Sequence[WorldComparison],
+    notes: Sequence[str] = (),
+    parallel: Sequence[ParallelFlows] = (),
+) -> str:
+    """Return the page that compares both worlds: a table, sentences, and several flows' table."""
+    bounds = {"throughput_bound": THROUGHPUT_BOUND, "rtt_bound": RTT_BOUND}
+    return _template("sim_to_real.html.jinja").render(
+        rows=rows, parallel=parallel, notes=notes, **bounds
+    )
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write files into a folder that is made for them, or none of them; return the last one."""
     require_writable(folder)
     write_together(folder, files)
     return folder / list(files)[-1]
 
 
-def template(name: str) -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     """Return one of the pages' templates."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -142,7 +208,11 @@ def template(name: str) -> jinja2.Template:
     return environment.from_string(text)
 
 
-def file_names(kind: str, names: Iterable[str]) -> list[str]:
+def _json(value: dict[str, Any]) -> bytes:
+    return f"{json.dumps(value, allow_nan=False)}\n".encode()
+
+
+def _file_names(kind: str, names: Iterable[str]) -> list[str]:
     """Return names ``KIND-NAME`` that every file system takes, no two the same."""
     stems = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80] for name in names]
     return unique_names([f"{kind}-{stem or 'unnamed'}" for stem in stems], "{}-{}")

@@ -1,25 +1,16 @@
-"""The scorecard: contenders on every suite, and the gates that a policy for every link must pass.
-
-``write_scorecard`` writes into a folder::
-
-    scorecard.html   the page: a row for each score, a column for each contender
-    scorecard.json   the same, with the gates
-"""
+"""The scorecard: contenders on every suite, and gates that a policy for every link must pass."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from distrlcc.evaluation.benchmark import ALONE, BESIDE, RECOVERY, TOGETHER, Benchmark, known_metric
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.report import template, write_files
 from distrlcc.evaluation.summary import figure, interval_table
 
 _ALONE = (*ALONE, "guarded")
@@ -181,15 +172,3 @@ def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> S
 def _beside_cubic(benchmark: Benchmark) -> bool:
     gates = [GATES.get((benchmark.label, key), Gate()) for key in benchmark.metrics]
     return any(math.isfinite(gate.times) for gate in gates)
-
-
-def write_scorecard(folder: Path, card: Scorecard, *, command: str, date: str) -> Path:
-    """Write page and figures and return the page; ``command`` makes them again.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
-    page = template("scorecard.html.jinja").render(card=card, command=command, date=date)
-    text = json.dumps(card.to_json(), allow_nan=False, indent=1)
-    files = {"scorecard.json": f"{text}\n".encode(), "scorecard.html": f"{page}\n".encode()}
-    return write_files(folder, files)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distrlcc.evaluation.parallel_flows import ParallelFlows
-from distrlcc.evaluation.report import template
 from distrlcc.evaluation.scores import SchemeScores, defined_mean
 
 THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
@@ -86,15 +84,3 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
             failed = int((~ran).sum())
             found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))
     return sorted(found, key=lambda one: one.link)
-
-
-def render(
-    rows: Sequence[WorldComparison],
-    notes: Sequence[str] = (),
-    parallel: Sequence[ParallelFlows] = (),
-) -> str:
-    """Return the page's HTML: a table, sentences under it, and several flows' table."""
-    bounds = {"throughput_bound": THROUGHPUT_BOUND, "rtt_bound": RTT_BOUND}
-    return template("sim_to_real.html.jinja").render(
-        rows=rows, parallel=parallel, notes=notes, **bounds
-    )

@@ -20,7 +20,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import GroupError
+from distrlcc.extras import missing
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 
@@ -33,9 +34,8 @@ def _torchft() -> Any:
     try:
         from torchft import _torchft  # noqa: PLC0415  (only a group needs it, and it takes 0.5 s)
     except ImportError as error:
-        raise ConfigError(
-            f"training on several processes needs torchft ({error}): pip install 'torchft>=0.2'"
-        ) from None
+        why = f"cannot be used ({error}), as training on several processes must"
+        raise missing("torchft", why) from None
     return _torchft
 
 

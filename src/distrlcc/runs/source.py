@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-import gymnasium
-
 from distrlcc.data.manifest import Spaces
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -157,13 +155,13 @@ class EnvSource(Source):
 
 def spaces_of(env: LinkVectorEnv) -> Spaces:
     """Return what an environment's agents see and do."""
-    space, discrete = env.single_action_space, gymnasium.spaces.Discrete
+    actions = env.batch.actions
     return Spaces(
         observation=env.config.observation,
         observation_size=env.batch.observation_size,
         action=env.config.action,
-        action_kind="discrete" if isinstance(space, discrete) else "continuous",
-        action_size=int(space.n) if isinstance(space, discrete) else 1,
+        action_kind=actions.kind,
+        action_size=actions.size,
     )
 
 

@@ -21,13 +21,15 @@ from distrlcc.config import from_dict, read_toml
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.sim import families, mixed
 from distrlcc.sim.scenario import Link, Scenario
-from distrlcc.sim.trace import load_trace
+from distrlcc.sim.trace import expanded, load_trace
 from distrlcc.types import NANOSECONDS
 
 MIN_TRACE_S, MAX_TRACE_S = 30.0, 1000.0
 """Bounds of a trace's scenario, s."""
 TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
+_SUFFIXES = (".up", ".down", ".trace", ".txt")
+"""Of the traces in a folder."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +119,17 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def trace_suite(paths: list[str]) -> Suite:
-    """Make a suite of trace files: 20 ms one-way delay, a queue of 100 packets, one period each.
+def trace_suite(
+    paths: Iterable[str], delay_ms: float = 20.0, queue_packets: int = 100, loss: float = 0.0
+) -> Suite:
+    """Make a suite of trace files: links of a one-way delay, a queue and losses, one period each.
 
     A period below `MIN_TRACE_S` is repeated until then. A bad file is a `TraceError`.
     """
     scenarios = []
     for path in paths:
         seconds = load_trace(path).period_ns / NANOSECONDS
-        link = Link(trace=path, delay_ms=20.0, queue_packets=100)
+        link = Link(trace=path, delay_ms=delay_ms, queue_packets=queue_packets, loss=loss)
         seconds = min(max(seconds, MIN_TRACE_S), MAX_TRACE_S)
         scenarios.append(Scenario(f"trace/{Path(path).name}", link, duration_s=seconds))
     return _listed_suite("trace", scenarios)
@@ -149,9 +153,9 @@ def _suite_file(path: Path) -> Suite:
 
 
 def _resolve_trace(link: Link, base: Path) -> Link:
-    if link.trace is None or ":" in link.trace or Path(link.trace).is_absolute():
+    if link.trace is None or ":" in link.trace:
         return link
-    return replace(link, trace=str(base / link.trace))
+    return replace(link, trace=str(base / expanded(link.trace)))
 
 
 def load_suite(name: str) -> Suite:
@@ -165,13 +169,13 @@ def load_suite(name: str) -> Suite:
         return SUITES[name]
     if name.split("/")[0] in SUITES:
         return _listed_suite(name, [scenario_by_id(name)])
-    path = Path(name)
+    path = expanded(name)
     if path.suffix == ".toml":
         return _suite_file(path)
     if os.path.isdir(path):  # never raises, whatever the name
-        files = sorted(str(p) for p in path.iterdir() if p.suffix in (".up", ".down", ".trace"))
+        files = sorted(str(p) for p in path.iterdir() if p.suffix in _SUFFIXES)
         if not files:
-            raise ConfigError(f"{name}: no trace (*.up, *.down, *.trace) stands in this folder")
+            raise ConfigError(f"{name}: no trace (*{', *'.join(_SUFFIXES)}) stands in this folder")
         return trace_suite(files)
     raise unknown_name("suite (or TOML file, or folder of traces)", name, SUITES)
 

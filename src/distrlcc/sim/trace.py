@@ -8,6 +8,7 @@ several opportunities; after the last line the trace wraps.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,7 +24,8 @@ from distrlcc.types import PACKET_BYTES
 SECONDS = 60
 """Period of a generated trace."""
 _TICK_MS = 20
-_PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
+PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
+"""Opportunities that carry a Mbit."""
 
 
 def generate(spec: str) -> NDArray[np.int64] | None:
@@ -38,8 +40,8 @@ def generate(spec: str) -> NDArray[np.int64] | None:
             return _cellular(int(parameters[0]))
         if kind == "poisson" and len(parameters) == 2:
             rng = np.random.default_rng([int(parameters[1]), 1])
-            per_ms = _mbps(spec, parameters[0]) * _PACKETS_PER_MBIT / 1000
-            return _opportunities(rng.poisson(per_ms, SECONDS * 1000))
+            per_ms = _mbps(spec, parameters[0]) * PACKETS_PER_MBIT / 1000
+            return opportunities(rng.poisson(per_ms, SECONDS * 1000))
         if kind == "constant" and len(parameters) == 1:
             _mbps(spec, parameters[0])
             return constant_times(Fraction(parameters[0]) * 1000 / (8 * PACKET_BYTES))
@@ -77,11 +79,11 @@ def _cellular(seed: int) -> NDArray[np.int64]:
         if start:
             until = time + length
         log_rates.append(-np.inf if time < until else log_rate)
-    per_ms = np.repeat(np.exp(log_rates) * _PACKETS_PER_MBIT / 1000, _TICK_MS)
-    return _opportunities(rng.poisson(per_ms))
+    per_ms = np.repeat(np.exp(log_rates) * PACKETS_PER_MBIT / 1000, _TICK_MS)
+    return opportunities(rng.poisson(per_ms))
 
 
-def _opportunities(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def opportunities(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the times, ms, of so many in each; the last is the period, as a file's last line."""
     times = np.repeat(np.arange(1, len(counts) + 1), counts)
     if len(times) == 0 or times[-1] != len(counts):
@@ -173,16 +175,29 @@ def load_trace(spec: str) -> Trace:
     generated = generate(spec)
     if generated is not None:
         return Trace(spec, generated * 1_000_000)
-    path = Path(spec)
-    with reading(TraceError, f"{spec}: cannot be read", "; check the path"):
+    return parse_trace(read_file(spec), spec)
+
+
+def expanded(name: str) -> Path:
+    """Return a path, with the home for a ``~/`` at its beginning; no name makes it raise."""
+    return Path(os.path.expanduser(name) if name.startswith("~/") else name)
+
+
+def read_file(name: str) -> bytes:
+    """Read a file.
+
+    Raises:
+        TraceError: There is none, or it is larger than `MAX_BYTES`.
+    """
+    with reading(TraceError, f"{name}: cannot be read", "; check the path"):
+        path = expanded(name)
         size = path.stat().st_size
         if not path.is_file():
             what = "a folder" if path.is_dir() else "no regular file"
-            raise TraceError(f"{spec}: is {what}; expected a trace file")
+            raise TraceError(f"{name}: is {what}; expected a file")
         if size > MAX_BYTES:
             raise TraceError(
-                f"{spec}: {size / 1e6:.0f} MB is above the limit of {MAX_BYTES / 1e6:.0f} MB; "
-                "cut the trace into shorter ones"
+                f"{name}: {size / 1e6:.0f} MB is above the limit of {MAX_BYTES / 1e6:.0f} MB; "
+                "cut it into shorter ones"
             )
-        data = path.read_bytes()
-    return parse_trace(data, spec)
+        return path.read_bytes()

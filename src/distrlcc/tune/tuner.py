@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from distrlcc.cluster.session import require_ray
 from distrlcc.errors import ConfigError, OutputError
+from distrlcc.extras import require
 from distrlcc.limits import limits
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import env_run, rehearse
@@ -52,11 +52,7 @@ def prepare(config: TuneConfig) -> None:
     if config.pbt is not None and config.pbt.explore:
         load_function(config.pbt.explore)
     if config.search is not None:
-        sampler = config.search.sampler
-        for package in ("optuna", *_NEEDS.get(sampler, ())):
-            if importlib.util.find_spec(package) is None:
-                install = "pip install " + ("'distrlcc[ray]'" if package == "optuna" else package)
-                raise ConfigError(f"--sampler {sampler}: {package} is not installed: {install}")
+        require("optuna", *_NEEDS.get(config.search.sampler, ()))
     # A member trains with each end of each distribution.
     rehearse(config.run)
     one_link = Share(0, config.run.env.unit)

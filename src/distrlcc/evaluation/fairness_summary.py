@@ -1,20 +1,13 @@
-"""The fairness report: means and intervals, a table, JSON, and one self-contained HTML page.
+"""How contenders share links: means and intervals over a suite, as JSON and as a table.
 
-``write_fairness`` writes into a folder::
-
-    fairness.html            the page
-    fairness.json            all figures; docs/fairness.md says which keys, which stay
-    fairness-CONTENDER.png   a link on which flows join and leave; .pdf likewise
+docs/fairness.md says which keys the JSON has; they stay.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +16,6 @@ from rich.table import Table
 from distrlcc.evaluation.bootstrap import CONFIDENCE, mean_intervals
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness import SharedRun, fairness_of, run_shared, running_rates
-from distrlcc.evaluation.figures import LIGHT, encode, svg_pictures
-from distrlcc.evaluation.plots import fairness_plot
-from distrlcc.evaluation.report import file_names, template, write_files
 from distrlcc.evaluation.scores import FAIRNESS_METRICS, Metric, defined_mean
 from distrlcc.evaluation.summary import MeanInterval, by_metric, figure, interval_table
 from distrlcc.sim.scenario import Scenario
@@ -82,37 +72,6 @@ def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
         ["flows", *(m.title for m in shown)],
         [(row.contender, row.learned, row.cells(shown)) for row in rows],
     )
-
-
-def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str, date: str) -> Path:
-    """Write the report and return its page; a full disk leaves no part of it.
-
-    Rows are one for each contender and suite; ``command`` makes the report again.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
-    # Of each contender the link with the most flows is drawn.
-    runs: dict[str, list[SharedRun]] = {}
-    for row in rows:
-        runs.setdefault(row.contender, []).extend(row.runs)
-    files = {"fairness.json": (json.dumps(to_json(rows), allow_nan=False) + "\n").encode()}
-    pictures = []
-    for name, contender in zip(file_names("fairness", runs), runs, strict=True):
-        run = max(runs[contender], key=lambda run: len(run.scenario.flows))
-        draw = partial(fairness_plot, run, contender)
-        files |= {f"{name}.{kind}": encode(draw(LIGHT), kind) for kind in ("png", "pdf")}
-        shown = {"contender": contender, "link": run.scenario.name}
-        pictures.append(shown | svg_pictures(draw))
-    # The page has a table for each suite.
-    suites = []
-    for suite in dict.fromkeys(row.suite for row in rows):
-        of_suite = [row for row in rows if row.suite == suite]
-        suites.append({"name": suite, "metrics": shown_metrics(of_suite), "rows": of_suite})
-    page = template("fairness.html.jinja").render(
-        command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
-    )
-    return write_files(folder, files | {"fairness.html": (page + "\n").encode()})
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:

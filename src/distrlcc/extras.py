@@ -1,0 +1,78 @@
+"""Packages that only an extra brings: which are missing, and the command that installs them.
+
+The command names the packages themselves, as the installed metadata have them: so it works beside
+a clone and beside a wheel, whether or not an index has distrlcc.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from distrlcc.errors import ConfigError
+
+_EXTRA = re.compile(r"""extra == ['"]([\w-]+)['"]""")
+
+
+def require(*modules: str) -> None:
+    """Refuse to go on without some modules; none of them is imported.
+
+    Raises:
+        ConfigError: One is not installed.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise missing(module)
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Turn the import of a module that an extra would have brought into a `ConfigError`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if not _extra_with(module)[0]:
+            raise
+        raise missing(module) from None
+
+
+def missing(module: str, why: str = "is not installed") -> ConfigError:
+    """Build the error for a module that is not there, or that does not work for another reason."""
+    extra, _ = _extra_with(module)
+    named = f" (extra '{extra}')" if extra else ""
+    return ConfigError(f"{module} {why}{named}: {install_command(module)}")
+
+
+def install_command(module: str) -> str:
+    """Return the command that installs a module's package, and whatever else its extra has."""
+    return shlex.join(["pip", "install", *_extra_with(module)[1]])
+
+
+def _extra_with(module: str) -> tuple[str, list[str]]:
+    """Return the smallest extra that has a module's package, and its packages as pip takes them.
+
+    Where none has it, the extra is empty and the package alone: it may be nobody's, and a clone
+    that was never installed has no metadata.
+    """
+    package = module.replace("_", "-")
+    named = re.compile(rf"{re.escape(package)}(?![\w.-])", re.IGNORECASE)
+    extras: dict[str, list[str]] = {}
+    for extra, wanted in _requirements():
+        extras.setdefault(extra, []).append(wanted)
+    found = [(extra, all_) for extra, all_ in extras.items() if any(map(named.match, all_))]
+    return min(found, key=lambda one: len(one[1]), default=("", [package]))
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """Yield an extra and one of its packages, for all of them."""
+    from importlib import metadata  # noqa: PLC0415 - slow, and most commands lack nothing
+
+    with suppress(metadata.PackageNotFoundError):
+        for line in metadata.requires("distrlcc") or ():
+            wanted, _, marker = line.partition(";")
+            if extra := _EXTRA.search(marker):
+                yield extra[1], wanted.strip()
