@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, each process would compile torch anew: 2 s each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: venv demo test test-long check static lint types contracts unit clean
+.PHONY: venv demo test test-long check static lint types contracts docs unit clean
 
 venv: $(VENV)/.ready
 
@@ -46,7 +46,7 @@ test: venv
 check:
 	@$(MAKE) --no-print-directory -j2 --output-sync=target static unit
 
-static: lint types contracts
+static: lint types contracts docs
 
 lint:
 	$(BIN)/ruff check
@@ -57,6 +57,10 @@ types:
 
 contracts:
 	$(BIN)/lint-imports
+
+# A page that links nowhere fails.
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(VENV)/site
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 

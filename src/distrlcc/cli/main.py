@@ -54,6 +54,7 @@ SECTIONS = {
         "trace": "write a generated trace to a file",
         "check": "check the simulator, the link model, the environment or distributed learning",
         "bench": "measure the simulator's or the training's speed",
+        "completion": "print a script that completes commands and flags in a shell",
     },
 }
 COMMANDS = {name: text for names in SECTIONS.values() for name, text in names.items()}
