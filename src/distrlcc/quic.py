@@ -18,6 +18,7 @@ from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import SCHEMES
 from distrlcc.evaluation.contender import PolicyController, contender_from_file
+from distrlcc.plugins import is_reference
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.transport.recovery import DeliveryRate, Interval, RttEstimator, Stamp
 from distrlcc.types import Ack
@@ -129,7 +130,7 @@ def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "dist
 
 
 def _maker(sender: str) -> Callable[[], Controller]:
-    if sender in SCHEMES and sender != "agent":
+    if is_reference(sender) or (sender in SCHEMES and sender != "agent"):
         return lambda: SchemeController(sender, now=time.monotonic_ns())
     contender = contender_from_file(sender, set())
     return lambda: PolicyController(contender)

@@ -172,7 +172,7 @@ def test_json_round_trip_and_layers() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kind": "gru"}, "kind = 'gru': expected one of 'mlp', 'lstm'"),
+        ({"kind": "gru"}, r"unknown network 'gru': did you mean mingru\?"),
         ({"action_kind": "both"}, "action_kind"),
         ({"activation": "gelu"}, "activation"),
         ({"hidden": ()}, "hidden"),

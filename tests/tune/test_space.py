@@ -13,7 +13,6 @@ from distrlcc.tune.space import (
     Distribution,
     check_space,
     explorer,
-    load_function,
     with_values,
 )
 from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
@@ -132,12 +131,12 @@ def test_explored_values_stay_within_bounds_and_an_own_function_has_the_last_wor
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("own", "expected package.module:function"),
-        ("no_such_module:f", "cannot import"),
-        ("math:no_such", "no function"),
-        ("math:pi", "no function"),
+        ("own", "expected ./file.py:name"),
+        ("no_such_module:f", "there is no module"),
+        ("json:no_such", "unknown name"),
+        ("json:__name__", "expected a function"),
     ],
 )
 def test_paths_that_lead_nowhere(path: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        load_function(path)
+        _population(*SPACE, explore=path)

@@ -62,6 +62,35 @@ def run_env(args: Namespace) -> int:
     return 1 if failures else 0
 
 
+def add_plugin(parser: Parser) -> None:
+    parser.add("reference REF", "./file.py:name or module:name")
+    text = "reward, observation, action, suite, scheme, learner, network, explorer or stopper "
+    parser.add("--kind", text + "(default: what it looks like)", default="")
+
+
+def run_plugin(args: Namespace) -> int:
+    """Check code of yours against the contract of its kind, and time it.
+
+    distrlcc check plugin ./mine.py:reward
+    """
+    from distrlcc.cli.plugin_checks import CHECKS, kind_of
+    from distrlcc.errors import DistrlccError, unknown_name
+
+    kind = args.kind or kind_of(args.reference)
+    if kind not in CHECKS:
+        raise unknown_name("kind", kind, CHECKS)
+    try:
+        figure = CHECKS[kind](args.reference)
+    except DistrlccError:
+        raise
+    except Exception as error:  # the user's code may raise what it likes
+        why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        print(f"{kind} {args.reference}: {why}", file=sys.stderr)
+        return 1
+    print(f"{kind} {args.reference}: ok; {figure}")
+    return 0
+
+
 def add_parity(parser: Parser) -> None:
     add = parser.add
     add("recipe RECIPE", default="quickstart", nargs="?")

@@ -49,10 +49,10 @@ SECTIONS = {
         "doctor": "say whether machines are fit for distributed training",
     },
     "tools": {
-        "list": "list recipes, suites, schemes, observations, actions and rewards",
+        "list": "list recipes, suites, schemes, observations, actions, rewards and networks",
         "policies": "list the policies that come with the package",
         "trace": "write a generated trace to a file",
-        "check": "check the simulator, the link model, the environment or distributed learning",
+        "check": "check the simulator, the link model, the environment, learning, or code of yours",
         "bench": "measure the simulator's or the training's speed",
         "completion": "print a script that completes commands and flags in a shell",
     },
@@ -64,6 +64,7 @@ GROUPS = {
         "link": "link model against a log that mahimahi wrote",
         "env": "the environment against Gymnasium's contract",
         "parity": "several processes against one",
+        "plugin": "code of yours against the contract of its kind",
     },
     "bench": {
         "sim": "ns per packet and steps per second, beside the reference",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -12,9 +12,10 @@ from rich.table import Table
 
 from distrlcc.cli.output import add_json, console, emit_json
 from distrlcc.cli.parser import Parser
+from distrlcc.plugins import Registry
 from distrlcc.recipes.result_row import shipped_rows
 
-KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards")
+KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards", "networks")
 
 
 def add_list(parser: Parser) -> None:
@@ -22,19 +23,20 @@ def add_list(parser: Parser) -> None:
 
 
 def run_list(args: Namespace) -> int:
-    """List what can be named: recipes, suites, schemes, observations, actions, rewards."""
+    """List what can be named, that of installed packages included."""
     from distrlcc.control.state import SCHEMES
     from distrlcc.env.actions import ACTIONS
     from distrlcc.env.observations import OBSERVATIONS
     from distrlcc.env.rewards import REWARDS
+    from distrlcc.policy.spec import NETWORKS
     from distrlcc.recipes.registry import RECIPES
     from distrlcc.sim.suites import SUITES
 
-    schemes = [name for name in SCHEMES if name != "agent"]
-    tables: list[Iterable[str]] = [RECIPES, SUITES, schemes, OBSERVATIONS, ACTIONS, REWARDS]
+    registries: list[Registry[Any]] = [SUITES, SCHEMES, OBSERVATIONS, ACTIONS, REWARDS, NETWORKS]
+    tables = [list(RECIPES), *([*each, *each.registered] for each in registries)]
     for kind, names in zip(KINDS, tables, strict=True):
         if args.kind in (None, kind):
-            print(f"{kind}: {', '.join(names)}")
+            print(f"{kind}: {', '.join(name for name in names if name != 'agent')}")
     return 0
 
 

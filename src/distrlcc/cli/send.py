@@ -28,6 +28,7 @@ from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
 from distrlcc.net.udp_socket import resolve
+from distrlcc.plugins import short
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
@@ -48,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
     steers = parser.add_mutually_exclusive_group()
     text = f"a policy file, a run's folder, or a shipped policy (default: {DEFAULT})"
     add("--policy FILE", text, to=steers)
-    add("--scheme NAME", "as cubic; see 'distrlcc list schemes'", to=steers)
+    add("--scheme NAME", "as cubic, see 'distrlcc list schemes', or ./file.py:name", to=steers)
     add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
     add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
     text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
@@ -174,7 +175,7 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
     now = time.monotonic_ns()
     scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
     scheme.on_timeout(now=now + 1, sent=10)
-    return args.scheme, scheme, lambda _: 10_000_000
+    return short(args.scheme), scheme, lambda _: 10_000_000
 
 
 def _step_log(args: Namespace) -> AbstractContextManager[StepLog | None]:

@@ -42,7 +42,7 @@ def add_pbt(parser: Parser) -> None:
     text = "one of them is multiplied with a number to perturb it"
     add("--factors F,F", text, _factors, "1.2,0.8")
     text = "a function of your own: takes the perturbed values by key, returns them"
-    add("--explore MODULE:FUNCTION", text, default="")
+    add("--explore REF", text, default="")
     add("--synch", "look at all members at the same time", bool)
     add("--no-log-config", "write no pbt_global.txt of Ray's", bool, dest="log_config")
     text = "do not fail where a report lacks metric or time"
@@ -126,6 +126,8 @@ def _add_tuner(parser: Parser, flag: str) -> None:
     text = "where members' checkpoints go: an NFS folder, s3://bucket/path … (default: in --out)"
     add("--storage DIR|URL", text, default="")
     add("--keep N", "checkpoints kept of each member", int, 4)
+    text = "a function of your own, ./file.py:name: takes a report, says that a member is done"
+    add("--stop REF", text, default="")
     add("--failures N", "times that a member that failed is started again", int, 2)
 
 
@@ -158,6 +160,7 @@ def _tune_config(args: Namespace, command: str) -> TuneConfig:
         cpus_per_trial=_core_share(args, pbt),
         keep=args.keep,
         failures=args.failures,
+        stop=args.stop,
         pbt=pbt,
         search=search,
     )

@@ -1,7 +1,7 @@
 """The compiled dispatch on a scheme's number, and `SchemeController`.
 
-Left out on purpose: a table of functions. A call through a pointer can be neither inlined nor
-cached by numba; a chain of comparisons can.
+Left out on purpose: a table of functions. A call through a pointer cannot be inlined; a chain of
+comparisons can. A user's scheme alone is called so, at the end of the chain.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas
 from distrlcc.control.compiled import njit
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE
-from distrlcc.errors import unknown_name
+from distrlcc.control.user_scheme import INITIALISE, ON_ACK, ON_TIMEOUT, call
 from distrlcc.types import Ack, FloatArray, IntervalStats
 
 AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = SCHEMES.values()
@@ -37,6 +37,8 @@ def initialise(scheme: int, s: FloatArray, now: int, seed: int, parameter: float
         bbr.initialise(s, now, seed)
     elif scheme == LEDBAT:
         ledbat.initialise(s, now)
+    elif scheme > LEDBAT:
+        call(scheme, INITIALISE, s, now, 0, seed, 0, 0, 0, 0, 0, 0, 0.0)
 
 
 @njit
@@ -67,6 +69,9 @@ def on_ack(
         bbr.on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate)
     elif scheme == LEDBAT:
         ledbat.on_ack(s, now, rtt, seq, sent, lost, inflight, marked)
+    elif scheme > LEDBAT:
+        counts = now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, marked
+        call(scheme, ON_ACK, s, *counts, rate)
 
 
 @njit
@@ -82,6 +87,8 @@ def on_timeout(scheme: int, s: FloatArray, sent: int) -> None:
         copa.on_timeout(s, sent)
     elif scheme == BBR:
         bbr.on_timeout(s, sent)
+    elif scheme > LEDBAT:
+        call(scheme, ON_TIMEOUT, s, 0, 0, 0, sent, 0, 0, 0, 0, 0, 0.0)
 
 
 class SchemeController:
@@ -90,7 +97,8 @@ class SchemeController:
     ``agent`` and ``oracle`` have no compiled functions, so they are no valid names here.
 
     Args:
-        scheme_name: A key of `distrlcc.control.state.SCHEMES` with compiled functions.
+        scheme_name: A name of `distrlcc.control.state.SCHEMES` with compiled functions, or a
+            reference to a `distrlcc.control.state.Scheme`.
         now: When the flow starts, ns.
         seed: Chooses what the scheme draws at random (BBR's first phase of PROBE_BW).
         parameter: The window of ``fixed``, packets.
@@ -102,10 +110,8 @@ class SchemeController:
     def __init__(
         self, scheme_name: str, *, now: int = 0, seed: int = 0, parameter: float = INITIAL_CWND
     ) -> None:
-        valid = {name: i for name, i in SCHEMES.items() if i not in (AGENT, ORACLE)}
-        if scheme_name not in valid:
-            raise unknown_name("scheme", scheme_name, valid)
-        self._scheme, self._seed, self._parameter = valid[scheme_name], seed, float(parameter)
+        self._scheme = SCHEMES[SCHEMES.pinned(scheme_name, without=("agent", "oracle"))]
+        self._seed, self._parameter = seed, float(parameter)
         self.state = np.zeros(STATE_SIZE)
         """The scheme's row; see `distrlcc.control.state`."""
         self.begin(now=now)

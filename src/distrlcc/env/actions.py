@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import INITIAL_CWND
+from distrlcc.plugins import Registry, having
 from distrlcc.policy.spec import ActionKind
 
 Floats = NDArray[np.float64]
@@ -22,17 +23,40 @@ def _bounded(cwnd: Floats) -> Floats:
     return np.maximum(np.minimum(cwnd, MAX_CWND), MIN_CWND)
 
 
+class Actions(Protocol):
+    """What N senders may do; it keeps nothing."""
+
+    kind: ActionKind
+    """``discrete``: one of `size` actions; ``continuous``: numbers within `GREATEST`."""
+    size: int
+    """Actions, or numbers of one; elements of the previous action's encoding in an observation."""
+    initial: tuple[float, float]
+    """First window, packets, and pacing rate, packets/s; 0: none."""
+    least_rate: float
+    """Least pacing rate, packets/s; 0 where actions set windows."""
+
+    def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
+        """Return new windows, packets, and pacing rates, packets/s, ``[N]``, within bounds."""
+        ...
+
+    def encode(self, actions: NDArray[Any]) -> Floats:
+        """Return actions as an observation has them, ``[N, size]``."""
+        ...
+
+    def label(
+        self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
+    ) -> NDArray[np.int64] | NDArray[np.float32]:
+        """Return the actions that lead nearest to the best windows, ``[N]``; RTTs are in s."""
+        ...
+
+
 class WindowActions:
     """A discrete action changes the window: ``cwnd * factor + offset``."""
 
     kind: ActionKind = "discrete"
     size: int
-    """Elements of the previous action's encoding in an observation, and the number of actions."""
-
     initial = (INITIAL_CWND, 0.0)
-    """First window, packets, and pacing rate, packets/s; 0: none."""
     least_rate = 0.0
-    """Least pacing rate, packets/s."""
 
     def __init__(self, factors: tuple[float, ...], offsets: tuple[float, ...]) -> None:
         """Take one factor and one offset (packets) per action."""
@@ -91,11 +115,16 @@ class RateActions:
         return np.asarray(np.clip(a, -GREATEST, GREATEST), np.float32)
 
 
-ACTIONS: dict[str, WindowActions | RateActions] = {
-    "multiplicative": WindowActions((0.5, 1 / 1.1, 1.0, 1.1, 1.5, 2.0), (0.0,) * 6),
-    "fine": WindowActions((0.5, 0.75, 1 / 1.1, 1 / 1.03, 1.0, 1.03, 1.1, 1.33, 2.0), (0.0,) * 9),
-    "indigo": WindowActions((0.5, 1.0, 1.0, 1.0, 2.0), (0.0, -10.0, 0.0, 10.0, 0.0)),
-    "rate": RateActions(0.025),
-    "fast-rate": RateActions(0.1),
-    "genet": RateActions(1.0, 5.0),
-}
+_FINE = (0.5, 0.75, 1 / 1.1, 1 / 1.03, 1.0, 1.03, 1.1, 1.33, 2.0)
+ACTIONS: Registry[Actions] = Registry(
+    "action",
+    {
+        "multiplicative": WindowActions((0.5, 1 / 1.1, 1.0, 1.1, 1.5, 2.0), (0.0,) * 6),
+        "fine": WindowActions(_FINE, (0.0,) * 9),
+        "indigo": WindowActions((0.5, 1.0, 1.0, 1.0, 2.0), (0.0, -10.0, 0.0, 10.0, 0.0)),
+        "rate": RateActions(0.025),
+        "fast-rate": RateActions(0.1),
+        "genet": RateActions(1.0, 5.0),
+    },
+    having("kind size initial least_rate apply encode label"),
+)

@@ -21,7 +21,6 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
-from distrlcc.errors import unknown_name
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -243,7 +242,7 @@ class LinkBatch(AgentBatch):
         self.simulator = Simulator(
             n,
             self.n_flows,
-            with_ewmas=config.observation.startswith("indigo"),
+            with_ewmas=self.observations.with_ewmas,
             with_best=with_labels,
             with_histograms=with_histograms,
         )
@@ -425,8 +424,7 @@ class DemonstrationBatch(LinkBatch):
         Raises:
             ConfigError: There is no such scheme.
         """
-        if scheme not in SCHEMES or scheme == "agent":
-            raise unknown_name("scheme", scheme, [name for name in SCHEMES if name != "agent"])
+        scheme = SCHEMES.pinned(scheme, without=("agent",))
         super().__init__(n, config, n_flows=n_flows, with_labels=False)
         self.windows = WindowControl(n, 0.0, 0.0)  # the scheme sends, at its own risk
         self._scheme = scheme

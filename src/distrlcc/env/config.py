@@ -11,6 +11,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.sim.suites import pinned_suite
 
 WORLDS = ("simulated", "emulated", "kernel")
 LEAST_EMULATED_MS = 2.0
@@ -23,14 +24,15 @@ class EnvConfig:
     """A vector environment."""
 
     suites: tuple[str, ...] = field(default=("random",), metadata={RESETS: "suite_weights"})
-    """Suites that episodes are drawn from; each a name, a TOML file or a folder of traces. Set
-    alone on a command line they are drawn alike, whatever weights there were."""
+    """Suites that episodes are drawn from; each a name, a reference to a
+    `distrlcc.sim.suites.Suite` or its generator, a TOML file or a folder of traces. Set alone on a
+    command line they are drawn alike, whatever weights there were."""
     suite_weights: tuple[float, ...] = ()
     """How often each suite is drawn, in proportion; empty: all alike."""
     observation: str = "scale-free"
-    """One of `distrlcc.env.observations.OBSERVATIONS`."""
+    """One of `distrlcc.env.observations.OBSERVATIONS`, or a reference to an `Observations`."""
     action: str = "multiplicative"
-    """One of `distrlcc.env.actions.ACTIONS`."""
+    """One of `distrlcc.env.actions.ACTIONS`, or a reference to an `Actions`."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     step_ms: float = 10.0
     """Length of a step, ms; the least length when `interval_rtts` is set."""
@@ -62,15 +64,14 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         # Names that exist.
-        if self.observation not in OBSERVATIONS:
-            raise unknown_name("observation", self.observation, OBSERVATIONS)
-        if self.action not in ACTIONS:
-            raise unknown_name("action", self.action, ACTIONS)
+        OBSERVATIONS.pin(self, "observation")
+        ACTIONS.pin(self, "action")
         if self.world not in WORLDS:
             raise unknown_name("world", self.world, WORLDS)
         # Suites and their weights.
         if isinstance(self.suites, str) or not self.suites:
             raise ConfigError(f"suites is {self.suites!r}; expected a tuple of names")
+        object.__setattr__(self, "suites", tuple(map(pinned_suite, self.suites)))
         weights = self.weights
         if len(self.suites) != len(weights):
             raise ConfigError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.plugins import Registry, having
 from distrlcc.types import IntervalStats
 
 Observation = NDArray[np.float32]
@@ -14,11 +16,36 @@ Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class _Running:
-    """A space's running arrays ``[N]`` or ``[N, ...]`` by name, with their values at the start."""
+class Observations(Protocol):
+    """What N senders see; each begins anew by itself. Made as ``space(n)``."""
 
     size: int
     """Elements of an observation, without the previous action's."""
+    with_ewmas: bool
+    """Whether it looks at Indigo's averages in `IntervalStats`, which cost time to keep."""
+
+    def observe(self, stats: IntervalStats) -> Floats:
+        """Take a step of the senders ``[N]`` and return what they see, ``[N, size]``, finite."""
+        ...
+
+    def reset(self, which: Indices) -> None:
+        """Begin anew with some senders."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that changes, as arrays by name."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        ...
+
+
+class Running:
+    """A space's running arrays ``[N]`` or ``[N, ...]`` by name, with their values at the start."""
+
+    size: int
+    with_ewmas = False
 
     def __init__(self, n: int, **initial: float | Floats) -> None:
         self._initial = initial
@@ -28,17 +55,20 @@ class _Running:
         }
 
     def reset(self, which: Indices) -> None:
+        """See `Observations`."""
         for name, value in self._initial.items():
             self.values[name][which] = value
 
     def state_dict(self) -> dict[str, Any]:
+        """See `Observations`."""
         return {k: v.copy() for k, v in self.values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Observations`."""
         self.values = {k: np.array(state[k], float) for k in self.values}
 
 
-class ScaleFree(_Running):
+class ScaleFree(Running):
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
 
     In order: the log of interval RTT over min RTT; its slow average; its change; the log of
@@ -204,10 +234,11 @@ class ScaleFreeSpread(ScaleFreeRecent):
         return [*elements, v["floor"], v["quantile"].copy(), above, v["spread"], v["slow_spread"]]
 
 
-class Indigo(_Running):
+class Indigo(Running):
     """Indigo's four fields: delay, delivery rate, send rate (EWMAs) and cwnd, normalised."""
 
     size = 4
+    with_ewmas = True
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, 4]``."""
@@ -225,7 +256,7 @@ class IndigoMinRtt(Indigo):
         return np.concatenate([super().observe(stats), stats.min_rtt[:, None] * 10.0], axis=1)
 
 
-class Aurora(_Running):
+class Aurora(Running):
     """Aurora's history of 10 intervals: latency inflation, latency ratio - 1, send ratio - 1.
 
     Source: Jay et al., ICML 2019, section 4.1. The latency inflation is the change of the mean RTT
@@ -274,12 +305,16 @@ class Genet(Aurora):
         return np.stack([inflation, np.log1p(np.clip(ratio, 0, 1000)), received], axis=1)
 
 
-OBSERVATIONS: dict[str, type[ScaleFree | Indigo | Aurora]] = {
-    "scale-free": ScaleFree,
-    "scale-free-recent": ScaleFreeRecent,
-    "scale-free-spread": ScaleFreeSpread,
-    "indigo": Indigo,
-    "indigo-min-rtt": IndigoMinRtt,
-    "aurora": Aurora,
-    "genet": Genet,
-}
+OBSERVATIONS: Registry[Callable[[int], Observations]] = Registry(
+    "observation",
+    {
+        "scale-free": ScaleFree,
+        "scale-free-recent": ScaleFreeRecent,
+        "scale-free-spread": ScaleFreeSpread,
+        "indigo": Indigo,
+        "indigo-min-rtt": IndigoMinRtt,
+        "aurora": Aurora,
+        "genet": Genet,
+    },
+    having("size with_ewmas observe reset state_dict load_state_dict", made=False),
+)

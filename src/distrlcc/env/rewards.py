@@ -6,14 +6,15 @@ Throughputs in the papers' formulas are of acknowledged packets; utilisation in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.config import check_fields
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError
+from distrlcc.plugins import Registry, function
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
 Floats = NDArray[np.float64]
@@ -24,7 +25,7 @@ class RewardConfig:
     """Which reward, and the weights of our own (the others are fixed by their papers)."""
 
     name: str = "distrlcc"
-    """One of `REWARDS`."""
+    """One of `REWARDS`, or a reference to a `Reward`."""
     delay_weight: float = 0.5
     """Price of a queueing delay of one round trip."""
     loss_weight: float = 10.0
@@ -41,8 +42,7 @@ class RewardConfig:
     `with_fairness`."""
 
     def __post_init__(self) -> None:
-        if self.name not in REWARDS:
-            raise unknown_name("reward", self.name, REWARDS)
+        REWARDS.pin(self, "name")
         check_fields(self, "delay_weight loss_weight window_weight guard_weight fairness_weight", 0)
         if self.delay_weights:
             self._check_range()
@@ -61,7 +61,7 @@ class RewardConfig:
             )
         if self.name != "distrlcc":
             raise ConfigError(
-                f"delay_weights with the reward {self.name}: its paper fixed its weights; "
+                f"delay_weights with the reward {self.name}: it fixes its weights itself; "
                 "take reward.name=distrlcc"
             )
 
@@ -84,6 +84,14 @@ class LinkView:
     """Flows that run on the agent's link; None: it alone, as far as is known (real links)."""
     schemes: Floats | None = None
     """How many of them are others than agents; None: none, as far as is known (real links)."""
+
+
+class Reward(Protocol):
+    """A function of a step: it keeps nothing, and looks at each sender alone."""
+
+    def __call__(self, stats: IntervalStats, link: LinkView, config: RewardConfig, /) -> Floats:
+        """Return what each sender is paid for the step, ``[N]``, finite."""
+        ...
 
 
 def _mean_rtt(stats: IntervalStats) -> Floats:
@@ -226,10 +234,8 @@ def with_fairness(reward: Floats, link: LinkView, config: RewardConfig) -> Float
     return reward - config.fairness_weight * np.abs(np.log(np.maximum(link.share, LEAST_SHARE)))
 
 
-REWARDS: dict[str, Callable[[IntervalStats, LinkView, RewardConfig], Floats]] = {
-    "distrlcc": distrlcc,
-    "aurora": aurora,
-    "genet": genet,
-    "mvfst": mvfst,
-    "orca": orca,
-}
+REWARDS: Registry[Reward] = Registry(
+    "reward",
+    {"distrlcc": distrlcc, "aurora": aurora, "genet": genet, "mvfst": mvfst, "orca": orca},
+    function,
+)

@@ -18,6 +18,7 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.plugins import is_reference, short
 from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
 from distrlcc.policy.policy_file import find_policy
 from distrlcc.seeding import stream_key
@@ -41,6 +42,8 @@ class Contender:
     """The policy's file, which a sender of real packets reads."""
     control: str | None = None
     """Name of the control as which the kernel's TCP has the policy; None: it is not there."""
+    reference: str = ""
+    """To a user's scheme; empty: it is another's."""
 
     @property
     def learned(self) -> bool:
@@ -57,6 +60,8 @@ class Contender:
         """The scheme that its flow runs in the simulator, or the kernel's control."""
         if self.control is not None:
             return self.control
+        if self.reference:
+            return self.reference
         return self.name.removeprefix(KERNEL) if self.policy is None else "agent"
 
     def simulated(self) -> Contender | None:
@@ -68,7 +73,7 @@ class Contender:
     def words(self) -> tuple[str, ...]:
         """Return the arguments with which ``distrlcc send`` runs it."""
         if self.policy is None:
-            return ("--scheme", self.name)
+            return ("--scheme", self.reference or self.name)
         prefer = () if self.preference is None else ("--prefer", str(self.preference))
         return ("--policy", str(self.path), *prefer)
 
@@ -161,7 +166,9 @@ def _real_schemes() -> list[str]:
 
 
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
-    """Return a scheme as a contender; of real packets ``kernel-NAME`` is one of the kernel's.
+    """Return a scheme, also by its reference, as a contender.
+
+    Of real packets ``kernel-NAME`` is one of the kernel's.
 
     Raises:
         ConfigError: There is no such scheme, or the kernel does not have it.
@@ -170,6 +177,9 @@ def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
         names = [*(KERNEL + control for control in kernel_controls()), *_real_schemes()]
     else:
         names = [*(scheme for scheme in SCHEMES if scheme != "agent"), BEST_CWND]
+    if is_reference(name) or name in SCHEMES.registered:
+        pinned = SCHEMES.pinned(name)
+        return Contender(short(pinned), reference=pinned)
     if name not in names:
         raise unknown_name("scheme of the emulated world" if real else "scheme", name, names)
     return Contender(name)

@@ -23,6 +23,7 @@ from distrlcc.evaluation.labels import place_labels
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
 from distrlcc.evaluation.summary import MeanInterval, Summary
+from distrlcc.plugins import short
 from distrlcc.types import FloatArray
 
 _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
@@ -119,7 +120,7 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
     """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
     flows = run.scenario.flows
     names = [
-        (f"{contender} {k + 1}", True) if flow.scheme == "agent" else (flow.scheme, False)
+        (f"{contender} {k + 1}", True) if flow.scheme == "agent" else (short(flow.scheme), False)
         for k, flow in enumerate(flows)
     ]
     style = looks(names, theme)

@@ -9,9 +9,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
+from distrlcc.plugins import Registry, having
+
+_LEARNER = (
+    "update weights load_weights shared_state state_dict load_state_dict undo_update pass_over"
+)
+LEARNERS: Registry[Any] = Registry("learner", {}, having(_LEARNER, made=False))
+"""Users' learners alone: classes like `distrlcc.learn.ppo.PPO`, and made with the same arguments.
+Ours are chosen by their sections."""
 
 Schedule = tuple[tuple[int, float], ...]
 """Points ``(environment step, value)`` in order: linear between them, constant outside."""

@@ -112,15 +112,15 @@ class Dagger(Learner):
         # Every pass normalises afresh, so the moments may include the newest data at once.
         obs, idle = rollout.obs[: rollout.steps], rollout.idle
         moments = self.moments(obs if idle is None else obs[~idle])
-        self.absorb(self._reducer.sum(moments))
+        self.absorb(self.reducer.sum(moments))
         sums = np.array([rollout.samples, rollout.count])
-        samples, envs = self._reducer.sum(sums.astype(np.float64)).tolist()
+        samples, envs = self.reducer.sum(sums.astype(np.float64)).tolist()
         # Label the rollout and take it into the data.
         data = self._dataset = self._dataset or self._allocate(rollout, envs)
         if self._added != self.version:  # else an update that failed is done again
             data.add(self._labelled(rollout))
             self._added = self.version
-        total = float(self._reducer.sum(np.array([float(data.samples)]))[0])
+        total = float(self.reducer.sum(np.array([float(data.samples)]))[0])
         # Ranks hold different numbers of rows once one was cut short: plan for the mean.
         rows = int(total / (envs * rollout.sequence_length))
         plan = plan_minibatches(total, config.minibatch_size, rows, envs, rollout.first_index)
@@ -179,7 +179,7 @@ class Dagger(Learner):
             samples = part.samples
             self.optimizer.step(loss, samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
-        loss_sum, accuracy_sum, count = self._reducer.sum(sums.double().numpy()).tolist()
+        loss_sum, accuracy_sum, count = self.reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)
 
     def weights(self) -> Weights:

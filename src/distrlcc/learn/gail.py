@@ -175,7 +175,7 @@ class Gail(PPO):
         self._expert = Demonstrations(config, spec, seed)
         size = self._expert.features.shape[1]
         self._discriminator = discriminator(size, config.hidden, seed).to(self.device)
-        self._discriminator_adam = FlatAdam(self._discriminator, self._reducer)
+        self._discriminator_adam = FlatAdam(self._discriminator, self.reducer)
         self._deal_key = stream_key(seed, "discriminator's minibatches")
         self._draw_key = stream_key(seed, "discriminator's expert")
 
@@ -195,7 +195,7 @@ class Gail(PPO):
         with torch.no_grad():
             logits = self._discriminator(features).cpu().numpy().astype(np.float64)
         sums = np.array([len(logits), logits.sum(), np.square(logits).sum()])
-        samples, total, squares = self._reducer.sum(sums).tolist()
+        samples, total, squares = self.reducer.sum(sums).tolist()
         mean = total / max(samples, 1.0)
         std = math.sqrt(max(squares / max(samples, 1.0) - mean * mean, 0.0))
         scaled = (logits - mean) / (std + 1e-8)
@@ -206,7 +206,7 @@ class Gail(PPO):
         """Make passes over the rollout, each step beside one of the expert's."""
         config, rows = self._gail, len(rollout.obs)
         counts = np.array([rollout.samples, rollout.count], np.float64)
-        samples, envs = self._reducer.sum(counts).tolist()
+        samples, envs = self.reducer.sum(counts).tolist()
         plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
         sums, draws = torch.zeros(len(_METRICS) + 1, dtype=torch.float64), 0
         for epoch in range(config.num_epochs):

@@ -139,7 +139,7 @@ class Cloning(Learner):
             self._examine(epoch)
         dataset = epoch.training
         counts = [float(dataset.counts(part).sum()) for part in epoch.parts]
-        totals = self._reducer.sum(np.array(counts))
+        totals = self.reducer.sum(np.array(counts))
         lr = scheduled(self.config.lr_schedule, epoch.number, self.config.lr)
         sums, norms, done = torch.zeros(2, dtype=torch.float64), torch.zeros(()), 0.0
         batches = zip(map(dataset.__getitems__, epoch.parts), counts, totals, strict=True)
@@ -171,11 +171,11 @@ class Cloning(Learner):
                 break
             local.update(steps.observations)
         # All ranks raise, or none would know that another has left.
-        if self._reducer.sum(np.array([float(bool(problem))]))[0]:
+        if self.reducer.sum(np.array([float(bool(problem))]))[0]:
             raise DatasetError(problem or f"{data.folder}: another process found it damaged")
         count = np.full_like(local.mean, local.count)
         moments = [count, count * local.mean, local.m2 + count * local.mean**2]
-        self.absorb(self._reducer.sum(np.concatenate(moments)))
+        self.absorb(self.reducer.sum(np.concatenate(moments)))
 
     def _problem(self, observations: NDArray[np.float32], actions: NDArray[Any]) -> str:
         if not np.isfinite(observations).all():
@@ -203,7 +203,7 @@ class Cloning(Learner):
         return objective, loss, hits
 
     def _means(self, what: str, sums: Tensor, count: float) -> dict[str, float]:
-        loss, hits = (self._reducer.sum(sums.numpy()) / max(count, 1.0)).tolist()
+        loss, hits = (self.reducer.sum(sums.numpy()) / max(count, 1.0)).tolist()
         means = {f"{what}_loss": loss}
         return means | {f"{what}_accuracy": hits} if self.spec.action_kind == "discrete" else means
 

@@ -14,7 +14,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.config import DaggerConfig, ImitationConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
 from distrlcc.learn.learner import LocalReducer, Reducer, Weights
-from distrlcc.policy.network import ActorCritic, Categorical, Gaussian
+from distrlcc.policy.network import Categorical, Gaussian, build_network
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.seeding import stream_key
@@ -45,11 +45,11 @@ class Learner(ABC):
             )
         self.config, self.spec, self.device = config, spec, torch.device(device)
         self.version = 0
-        self.network = ActorCritic(spec, seed).to(self.device)
+        self.network = build_network(spec, seed).to(self.device)
         self.normalizer = Normalizer(spec.observation_size)
-        self._reducer = reducer or LocalReducer()
+        self.reducer = reducer or LocalReducer()
         weight_decay = 0.0 if isinstance(config, PPOConfig) else config.l2
-        self.optimizer = FlatAdam(self.network, self._reducer, weight_decay)
+        self.optimizer = FlatAdam(self.network, self.reducer, weight_decay)
         self._minibatch_key = stream_key(seed, "minibatches")
         self._env_steps = 0
 

@@ -93,7 +93,7 @@ class PPO(Learner):
         lag = float(rho.sum(dtype=np.float64)), float(clipped.sum())
         sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *lag]
         moments = self.moments(_active(rollout.obs[: rollout.steps], idle))
-        agreed = self._reducer.sum(np.concatenate([sums, moments]))
+        agreed = self.reducer.sum(np.concatenate([sums, moments]))
         samples, envs, total, squares, *lag_sums = agreed[: len(sums)].tolist()
         count = max(samples, 1.0)
         if config.normalize_advantages:
@@ -217,7 +217,7 @@ class PPO(Learner):
 
     def means(self, names: Sequence[str], sums: Tensor) -> dict[str, float]:
         """Return means over all ranks, of sums of these metrics and of the samples."""
-        *totals, count = self._reducer.sum(sums.double().numpy()).tolist()
+        *totals, count = self.reducer.sum(sums.double().numpy()).tolist()
         return {name: t / max(count, 1.0) for name, t in zip(names, totals, strict=True)}
 
     def _adapt_kl_coeff(self, kl: float) -> None:

@@ -79,7 +79,10 @@ def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
         )
     linear(features, "policy_head.weight", "policy_head.bias", to="head")
     # The graph, with what its user must know.
-    shapes = {"observation": ["N", spec.observation_size], "head": ["N", spec.action_size]}
+    shapes: dict[str, list[str | int | None]] = {
+        "observation": ["N", spec.observation_size],
+        "head": ["N", spec.action_size],
+    }
     parts, _, width = spec.state_shape(1)
     shapes |= {name: [parts, "N", width] for name in ("state", "state_after")}
     used = [("observation", "head"), ("state", "state_after")][: 1 if spec.kind == "mlp" else 2]

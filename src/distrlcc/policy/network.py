@@ -72,17 +72,64 @@ INITIAL_LOG_STD = -0.5
 _ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
 
-class ActorCritic(nn.Module):
-    """Dense layers, an optional recurrent layer, and two linear heads: action and value.
+class PolicyNetwork(nn.Module):
+    """What all networks have: a start, and the action distribution of what they return.
 
     Time comes first: sequences are ``[L, B, ...]``. The recurrent state is one tensor
     ``[P, B, H]``, see `PolicySpec.state_shape`, so that all kinds are used alike.
     """
 
-    def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
-        """Build the network with weights drawn from ``seed`` alone."""
+    def __init__(self, spec: PolicySpec) -> None:
+        """Take the spec."""
         super().__init__()
         self.spec = spec
+        self.log_std: nn.Parameter | None = None
+
+    def _add_log_std(self) -> None:
+        if self.spec.action_kind == "continuous":
+            self.log_std = nn.Parameter(torch.full((self.spec.action_size,), INITIAL_LOG_STD))
+
+    def initial_state(self, count: int) -> Tensor:
+        """Return the state ``[P, count, H]`` at an episode's start."""
+        return torch.zeros(self.spec.state_shape(count))
+
+    def distribution(self, head: Tensor) -> Categorical | Gaussian:
+        """Return the action distribution of ``forward``'s first output."""
+        if self.log_std is None:
+            # Along the first axis, as `ActorCritic` lays its logits out.
+            return Categorical(torch.log_softmax(head.movedim(-1, 0), dim=0).movedim(0, -1))
+        return Gaussian(head, self.log_std.clamp(*LOG_STD_RANGE))
+
+
+class UserNetwork(PolicyNetwork):
+    """A network that a user brings; see `distrlcc.policy.spec.Network`."""
+
+    def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
+        """Build the network with weights drawn from ``seed`` alone."""
+        super().__init__(spec)
+        assert spec.network is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.body = spec.network.module(spec)
+        self._add_log_std()
+
+    def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the network over a sequence; see `ActorCritic.forward`."""
+        head, values, state = self.body(obs, starts, state)
+        return head, values, state
+
+
+def build_network(spec: PolicySpec, seed: int = 0) -> UserNetwork | ActorCritic:
+    """Return a spec's network with weights drawn from ``seed`` alone."""
+    return ActorCritic(spec, seed) if spec.network is None else UserNetwork(spec, seed)
+
+
+class ActorCritic(PolicyNetwork):
+    """Dense layers, an optional recurrent layer, and two linear heads: action and value."""
+
+    def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
+        """Build the network with weights drawn from ``seed`` alone."""
+        super().__init__(spec)
         widths = (spec.observation_size, *spec.dense)
         self.trunk = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         width = widths[-1]
@@ -95,9 +142,7 @@ class ActorCritic(nn.Module):
         width = spec.state_size or width
         self.policy_head = nn.Linear(width, spec.action_size)
         self.value_head = nn.Linear(width, 1)
-        self.log_std: nn.Parameter | None = None
-        if spec.action_kind == "continuous":
-            self.log_std = nn.Parameter(torch.full((spec.action_size,), INITIAL_LOG_STD))
+        self._add_log_std()
         self._initialize(torch.Generator().manual_seed(seed))
 
     def _initialize(self, generator: torch.Generator) -> None:
@@ -123,10 +168,6 @@ class ActorCritic(nn.Module):
             size = self.spec.state_size
             # Units remember 2 to 32 steps: https://arxiv.org/abs/1804.11188, section 3.
             self.mingru.bias.data[:size] = -torch.linspace(0.0, math.log(31.0), size)
-
-    def initial_state(self, count: int) -> Tensor:
-        """Return the state ``[P, count, H]`` at an episode's start."""
-        return torch.zeros(self.spec.state_shape(count))
 
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the network over a sequence; one step is a sequence of length 1.
@@ -171,10 +212,3 @@ class ActorCritic(nn.Module):
             h, c = cell(row, (h * kept, c * kept))
             outputs.append(h)
         return torch.stack(outputs), torch.stack((h, c))
-
-    def distribution(self, head: Tensor) -> Categorical | Gaussian:
-        """Return the action distribution of :meth:`forward`'s first output."""
-        if self.log_std is None:
-            # Along the first axis, as `forward` lays its logits out.
-            return Categorical(torch.log_softmax(head.movedim(-1, 0), dim=0).movedim(0, -1))
-        return Gaussian(head, self.log_std.clamp(*LOG_STD_RANGE))

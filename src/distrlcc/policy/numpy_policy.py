@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from distrlcc.policy.normalizer import Float32, Float64, normalize
 from distrlcc.policy.policy_file import PolicyFile, load_policy
-from distrlcc.policy.spec import PolicySpec
+from distrlcc.policy.spec import BODY, PolicySpec
 from distrlcc.seeding import normal, uniform
 
 LOG_STD_RANGE = (-5.0, 2.0)
@@ -73,6 +73,11 @@ class NumpyNetwork:
         """Take the arrays named and shaped as :func:`expected_shapes` says."""
         self.spec = spec
         self._mean, self._std = arrays["normalizer.mean"], arrays["normalizer.std"]
+        self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
+        self._user = spec.network
+        if self._user is not None:
+            self._arrays = {name.removeprefix(BODY): array for name, array in arrays.items()}
+            return
         self._dense = [
             (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"][:, None])
             for i in range(len(spec.dense))
@@ -93,7 +98,6 @@ class NumpyNetwork:
         self._heads = np.concatenate([arrays["policy_head.weight"], arrays["value_head.weight"]])
         bias = np.concatenate([arrays["policy_head.bias"], arrays["value_head.bias"]])
         self._heads_bias = bias[:, None]
-        self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
 
     def initial_state(self, count: int) -> Float32:
         """Return the state ``[P, count, H]`` at an episode's start; see `PolicySpec`."""
@@ -109,8 +113,11 @@ class NumpyNetwork:
         Returns:
             Logits or means ``[N, A]``, values ``[N]``, and the state after the step ``[P, N, H]``.
         """
+        normalised = normalize(obs, self._mean, self._std)
+        if self._user is not None:
+            return self._user.step(self._arrays, normalised, state)
         # Features come first inside, [D, N], as in ActorCritic: softmax then runs along memory.
-        features = normalize(obs, self._mean, self._std).T
+        features = normalised.T
         for weight, bias in self._dense:
             features = weight @ features
             features += bias

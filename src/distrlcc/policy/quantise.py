@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from distrlcc.config import check_fields
 from distrlcc.errors import PolicyFileError
+from distrlcc.plugins import is_reference, short
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.fixed_point import fixed
 from distrlcc.policy.numpy_policy import LOG_STD_RANGE
@@ -173,6 +174,12 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
             f"{name}: the kernel's program has no observation {spec.observation!r}; it has "
             f"{', '.join(layout.SPACES)}"
         )
+    for what, brought in (("network", spec.kind), ("action", spec.action)):
+        if is_reference(brought):
+            raise PolicyFileError(
+                f"{name}: the kernel's program has no {what} of a user's, as {short(brought)} is; "
+                "send with 'distrlcc send'"
+            )
     sizes = [weight.shape for weight, _, _ in _layers(policy)]
     expected = layout.SPACES[spec.observation] + spec.action_size + (spec.preference is not None)
     for what, has, fits in (

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from distrlcc.config import check_fields, check_positive
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.plugins import Registry, having, is_pinned, is_reference
 
 ActionKind = Literal["discrete", "continuous"]
-NetworkKind = Literal["mlp", "lstm", "mingru"]
 Activation = Literal["relu", "tanh"]
 
 DEFAULT = "one"
@@ -17,6 +20,52 @@ DEFAULT = "one"
 PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
 """Options of a policy whose last input is a preference: the default, and the prices of delay that
 0 and 1 stand for."""
+
+
+class Network(Protocol):
+    """A user's network: the same function in torch, which learns, and in NumPy, which acts.
+
+    Observations come normalised; both return logits or means, values and the next state. Only
+    `module` may import torch: a sender has none.
+    """
+
+    def state_size(self, spec: PolicySpec) -> int:
+        """Return H, the width of the recurrent state; 0 without one."""
+        return 0
+
+    def shapes(self, spec: PolicySpec) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the module's parameters by name."""
+        ...
+
+    def module(self, spec: PolicySpec) -> Any:
+        """Return a ``torch.nn.Module`` with weights drawn from torch's generator.
+
+        It is called with observations ``[L, B, D]``, starts ``[L, B]``, True where the state is
+        zero, and the state ``[1, B, H]``; it returns ``[L, B, A]``, ``[L, B]``, ``[1, B, H]``.
+        """
+        ...
+
+    def step(
+        self,
+        arrays: dict[str, NDArray[np.float32]],
+        obs: NDArray[np.float32],
+        state: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Return ``[N, A]``, ``[N]`` and ``[1, N, H]`` of ``[N, D]`` and ``[1, N, H]``.
+
+        ``arrays`` are the parameters by name; nothing passed in is changed.
+        """
+        ...
+
+
+NETWORKS: Registry[Network | None] = Registry(
+    "network",
+    dict.fromkeys(("mlp", "lstm", "mingru")),
+    having("state_size shapes module step"),
+)
+"""Ours have None: `distrlcc.policy.network` and `distrlcc.policy.numpy_policy` have them."""
+BODY = "body."
+"""Before the names of the parameters of a user's network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +82,9 @@ class PolicySpec:
     """``discrete``: one of ``action_size`` actions; ``continuous``: a vector of that length."""
     action_size: int
     """Number of actions, or length of the action vector."""
-    kind: NetworkKind = "mlp"
-    """``mlp``: dense layers; ``lstm`` or ``mingru``: dense layers, then one recurrent layer."""
+    kind: str = "mlp"
+    """``mlp``: dense layers; ``lstm`` or ``mingru``: dense layers, then one recurrent layer; or a
+    reference to a `Network`."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
     activation: Activation = "relu"
@@ -57,6 +107,11 @@ class PolicySpec:
             raise ConfigError(
                 f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
             )
+        if self.kind not in NETWORKS and not is_reference(self.kind):
+            raise unknown_name("network", self.kind, NETWORKS)
+        for name in (self.observation, self.action, self.kind):
+            if not is_pinned(name):
+                raise ConfigError(f"{name!r} lacks the hash of its source: expected {name}@HASH")
         check_positive(self, "step_ms" if self.interval_rtts is None else "step_ms interval_rtts")
         try:
             fits = self.preference is None or (
@@ -76,21 +131,29 @@ class PolicySpec:
         return tuple(map(float, self.options.get(DELAY_WEIGHTS, "").split()))
 
     @property
+    def network(self) -> Network | None:
+        """The user's network; None where it is one of ours."""
+        return NETWORKS[self.kind]
+
+    @property
     def dense(self) -> tuple[int, ...]:
         """Widths of the dense layers."""
-        return self.hidden if self.kind == "mlp" else self.hidden[:-1]
+        return self.hidden[:-1] if self.kind in ("lstm", "mingru") else self.hidden
 
     @property
     def state_size(self) -> int:
         """Width of the recurrent state; 0 where there is none."""
+        network = self.network
+        if network is not None:
+            return network.state_size(self)
         return 0 if self.kind == "mlp" else self.hidden[-1]
 
     def state_shape(self, count: int) -> tuple[int, int, int]:
         """Return the shape ``[P, count, H]`` of ``count`` recurrent states.
 
-        An LSTM's P = 2 parts are h and c, a minGRU's one is h; H is 0 for an MLP.
+        An LSTM's P = 2 parts are h and c, others' one is h; H is 0 for an MLP.
         """
-        return (1 if self.kind == "mingru" else 2, count, self.state_size)
+        return (2 if self.kind in ("mlp", "lstm") else 1, count, self.state_size)
 
     @property
     def preference(self) -> float | None:
@@ -104,6 +167,18 @@ class PolicySpec:
 
 def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
     """Return the name and shape of every array a policy of this spec consists of."""
+    network = spec.network
+    if network is not None:
+        shapes = {BODY + name: tuple(shape) for name, shape in network.shapes(spec).items()}
+    else:
+        shapes = _our_shapes(spec)
+    if spec.action_kind == "continuous":
+        shapes["log_std"] = (spec.action_size,)
+    shapes["normalizer.mean"] = shapes["normalizer.std"] = (spec.observation_size,)
+    return shapes
+
+
+def _our_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     width = spec.observation_size
     for index, size in enumerate(spec.dense):
@@ -122,7 +197,4 @@ def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
     shapes["policy_head.bias"] = (spec.action_size,)
     shapes["value_head.weight"] = (1, width)
     shapes["value_head.bias"] = (1,)
-    if spec.action_kind == "continuous":
-        shapes["log_std"] = (spec.action_size,)
-    shapes["normalizer.mean"] = shapes["normalizer.std"] = (spec.observation_size,)
     return shapes

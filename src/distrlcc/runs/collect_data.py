@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from distrlcc.config import check_fields, to_toml
+from distrlcc.control.state import SCHEMES
 from distrlcc.data.manifest import Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.config import EnvConfig
@@ -57,6 +58,8 @@ class CollectConfig:
 
     def __post_init__(self) -> None:
         check_expert(self.env, "collect")
+        schemes = (SCHEMES.pinned(name, without=("agent",)) for name in self.schemes)
+        object.__setattr__(self, "scheme", ",".join(schemes))
         if (self.steps == 0) == (self.episodes == 0):
             raise ConfigError("give either steps or episodes")
         check_fields(self, "steps episodes seed", 0, MAX_VALUE)

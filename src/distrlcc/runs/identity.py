@@ -18,6 +18,7 @@ import distrlcc
 from distrlcc import __version__
 from distrlcc.config import to_toml, toml_differences
 from distrlcc.errors import ConfigError, GroupError, reading
+from distrlcc.plugins import portable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -65,7 +66,7 @@ def identity(config: DataclassInstance | None, **others: str | int) -> dict[str,
         "torch": versions["torch"],
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: str(value) for name, value in others.items()},
-        **({_CONFIG: to_toml(config)} if config is not None else {}),
+        **({_CONFIG: portable(to_toml(config))} if config is not None else {}),
     }
 
 

@@ -10,12 +10,15 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError
 from distrlcc.learn.config import (
+    LEARNERS,
     AlarmConfig,
     DaggerConfig,
     GailConfig,
     ImitationConfig,
     PPOConfig,
 )
+from distrlcc.policy.spec import NETWORKS
+from distrlcc.sim.suites import pinned_suite
 
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
@@ -28,13 +31,16 @@ MAX_AMOUNT = 999_999
 class NetworkConfig:
     """The policy's network."""
 
-    kind: Literal["mlp", "lstm", "mingru"] = "mlp"
+    kind: str = "mlp"
     """``mlp``: dense layers; ``lstm`` or ``mingru`` (which trains faster): dense layers, and one
-    recurrent layer as the last of hidden."""
+    recurrent layer as the last of hidden; or a reference to a `distrlcc.policy.spec.Network`."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the dense layers."""
+
+    def __post_init__(self) -> None:
+        NETWORKS.pin(self, "kind")
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ class ActorsConfig:
     def __post_init__(self) -> None:
         if not self.nodes or not any(self.nodes):
             raise ConfigError("nodes is empty: expected a list of links for each machine")
+        object.__setattr__(self, "nodes", tuple(tuple(map(pinned_suite, n)) for n in self.nodes))
         check_fields(self, "envs_per_worker", 1)
         check_fields(self, "segments_per_update max_lag wait_workers", 0)
         environments = self.envs_per_worker * len(self.links)
@@ -209,6 +216,9 @@ class RunConfig:
     """Updates between two checkpoints."""
     start_from: str = ""
     """Policy file whose weights training starts from, on each machine; empty: random ones."""
+    learner: str = ""
+    """Reference to a `distrlcc.learn.model.Learner` that learns in PPO's place, with the settings
+    of the section ppo; empty: ours."""
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
@@ -244,6 +254,10 @@ class RunConfig:
     def _check_sections(self) -> None:
         if (self.ppo is None) == (self.dagger is None):
             raise ConfigError("give exactly one of the sections ppo and dagger")
+        if self.learner:
+            LEARNERS.pin(self, "learner")
+            if self.ppo is None or self.gail is not None:
+                raise ConfigError("learner needs the section ppo, and none beside it: its settings")
         if self.gail is not None and self.ppo is None:
             raise ConfigError("the section gail needs the section ppo: its generator's settings")
         if self.ppo is None or self.gail is not None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from distrlcc.config import flat, from_dict, read_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.files import refuse_links, temporary_path, write_atomically
+from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from distrlcc.runs.identity import package_versions, versions
@@ -289,13 +290,16 @@ class RunDirectory:
 
 
 def _identity(config: DataclassInstance) -> str:
-    """Return a configuration as TOML, with its extendable keys at their defaults."""
+    """Return a configuration as TOML, with its extendable keys at their defaults.
+
+    The folders of users' files are left out: only their sources count.
+    """
     defaults = {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()
         for f in fields(config)
         if f.name in getattr(config, "EXTENDABLE", ())
     }
-    return to_toml(replace(config, **defaults))
+    return portable(to_toml(replace(config, **defaults)))
 
 
 def fresh_folder(root: Path, recipe: str) -> Path:

@@ -14,12 +14,14 @@ from msgspec import json
 from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError, reading
 from distrlcc.learn.collapse import CollapseAlarm, Restorer
 from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.config import LEARNERS
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Reducer, Weights
 from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.threads import limit_threads
+from distrlcc.plugins import short
 from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.held_out import ACTINGS, HeldOut
@@ -47,7 +49,8 @@ def build_learner(
         assert config.ppo is not None
         learner = Gail(config.gail, config.ppo, spec, config.seed, reducer, device)
     elif config.ppo is not None:
-        learner = PPO(config.ppo, spec, config.seed, reducer, device)
+        kind = LEARNERS[config.learner] if config.learner else PPO
+        learner = kind(config.ppo, spec, config.seed, reducer, device)
     else:
         assert config.dagger is not None
         learner = Dagger(config.dagger, spec, config.seed, reducer, device)
@@ -66,6 +69,8 @@ def _starting_weights(path: str, spec: PolicySpec) -> Weights:
     """Return a policy file's weights, to train a policy of a spec from."""
     policy = load_policy(find_policy(path))
     given, wanted = (json.decode(json.encode(each)) for each in (policy.spec, spec))
+    for each in given, wanted:  # a user's code may have changed: its shape counts
+        each |= {name: short(each[name]) for name in ("observation", "action", "kind")}
     names = [name for name in _SHAPE.split() if given[name] != wanted[name]]
     if names:
         has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 
 from distrlcc.control.compiled import njit
-from distrlcc.control.schemes import ORACLE, initialise, on_ack, on_timeout
+from distrlcc.control.schemes import FIXED, ORACLE, initialise, on_ack, on_timeout
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
 from distrlcc.sim.acks import acknowledge, loss_hash
@@ -573,7 +573,7 @@ def advance(
                         histograms[1, f, delay_bin(last_rtt)] += 1
                     # The scheme moves window and rate; an unpaced flow fills its window at once.
                     if schemes is not None:
-                        if scheme > ORACLE:
+                        if scheme > FIXED:
                             on_ack(
                                 scheme,
                                 state,
@@ -610,7 +610,7 @@ def advance(
                     # The timer, after one second without send or ACK.
                     flows[f, col.STEP_TIMEOUTS] += 1
                     if schemes is not None:
-                        if scheme > ORACLE:
+                        if scheme > FIXED:
                             on_timeout(scheme, state, sent)
                             window = int(state[CWND])
                             pacing = state[PACING]

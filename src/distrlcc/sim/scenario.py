@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from distrlcc.config import check_fields
-from distrlcc.control.state import scheme_id
+from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError
 from distrlcc.sim.queues import QueueSpec, parse_queue
 from distrlcc.types import PACKET_BYTES
@@ -180,7 +180,7 @@ class Flow:
     """Whether a queue that marks may mark its packets, where a scheme sends them."""
 
     def __post_init__(self) -> None:
-        scheme_id(self.scheme)
+        SCHEMES.pin(self, "scheme")
         check_fields(self, "start_s stop_s", 0, 1e6, prefix="flows.")
         check_fields(self, "packets", 1, 1e9, prefix="flows.")
         check_fields(self, "extra_rtt_ms", 0, MAX_DELAY_MS, prefix="flows.")

@@ -23,8 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.compiled import CACHE_FOLDER
-from distrlcc.control.schemes import ORACLE
-from distrlcc.control.state import CWND, INITIAL_CWND, PACING, STATE_SIZE, scheme_id
+from distrlcc.control.schemes import LEDBAT, ORACLE
+from distrlcc.control.state import (
+    CWND,
+    INITIAL_CWND,
+    PACING,
+    SCHEMES,
+    STATE_SIZE,
+    scheme_name,
+)
 from distrlcc.errors import CheckpointError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
@@ -223,7 +230,7 @@ class Simulator:
             self.histograms[:, n * self.n_flows : (n + 1) * self.n_flows] = 0
         for k, flow in enumerate(scenario.flows):
             row, control = rows[k], self.control[n * self.n_flows + k]
-            row[col.SCHEME] = scheme_id(flow.scheme)
+            row[col.SCHEME] = SCHEMES[flow.scheme]
             if row[col.SCHEME] > ORACLE and not self._with_schemes:
                 self._with_schemes, self._kernel = True, None
             row[col.START] = round(flow.start_s * NANOSECONDS)
@@ -344,6 +351,12 @@ class Simulator:
             self._queue_places.state(),
         )
         state["traces"] = list(self._trace_places)
+        # The number of a user's scheme is an address, of which another process knows nothing.
+        numbers = state["flows"][:, col.SCHEME]
+        theirs = np.unique(numbers[numbers > LEDBAT]).tolist()
+        for place, number in enumerate(theirs):
+            numbers[numbers == number] = -1 - place
+        state["schemes"] = [scheme_name(number) for number in theirs]
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -365,6 +378,9 @@ class Simulator:
         for name in state["traces"]:
             self._place_trace(load_trace(name))
         restore_arrays(self, _STATE, state)
+        numbers = self.flows[:, col.SCHEME]
+        for place, name in enumerate(state.get("schemes", [])):
+            numbers[numbers == -1 - place] = SCHEMES[name]
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
         sizes = self.flows[:, col.SIZE]
         sized = (sizes > 0) & (sizes < col.FOREVER)

@@ -19,6 +19,7 @@ from typing import Any
 
 from distrlcc.config import from_dict, read_toml
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import expanded, load_trace
@@ -100,7 +101,12 @@ def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
     return list(found)
 
 
-SUITES: dict[str, Suite] = {
+def _suite(found: Any) -> Suite:
+    """Return a user's suite, also of a link generator alone: a function of split and index."""
+    return found if isinstance(found, Suite) else Suite(function(found), TEST_LINKS)
+
+
+_OURS = {
     "random": Suite(families.varied_link, TEST_LINKS),
     "dynamic": Suite(families.changing_link, TEST_LINKS),
     "cellular": Suite(families.cellular_link, 64),
@@ -117,6 +123,7 @@ SUITES: dict[str, Suite] = {
         for name, build in families.SHARED.items()
     },
 }
+SUITES: Registry[Suite] = Registry("suite", _OURS, _suite)
 
 
 def trace_suite(
@@ -159,13 +166,13 @@ def _resolve_trace(link: Link, base: Path) -> Link:
 
 
 def load_suite(name: str) -> Suite:
-    """Return the suite of a name, one scenario's id, a TOML file or a folder of traces.
+    """Return the suite of a name or reference, a scenario's id, a TOML file or folder of traces.
 
     Raises:
         ConfigError: There is no such suite, or the file is malformed.
         TraceError: A file of the folder is no trace.
     """
-    if name in SUITES:
+    if name in SUITES or _is_theirs(name):
         return SUITES[name]
     if name.split("/")[0] in SUITES:
         return _listed_suite(name, [scenario_by_id(name)])
@@ -178,6 +185,15 @@ def load_suite(name: str) -> Suite:
             raise ConfigError(f"{name}: no trace (*{', *'.join(_SUFFIXES)}) stands in this folder")
         return trace_suite(files)
     raise unknown_name("suite (or TOML file, or folder of traces)", name, SUITES)
+
+
+def pinned_suite(name: str) -> str:
+    """Return a suite's name as it is kept, a reference with its hash; raises ConfigError."""
+    return SUITES.pinned(name) if name not in SUITES and _is_theirs(name) else name
+
+
+def _is_theirs(name: str) -> bool:
+    return is_reference(name) or name in SUITES.registered
 
 
 def scenario_by_id(identifier: str) -> Scenario:

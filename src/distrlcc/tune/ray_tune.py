@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
 from distrlcc.tune.space import explorer, space_of
-from distrlcc.tune.tune_config import TuneConfig, steps_per_update
+from distrlcc.tune.tune_config import STOPPERS, TuneConfig, steps_per_update
 from distrlcc.tune.tuner import stop_in_time
 
 _ENVIRONMENT = {
@@ -132,9 +132,21 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
             failure_config=tune.FailureConfig(max_failures=config.failures),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=config.keep),
             callbacks=[_Watcher()],
+            stop=_stopping(config),
             verbose=0,
         ),
     )
+
+
+def _stopping(config: TuneConfig) -> Callable[[str, Mapping[str, Any]], bool] | None:
+    """Return what ends a member early: the user's own function, if there is one."""
+    if not config.stop:
+        return None
+
+    def stop(trial: str, result: Mapping[str, Any]) -> bool:
+        return "report" in result and bool(STOPPERS[config.stop](decode(result["report"])))
+
+    return stop
 
 
 def _member_process(tuner: TuneConfig) -> Any:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import pkgutil
 import random
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.tune.tune_config import TuneConfig
+from distrlcc.tune.tune_config import EXPLORERS, TuneConfig
 
 Value = int | float | bool | str
 """A drawn value; a list is written as TOML."""
@@ -174,7 +171,7 @@ def explorer(config: TuneConfig) -> Callable[[Values], Values]:
         bounded = {key: space[key].bounded(value) for key, value in values.items()}
         if not own:
             return bounded
-        explored = load_function(own)(dict(bounded))
+        explored = EXPLORERS[own](dict(bounded))
         if not isinstance(explored, dict) or explored.keys() != bounded.keys():
             raise ConfigError(
                 f"--explore {own} returned {explored!r}: expected a dictionary with the keys "
@@ -187,25 +184,6 @@ def explorer(config: TuneConfig) -> Callable[[Values], Values]:
         return explored
 
     return explore
-
-
-def load_function(path: str) -> Callable[[Values], Values]:
-    """Import a function by its path, from the working directory, too; raises ConfigError."""
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise ConfigError(f"--explore {path!r}: expected package.module:function")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        found = pkgutil.resolve_name(path)
-    except ImportError as error:
-        raise ConfigError(f"--explore {path}: cannot import {module} ({error})") from None
-    except (AttributeError, ValueError):
-        found = None
-    if not callable(found):
-        raise ConfigError(f"--explore {path}: {module} has no function {name!r}")
-    function: Callable[[Values], Values] = found
-    return function
 
 
 def _choices(text: str, rest: str) -> tuple[Value, ...]:

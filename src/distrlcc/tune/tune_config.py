@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
+from distrlcc.plugins import Registry, function
 from distrlcc.runs.run_config import RunConfig
+
+EXPLORERS: Registry[Callable[[dict[str, Any]], dict[str, Any]]] = Registry("explorer", {}, function)
+"""Users' functions alone: they take perturbed values by dotted key, and return them all."""
+STOPPERS: Registry[Callable[[Any], bool]] = Registry("stopper", {}, function)
+"""Users' functions alone: they take a member's `distrlcc.tune.report.Report` and say whether it has
+trained enough."""
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 """What members are compared by: a mean over held-out links."""
@@ -35,7 +43,7 @@ class PBTConfig:
     factors: tuple[float, float] = (1.2, 0.8)
     """``perturbation_factors``: one of them is multiplied with a number."""
     explore: str = ""
-    """``custom_explore_fn``: ``package.module:function``."""
+    """``custom_explore_fn``: a reference, see `EXPLORERS`."""
     log_config: bool = True
     """Write Ray's ``pbt_global.txt``, too."""
     require_attrs: bool = True
@@ -44,6 +52,8 @@ class PBTConfig:
     """Look at all members at the same time, as determinism needs."""
 
     def __post_init__(self) -> None:
+        if self.explore:
+            EXPLORERS.pin(self, "explore")
         check_fields(self, "population", 2)
         check_fields(self, "quantile", 0.0, 0.5)
         check_fields(self, "resample", 0.0, 1.0)
@@ -98,6 +108,8 @@ class TuneConfig:
     """Checkpoints kept of each member."""
     failures: int = 2
     """Times that a member that failed is started again from its last checkpoint."""
+    stop: str = ""
+    """What ends a member before its updates are done: a reference, see `STOPPERS`; empty: none."""
     pbt: PBTConfig | None = None
     search: SearchConfig | None = None
     """Exactly one of the two."""
@@ -105,6 +117,8 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if (self.pbt is None) == (self.search is None):
             raise ConfigError("give exactly one of the sections pbt and search")
+        if self.stop:
+            STOPPERS.pin(self, "stop")
         check_fields(self, "report_every keep", 1)
         check_fields(self, "failures", 0)
         check_fields(self, "cpus_per_trial", 0.01, 1e4)

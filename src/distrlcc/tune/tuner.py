@@ -17,7 +17,7 @@ from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
-from distrlcc.tune.space import load_function, space_of, with_values
+from distrlcc.tune.space import space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
 _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}
@@ -49,8 +49,6 @@ def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -
 def prepare(config: TuneConfig) -> None:
     """Check what `check_space` leaves, or raise ConfigError; compile the simulator."""
     require_ray()
-    if config.pbt is not None and config.pbt.explore:
-        load_function(config.pbt.explore)
     if config.search is not None:
         require("optuna", *_NEEDS.get(config.search.sampler, ()))
     # A member trains with each end of each distribution.

@@ -1,0 +1,224 @@
+"""What users bring: rewards, observations, schemes and so on, from a file or an installed package.
+
+A key that takes one of our names takes a reference as well: ``./file.py:name``, ``module:name``, or
+a name that an installed package registers as an entry point of, say, ``distrlcc.rewards``. It is
+kept with a hash of its source, as ``/home/me/file.py:name@0123456789abcdef``. As such it stands in
+config.toml, checkpoints, data sets and policy files, members of a group compare it, and whoever
+uses it loads it from there or refuses other code: there is no other record of it.
+
+Left out on purpose: hashes of what that source imports (an installed package has a version), and
+copies of sources, which would bring code with a policy file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from distrlcc.errors import ConfigError, reading, unknown_name
+
+T = TypeVar("T")
+
+FOLDERS = "DISTRLCC_PLUGINS"
+"""Environment variable: folders, parted as in PATH, with files that are not where they were."""
+_REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
+_FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}")')
+
+
+def is_reference(name: str) -> bool:
+    """Say whether a name refers to a user's code: it has a colon, and no file is called so."""
+    return _REFERENCE.fullmatch(name) is not None and not os.path.exists(name)
+
+
+def is_pinned(name: str) -> bool:
+    """Say whether a name is one of ours, or bears its source's hash."""
+    found = _REFERENCE.fullmatch(name)
+    return found is None or found[3] is not None
+
+
+def short(name: str) -> str:
+    """Return a reference without folder and hash, as ``file.py:name``; another name as it is."""
+    found = _REFERENCE.fullmatch(name)
+    return f"{_without_folder(found[1])}:{found[2]}" if found and is_reference(name) else name
+
+
+def _without_folder(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def portable(toml: str) -> str:
+    """Return a configuration's TOML without the folders of files: these differ among machines."""
+    return _FOLDER.sub("", toml)
+
+
+class Registry(dict[str, T]):
+    """Things of one kind by name: ours are its items, a reference is loaded when it is looked up.
+
+    ``REWARDS["aurora"]`` and ``REWARDS["./mine.py:reward"]``; both raise ConfigError.
+    """
+
+    def __init__(
+        self, kind: str, ours: Mapping[str, T], take: Callable[[Any], T] = lambda found: found
+    ) -> None:
+        """Take the kind's name, ours, and what makes one of what a reference leads to.
+
+        ``take`` may raise what it likes where that is of another kind.
+        """
+        super().__init__(ours)
+        self.kind, self._take = kind, take
+        self.loaded: dict[str, T] = {}
+        """What was brought, by its pinned reference."""
+
+    def __missing__(self, name: str) -> T:
+        return self.loaded[self.pinned(name)]
+
+    def pin(self, config: object, field: str) -> None:
+        """Have a frozen dataclass, in its ``__post_init__``, keep a reference with its hash.
+
+        Raises:
+            ConfigError: See `pinned`.
+        """
+        object.__setattr__(config, field, self.pinned(getattr(config, field)))
+
+    def pinned(self, name: str, *, without: Collection[str] = ()) -> str:
+        """Return a name as it is kept: ours as it is, a reference with its source's hash.
+
+        Raises:
+            ConfigError: There is no such name or it is one of ``without``; or what the reference
+                leads to is missing, cannot be imported, does not fit, or has changed.
+        """
+        if name in self.loaded or (name in self and name not in without):
+            return name
+        # The same source as another machine has it in another folder.
+        same = [known for known in self.loaded if _without_folder(known) == _without_folder(name)]
+        if same:
+            self.loaded[name] = self.loaded[same[0]]
+            return name
+        registered = {} if is_reference(name) or name in self else self.registered
+        reference = registered.get(name, name)
+        if name in self or not is_reference(reference):
+            names = [*(ours for ours in self if ours not in without), *registered]
+            if names:
+                raise unknown_name(self.kind, name, names)
+            raise ConfigError(f"{self.kind} {name!r}: expected ./file.py:name or module:name")
+        found, pinned = load(self.kind, reference)
+        if pinned not in self.loaded:
+            with reading(ConfigError, f"{self.kind} {reference} does not fit"):
+                self.loaded[pinned] = self._take(found)
+        return pinned
+
+    @cached_property
+    def registered(self) -> dict[str, str]:
+        """What installed packages register: references by name."""
+        return {entry.name: entry.value for entry in entry_points(group=f"distrlcc.{self.kind}s")}
+
+
+def function(found: Any) -> Any:
+    """Return a function as it is; raises TypeError where it is none."""
+    if not callable(found):
+        raise TypeError(f"expected a function, it is {found!r}")
+    return found
+
+
+def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
+    """Return what returns a thing that has attributes of these names, parted by spaces.
+
+    It raises TypeError where one is missing. Of a class one is ``made``, or the class itself taken.
+    """
+
+    def take(found: Any) -> Any:
+        thing = found() if made and isinstance(found, type) else found
+        missing = [name for name in names.split() if not hasattr(thing, name)]
+        if missing:
+            raise TypeError(f"it has no {', '.join(missing)}; expected {names}")
+        return thing
+
+    return take
+
+
+def load(kind: str, reference: str) -> tuple[Any, str]:
+    """Return what a reference leads to, and the reference with its source's hash.
+
+    Raises:
+        ConfigError: Its source is missing or not as the hash says, cannot be imported, or does not
+            have the name.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ConfigError(f"{kind} {reference!r}: expected ./file.py:name or module:name")
+    place, name, wanted = match.groups()
+    what = f"{kind} {reference}"
+    # Read the source, and refuse another than the one that was recorded before it can run.
+    is_file = place.endswith(".py")
+    paths = _files(place) if is_file else _module_files(what, place)
+    sources = [(path, path.read_bytes()) for path in paths if path.is_file()]
+    if not sources:
+        raise ConfigError(
+            f"{what}: there is no {f'file {paths[0]}' if is_file else f'module {place}'} here; "
+            + (f"copy it there, or name its folder in {FOLDERS}" if is_file else "install it")
+        )
+    hashes = [hashlib.sha256(data).hexdigest()[:16] for _, data in sources]
+    if wanted and wanted not in hashes:
+        raise ConfigError(
+            f"{what}: {sources[0][0]} has changed since (it is {hashes[0]} now); put it back, or "
+            "begin anew with it: 'distrlcc train --start-from RUN' starts from a run's policy"
+        )
+    chosen = hashes.index(wanted) if wanted else 0
+    path, data = sources[chosen]
+    # Import it.
+    with reading(ConfigError, f"{what} cannot be imported"):
+        try:
+            run = _module(path, data, hashes[chosen]) if is_file else None
+            module = run or importlib.import_module(place)
+        except SystemExit:
+            raise ImportError("it ends the process") from None
+    # Find the name in it.
+    try:
+        found = attrgetter(name)(module)
+    except AttributeError:
+        names = [each for each in vars(module) if not each.startswith("_")]
+        raise unknown_name(f"name in {path}", name, names) from None
+    pinned = f"{path if is_file else place}:{name}@{hashes[chosen]}"
+    return found, reference if wanted else pinned
+
+
+def _files(place: str) -> list[Path]:
+    """Return where a file may be: its own place, this folder, and the folders of `FOLDERS`."""
+    path = Path(place).expanduser().absolute()
+    folders = [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+    return [path, Path.cwd() / path.name, *(Path(folder, path.name) for folder in folders)]
+
+
+def _module_files(what: str, place: str) -> list[Path]:
+    """Return a module's source, which is also looked for in the working directory."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    with reading(ConfigError, f"{what} cannot be imported", "; install it, or give ./file.py:name"):
+        spec = importlib.util.find_spec(place)
+    return [] if spec is None or not spec.origin else [Path(spec.origin)]
+
+
+def _module(path: Path, data: bytes, digest: str) -> ModuleType:
+    """Run a file as a module of its own, once: the very bytes that were looked at."""
+    name = f"{path.stem}_{digest}"
+    if name not in sys.modules:
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        sys.modules[name] = module  # dataclasses look their module up
+        try:
+            exec(compile(data, path, "exec"), module.__dict__)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]

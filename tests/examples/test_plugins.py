@@ -1,0 +1,348 @@
+"""The examples of users' code train, resume, are evaluated and send; each keeps its contract."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.plugins import short
+from distrlcc.policy.policy_file import load_policy
+from tests.parallel.commands import saved, updates
+from tests.trees import CLOCK, same
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
+UPDATE = 16 * 16
+SMALL = f"""num_envs=16 checkpoint_every=2 held_out.every=25 held_out.links=4 held_out.seconds=0.3
+    env.episode_s=0.5 network.hidden=[16] ppo.rollout_length=16 ppo.minibatch_size=64
+    total_steps={3 * UPDATE}""".split()
+CASES = {
+    "reward": "env.reward.name={}/reward.py:reward",
+    "observation": "env.observation={}/observation.py:Small",
+    "suite": 'env.suite_weights=[] env.suites=["{}/suite.py:house"]',
+    "learner": "learner={}/learner.py:Reinforce",
+    "network": "network.kind={}/network.py:Gated",
+    "all": "env.observation={0}/observation.py:Small network.kind={0}/network.py:Gated "
+    "env.reward.name={0}/reward.py:reward learner={0}/learner.py:Reinforce env.action=fast-rate",
+}
+RAY = (
+    "train quickstart --engine ray --processes 2",
+    "train quickstart --engine ray --topology actor-learner --workers 2",
+    "tune pbt quickstart --population 2 --interval 1 --mutate ppo.lr=loguniform:1e-4:1e-2 "
+    "--explore {0}/tuning.py:explore --stop {0}/tuning.py:stop",
+)
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    """Return a copy of the examples in a folder of its own."""
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "plugins"))
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[str]:
+    log = tmp_path / "receive.log"
+    with log.open("wb") as out:
+        words = (sys.executable, "-m", "distrlcc", "receive", "--listen", "127.0.0.1:0")
+        process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
+    deadline = time.monotonic() + 60.0
+    while (said := re.search(r"listening on (\S+)", log.read_text())) is None:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield said[1]
+    process.kill()
+    process.wait(10.0)
+
+
+def _train(out: Path, *words: str) -> int:
+    return main(["train", "--out", str(out), "--no-tensorboard", *words])
+
+
+def _sent(receiver: str, *words: str, place: Path) -> dict[str, float]:
+    sender = [sys.executable, "-m", "distrlcc", "send", receiver, "--seconds", "0.5"]
+    subprocess.run([*sender, "--json", str(place), *words], check=True, timeout=60)
+    found: dict[str, float] = json.loads(place.read_text())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_an_example_trains_resumes_is_evaluated_and_sends(
+    case: str, plugins: Path, receiver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Train from the folder of the files; resume, evaluate and send from another.
+    monkeypatch.chdir(plugins)
+    words = ["quickstart", "--set", *SMALL, *CASES[case].format(".").split()]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert _train(cut, *words) == 0
+    assert _train(whole, *words, f"total_steps={5 * UPDATE}") == 0
+    monkeypatch.chdir(tmp_path)
+    assert _train(cut, "--resume", "--set", f"total_steps={5 * UPDATE}") == 0
+    assert updates(cut) == [1, 2, 3, 4, 5]
+    same(saved(whole), saved(cut), skip=(*CLOCK, "best", "best_update", "best_score", "counters"))
+    policy = str(cut / "policy.safetensors")
+    assert main(["evaluate", policy, "--against", "", "--links", "2", "--seeds", "1"]) == 0
+    assert _sent(receiver, "--policy", policy, place=tmp_path / "sent.json")["acked"] > 0
+    # Where it lies and its hash stand in config.toml.
+    assert re.search(rf'"{plugins}/\w+.py:\w+@[0-9a-f]{{16}}"', (cut / "config.toml").read_text())
+
+
+@pytest.mark.slow
+def test_a_resume_with_a_changed_source_is_refused_and_a_load_begins_anew(
+    plugins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, file = tmp_path / "run", plugins / "reward.py"
+    words = ["quickstart", "--set", *SMALL, CASES["reward"].format(plugins)]
+    assert _train(out, *words) == 0
+    kept = file.read_text()
+    file.write_text(kept.replace("1e-3", "1e-2"))
+    capsys.readouterr()
+    # Another process would have nothing of it in its memory.
+    resume = [sys.executable, "-m", "distrlcc", "train", "--resume", "--out", str(out)]
+    resume += ["--set", f"total_steps={4 * UPDATE}"]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert re.search("reward.py has changed since .*put it back.*--start-from", done.stderr)
+    assert updates(out) == [1, 2, 3]
+    assert _train(tmp_path / "anew", *words, f'start_from="{out}"') == 0
+    file.write_text(kept)
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert updates(out) == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_policy_with_a_changed_observation_is_refused(plugins: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["quickstart", "--set", *SMALL, CASES["observation"].format(plugins)]
+    assert _train(out, *words) == 0
+    with (plugins / "observation.py").open("a") as file:
+        file.write("\n")
+    for command in (["evaluate", str(out)], ["send", "127.0.0.1", "--policy", str(out)]):
+        words = [sys.executable, "-m", "distrlcc", *command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2
+        assert "observation.py has changed" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_several_processes_train_with_users_code(plugins: Path, tmp_path: Path) -> None:
+    words = ["quickstart", "--processes", "2", "--set", *SMALL, "distributed.straggler_share=0"]
+    assert _train(tmp_path / "run", *words, *CASES["all"].format(plugins).split()) == 0
+    assert updates(tmp_path / "run") == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_learner_learns_the_same_on_two_ranks(plugins: Path) -> None:
+    learner = CASES["learner"].format(plugins)
+    words = ["check", "parity", "quickstart", "--seeds", "0", "--set", learner, "num_envs=32"]
+    assert main(words) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["decentralized", "actor-learner"])
+def test_machines_have_the_same_files_in_different_folders(topology: str, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    (tmp_path / "nodes.toml").write_text('nodes = [["random"], ["random"]]\n')
+    own = {"actor-learner": ["--nodes", "../nodes.toml", "--envs-per-worker", "4"]}
+    nodes = []
+    for index, folder in enumerate(("here", "there/deep")):
+        shutil.copytree(EXAMPLES, tmp_path / str(index) / folder)
+        words = [sys.executable, "-m", "distrlcc", "node", "quickstart", "--out", "run"]
+        words += ["--topology", topology, *own.get(topology, []), "--port", port]
+        words += ["--ip", "127.0.0.1", "--node-num", "2", "--node-index", str(index), "--set"]
+        words += [*SMALL, *CASES["all"].format(folder).split(), "ppo.use_vtrace=true"]
+        place = tmp_path / str(index)
+        with (place / "log").open("wb") as log:
+            nodes.append(subprocess.Popen(words, stdout=log, stderr=log, cwd=place))
+    try:
+        assert [node.wait(120) for node in nodes] == [0, 0], (tmp_path / "0" / "log").read_text()
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait(10)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("words", RAY, ids=RAY)
+def test_ray_trains_and_tunes_with_users_code(words: str, plugins: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+    run = [sys.executable, "-m", "distrlcc", *words.format(plugins).split(), "--out", "run"]
+    run += ["--set", *SMALL, *CASES["all"].format(plugins).split(), "ppo.use_vtrace=true"]
+    subprocess.run(run, check=True, timeout=200, cwd=tmp_path)
+    assert (tmp_path / "run" / "policy.safetensors").exists()
+
+
+def test_a_scheme_is_evaluated_and_sends(
+    plugins: Path, receiver: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheme = f"{plugins}/scheme.py:near"
+    assert main(["evaluate", "--against", f"{scheme},reno", "--links", "3", "--seeds", "1"]) == 0
+    assert "evaluating scheme.py:near on 3 links" in capsys.readouterr().err
+    assert _sent(receiver, "--scheme", scheme, place=tmp_path / "sent.json")["acked"] > 0
+
+
+@pytest.mark.slow
+def test_training_beside_a_scheme_resumes_bit_for_bit_and_it_can_be_imitated(
+    plugins: Path, tmp_path: Path
+) -> None:
+    # A link with the scheme beside the agent, in a suite's file.
+    suite = tmp_path / "beside.toml"
+    suite.write_text(
+        'name = "beside"\n[link]\nrate_mbps = 20.0\ndelay_ms = 10.0\nqueue_packets = 60\n'
+        '[[flows]]\nscheme = "agent"\n'
+        f'[[flows]]\nscheme = "{plugins}/scheme.py:near"\n'
+    )
+    words = ["quickstart", "--set", *SMALL, "env.suite_weights=[]", f'env.suites=["{suite}"]']
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert _train(whole, *words, f"total_steps={4 * UPDATE}") == 0
+    assert _train(cut, *words, f"total_steps={2 * UPDATE}") == 0
+    # In another process the scheme's code has another address.
+    resume = [sys.executable, "-m", "distrlcc", "train", "--resume", "--out", str(cut)]
+    resume += ["--no-tensorboard", "--set", f"total_steps={4 * UPDATE}"]
+    subprocess.run(resume, check=True, timeout=120)
+    same(saved(whole), saved(cut), skip=(*CLOCK, "best", "counters"))
+    data = tmp_path / "data"
+    collect = ["collect", "--scheme", f"{plugins}/scheme.py:near", "--episodes", "4"]
+    seen = CASES["observation"].format(plugins)
+    assert main([*collect, "--out", str(data), "--set", "env.episode_s=0.5", seen]) == 0
+    imitate = ["imitate", str(data), "--out", str(tmp_path / "imitated"), "--epochs", "1"]
+    network = CASES["network"].format(plugins)
+    assert main([*imitate, "--no-tensorboard", "--set", "held_out.seconds=0.3", network]) == 0
+    policy = load_policy(tmp_path / "imitated" / "policy.safetensors")
+    assert [short(policy.spec.observation), short(policy.spec.kind)] == [
+        "observation.py:Small",
+        "network.py:Gated",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reference", "kind"),
+    [
+        ("reward.py:reward", "reward"),
+        ("observation.py:Small", "observation"),
+        ("scheme.py:near", "scheme"),
+        ("suite.py:house", "suite"),
+        ("learner.py:Reinforce", "learner"),
+        ("network.py:Gated", "network"),
+        ("tuning.py:explore", "explorer"),
+        ("tuning.py:stop", "stopper"),
+    ],
+)
+def test_an_example_keeps_its_contract(
+    reference: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", "plugin", f"{EXAMPLES}/{reference}"]
+    assert main([*words, *(("--kind", kind) if "tuning" in reference else ())]) == 0
+    assert capsys.readouterr().out.startswith(f"{kind} {EXAMPLES}/{reference}: ok; ")
+
+
+MEMORY = """
+import numpy as np
+from distrlcc.policy.spec import Network
+
+class Leaky(Network):
+    def state_size(self, spec):
+        return spec.hidden[-1]
+
+    def shapes(self, spec):
+        H = spec.hidden[-1]
+        return {"inner": (spec.observation_size, H), "outer": (H, spec.action_size + 1)}
+
+    def module(self, spec):
+        import torch
+
+        class Layers(torch.nn.Module):
+            def forward(self, obs, starts, state):
+                state, kept, all_states = state[0], ~starts.unsqueeze(-1), []
+                for row, keep in zip(obs @ self.inner, kept):
+                    state = 0.9 * state * keep + row.tanh()
+                    all_states.append(state)
+                heads = torch.stack(all_states) @ self.outer
+                return heads[..., :-1], heads[..., -1], state[None]
+
+        layers = Layers()
+        for name, shape in self.shapes(spec).items():
+            layers.register_parameter(name, torch.nn.Parameter(torch.randn(shape) * 0.1))
+        return layers
+
+    def step(self, arrays, obs, state):
+        state = 0.9 * state + np.tanh(obs @ arrays["inner"])
+        heads = state[0] @ arrays["outer"]
+        return heads[:, :-1], heads[:, -1], state
+"""
+
+
+@pytest.mark.slow
+def test_a_network_with_memory_keeps_its_contract_and_trains(tmp_path: Path) -> None:
+    (tmp_path / "leaky.py").write_text(MEMORY)
+    network = f"{tmp_path}/leaky.py:Leaky"
+    assert main(["check", "plugin", network]) == 0
+    words = ["quickstart", "--set", *SMALL, f"network.kind={network}", "ppo.sequence_length=8"]
+    assert _train(tmp_path / "whole", *words, f"total_steps={4 * UPDATE}") == 0
+    assert _train(tmp_path / "cut", *words, f"total_steps={2 * UPDATE}") == 0
+    longer = f"total_steps={4 * UPDATE}"
+    assert _train(tmp_path / "cut", "--resume", "--set", longer) == 0
+    same(saved(tmp_path / "whole"), saved(tmp_path / "cut"), skip=(*CLOCK, "best", "counters"))
+
+
+SCHEME = """
+from distrlcc.control.state import Scheme
+def initialise(s, now, seed): pass
+def on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate, marked): pass
+def on_timeout(s, sent): pass
+f = Scheme(initialise, on_ack, on_timeout)"""
+SUITE = """
+import random
+from distrlcc.sim.scenario import *
+def f(split, index): return Scenario("x", Link(rate_mbps=random.uniform(1, 10)))"""
+LEARNER = """
+from distrlcc.learn.ppo import PPO
+class f(PPO):
+    def update(self, rollout):"""
+BAD = {
+    "a sum": (
+        "def f(stats, link, config):\n    return stats.acked.sum()",
+        "halves",
+    ),
+    "no numbers": ("def f(stats, link, config):\n    return 0 * stats.acked / 0", "invalid value"),
+    "no window": (
+        SCHEME.replace("prior_delivered, rate, marked): pass", "*_): s[0] = 0.0"),
+        "CWND",
+    ),
+    "others' memory": (SCHEME.replace("sent): pass", "sent): s[48] = 1.0"), "beyond its row"),
+    "no version": (f"{LEARNER}\n        return {{}}", "version is 0"),
+    "no learning": (
+        f"{LEARNER}\n        self.pass_over(1)\n        return {{}}",
+        "changed no weight",
+    ),
+    "chance": (SUITE, "gave another link"),
+    "one split": (SUITE.replace("random.uniform(1, 10)", "5.0"), "the same links"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD)
+def test_what_breaks_its_contract_is_found(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text(BAD[case][0])
+    assert main(["check", "plugin", f"{tmp_path}/bad.py:f"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert re.search(BAD[case][1], said.err)

@@ -1,0 +1,231 @@
+"""References to users' code: found, kept with a hash, refused in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.config import from_toml, to_toml
+from distrlcc.env.actions import ACTIONS
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.rewards import REWARDS, RewardConfig
+from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.plugins import Registry, is_reference, portable, short
+from distrlcc.policy.quantise import quantise
+from distrlcc.policy.spec import NETWORKS, PolicySpec
+from distrlcc.runs.identity import differences, identity
+from tests.policy.random_policies import make_policy
+
+CODE = "def double(x):\n    return 2 * x\n\nFIVE = 5\n"
+
+
+@pytest.fixture
+def registry() -> Registry[object]:
+    return Registry("thing", {"ours": object()})
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["./mine.py:FIVE", "mine.py:FIVE", "mine:FIVE"])
+def test_a_file_and_a_module_are_found_and_kept_with_a_hash(
+    name: str, file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    assert registry[name] == 5
+    pinned = registry.pinned(name)
+    assert pinned.startswith(f"{file}:FIVE@" if ".py" in name else "mine:FIVE@")
+    assert registry.pinned(pinned) == pinned
+    assert registry[pinned] == 5
+    assert short(pinned) == name.removeprefix("./")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+
+def test_ours_are_as_they_were(registry: Registry[object]) -> None:
+    assert registry.pinned("ours") == "ours"
+    assert list(registry) == ["ours"]
+    with pytest.raises(ConfigError, match=r"unknown thing 'our': did you mean ours\?"):
+        registry.pinned("our")
+    with pytest.raises(ConfigError, match=r"unknown thing 'ours' \(valid: other\)"):
+        Registry[object]("thing", {"ours": 1, "other": 2}).pinned("ours", without=("ours",))
+    with pytest.raises(ConfigError, match=r"expected \./file\.py:name"):
+        Registry[object]("thing", {}).pinned("own")
+
+
+def test_other_files_are_no_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a:b").mkdir()
+    names = ("random", "cellular:2000", "indigo/4", "suite.toml", "a:b", "kernel-cubic")
+    assert [name for name in names if is_reference(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "says"),
+    [
+        (CODE, "tripel", "unknown name in"),
+        (CODE, "double.five", "unknown name in"),
+        ("def double(x)\n", "double", "cannot be imported"),
+        ("1 / 0\n", "double", "division by zero"),
+        ("import no_such_module\n", "double", "no_such_module"),
+        ("import sys\nsys.exit(3)\n", "double", "it ends the process"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_in_a_line(
+    code: str, name: str, says: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(code)
+    for command in (
+        ["train", "quickstart", "--print-config", "--set", f"env.reward.name=./mine.py:{name}"],
+        ["check", "plugin", f"./mine.py:{name}"],
+    ):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert says in error
+
+
+def test_what_is_missing_is_refused(file: Path, registry: Registry[object]) -> None:
+    for name, says in (
+        ("./other.py:double", "there is no file"),
+        ("no_such_module:double", "there is no module"),
+        ("no_such.module:double", "no_such"),
+        ("sys:path", "there is no module sys"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            registry.pinned(name)
+
+
+def test_what_does_not_fit_its_kind_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a function"):
+        REWARDS.pinned("./mine.py:FIVE")
+    with pytest.raises(ConfigError, match="it has no size"):
+        EnvConfig(observation="./mine.py:double")
+
+
+def test_a_scheme_that_numba_cannot_compile_is_refused_in_a_line(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(
+        "from distrlcc.control.state import Scheme\n"
+        "def initialise(s, now, seed): pass\n"
+        "def on_ack(s, now, rtt): pass\n"
+        "def on_timeout(s, sent): print([object()])\n"
+        "f = Scheme(initialise, on_ack, on_timeout)\n"
+    )
+    for scheme, says in (("f", "Cannot bind"), ("on_ack", "does not fit")):
+        assert main(["evaluate", "--against", f"./mine.py:{scheme}", "--links", "1"]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert says in error
+
+
+def test_a_changed_source_is_refused_and_one_that_was_put_back_is_not(
+    file: Path, registry: Registry[object]
+) -> None:
+    pinned = registry.pinned("./mine.py:FIVE")
+    file.write_text(CODE.replace("5", "6"))
+    assert registry[pinned] == 5  # this process goes on with what it has loaded
+    another: Registry[object] = Registry("thing", {})
+    with pytest.raises(ConfigError, match=r"has changed since .* put it back, or begin anew"):
+        another.pinned(pinned)
+    assert another["./mine.py:FIVE"] == 6
+    file.write_text(CODE)
+    assert another[pinned] == 5
+
+
+def test_a_file_is_found_elsewhere_by_its_hash(
+    file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = registry.pinned("./mine.py:FIVE")
+    folder = file.parent / "elsewhere"
+    folder.mkdir()
+    (folder / "mine.py").write_bytes(file.read_bytes())
+    file.write_text("")  # another file of that name is in the way
+    with pytest.raises(ConfigError, match="has changed"):
+        Registry[object]("thing", {}).pinned(pinned)
+    monkeypatch.setenv("DISTRLCC_PLUGINS", f"/no/such/folder:{folder}")
+    assert Registry[object]("thing", {})[pinned] == 5
+    monkeypatch.delenv("DISTRLCC_PLUGINS")
+    # A worker that was started with its own copy takes the trainer's reference for it.
+    assert registry[f"/another/machine{pinned}"] == 5
+    file.unlink()
+    monkeypatch.chdir(folder)
+    assert Registry[object]("thing", {})[pinned] == 5
+
+
+def test_an_installed_package_registers_names(
+    tmp_path: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "their_package.py").write_text(CODE)
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[distrlcc.things]\nfive = their_package:FIVE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry["five"] == 5
+    assert registry.pinned("five").startswith("their_package:FIVE@")
+    with pytest.raises(ConfigError, match=r"valid: ours, five"):
+        registry.pinned("six")
+    monkeypatch.delitem(sys.modules, "their_package")
+
+
+def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
+    example = Path(__file__).parents[1] / "examples" / "plugins" / "scheme.py"
+    (tmp_path / "their_package.py").write_text(f"{example.read_text()}\n{CODE}")
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[distrlcc.schemes]\ntheirs = their_package:near\n"
+        "[distrlcc.rewards]\ntwice = their_package:double\n"
+    )
+    for words, says in (
+        ("list rewards", "orca, twice"),
+        ("train quickstart --print-config --set env.reward.name=twice", "their_package:double@"),
+        ("evaluate --against theirs --links 1 --seeds 1", "their_package:near"),
+    ):
+        code = f"from distrlcc.cli.main import main; raise SystemExit(main({words.split()}))"
+        command = [sys.executable, "-c", code]
+        path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+        assert says in done.stdout + done.stderr
+
+
+def test_a_configuration_holds_the_hash_and_members_compare_it(file: Path) -> None:
+    config = RewardConfig("./mine.py:double")
+    assert config.name.startswith(f"{file}:double@")
+    assert from_toml(RewardConfig, to_toml(config)) == config
+    # The same source elsewhere is the same; another is not.
+    folder = file.parent / "other machine"
+    folder.mkdir()
+    there = folder / "mine.py"
+    there.write_text(CODE)
+    same = identity(RewardConfig(f"{there}:double"))
+    assert differences(identity(config), same) == ""
+    assert portable(to_toml(config)).startswith('name = "mine.py:double@')
+    there.write_text(CODE + "\n")
+    other = identity(RewardConfig(f"{there}:double"))
+    assert "mine.py:double@" in differences(identity(config), other)
+
+
+def test_a_policy_names_no_code_without_its_hash(file: Path) -> None:
+    with pytest.raises(ConfigError, match="lacks the hash of its source"):
+        PolicySpec(f"{file}:double", 4, "multiplicative", "discrete", 6)
+
+
+def test_the_kernel_has_no_network_of_a_users() -> None:
+    reference = f"{Path(__file__).parents[1]}/examples/plugins/network.py:Gated"
+    policy = make_policy(kind=NETWORKS.pinned(reference), observation="scale-free")
+    with pytest.raises(PolicyFileError, match="no network of a user's"):
+        quantise(policy, ACTIONS["multiplicative"], (2.0, 8000.0))
